@@ -9,8 +9,8 @@ refused: prompts longer than the context, schemas that cannot be met, fields out
 is small, so that sequences are put back.
 
 Resident memory of the server and of the engine's worker, MB, is read whenever nothing is under way.
-Its growth is a line through the readings after the first third, until when caches and the
-allocator fill: MB for 1,000 requests, with a 95 % interval. Without a checkpoint it is a random
+Its growth is a line through the second half of the readings; before that caches and the
+allocator fill. MB for 1,000 requests, with a 95 % interval. Without a checkpoint it is a random
 one, so small that ten thousand take some minutes: what a request leaves behind does not depend on
 the weights.
 """
@@ -214,7 +214,7 @@ def main() -> None:
         for row in readings(folder, total, options.minutes or 0, options.cache_gb):
             rows.append(row)
             print(row, flush=True)
-    later = rows[len(rows) // 3 :]
+    later = rows[len(rows) // 2 :]
     wrong = sum(row["unexpected"] for row in rows)
     grown = []
     for name in ("server MB", "worker MB"):

@@ -16,7 +16,9 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from wherry.llm.adjusted import adjusted
 from wherry.llm.sequence import Sampled, Sequence
+from wherry.values.errors import ModelFailed
 
 #: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
 #: sorting the vocabulary takes twenty times as long.
@@ -29,24 +31,21 @@ ROWS = 64
 COLDEST = 1e-4
 
 _NEVER = float("-inf")
+#: In place of a token, where none can follow.
+_NONE = -1
 
 
 @torch.inference_mode()
 def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
-    """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary]."""
+    """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary].
+    ModelFailed if one of them can have none."""
     reported = [row for row, s in enumerate(sequences) if s.sampling.logprobs is not None]
     logprobs = logits[reported].float().log_softmax(-1) if reported else None
-    logits = _adjusted(logits, sequences)
-    random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
-    if not random:
-        tokens = logits.argmax(-1).tolist()
-    elif len(random) == len(sequences):
-        tokens = _draw(logits.float(), sequences)
-    else:
-        tokens = logits.argmax(-1).tolist()
-        drawn = _draw(logits[random].float(), [sequences[row] for row in random])
-        for row, token in zip(random, drawn, strict=True):
-            tokens[row] = token
+    tokens: list[int] = _chosen(adjusted(logits, sequences), sequences).tolist()
+    if _NONE in tokens:
+        raise ModelFailed(
+            "no token can follow: the model's logits are not numbers, or all are excluded"
+        )
     sampled = [Sampled(token) for token in tokens]
     if logprobs is not None:
         chosen = [tokens[row] for row in reported]
@@ -79,85 +78,23 @@ def random_number(seed: int, place: int) -> float:
     return int(int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
-# What a request changes about the logits
-
-
-def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """The logits with masks, biases and penalties applied, in the order of vLLM: which tokens are
-    allowed and which banned, `min_tokens`, `logit_bias`, then the penalties. The same tensor if
-    there are none."""
-    own = logits
-    for row, sequence in enumerate(sequences):
-        sampling = sequence.sampling
-        early = sequence.generated_tokens < sampling.min_tokens
-        penalised = (
-            sampling.repetition_penalty != 1.0
-            or sampling.presence_penalty
-            or sampling.frequency_penalty
-        )
-        restricted = sampling.allowed_token_ids or sampling.bad_words_ids
-        if not (early or penalised or restricted or sampling.logit_bias or sequence.constraint):
-            continue
-        if own is logits:
-            own = logits.float().clone()
-        line = own[row]
-        if sampling.logit_bias:
-            tokens = torch.tensor(list(sampling.logit_bias), device=line.device)
-            line[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=line.device)
-        if penalised:
-            _penalise(line, sequence)
-        free = line.clone() if restricted else line
-        if restricted:
-            _restrict(line, sequence)
-        if sequence.constraint is not None:
-            sequence.constraint.mask(line)
-        if restricted and not bool((line > _NEVER).any()):
-            line.copy_(free)  # the lists leave nothing, so that they do not hold
-            if sequence.constraint is not None:
-                sequence.constraint.mask(line)
-        if early and sequence.ends:
-            ends = torch.tensor(list(sequence.ends), device=line.device)
-            longer = line.index_fill(0, ends, _NEVER)
-            # A complete constrained answer must end, even before `min_tokens`.
-            if sequence.constraint is None or bool((longer > _NEVER).any()):
-                line.copy_(longer)
-    return own
-
-
-def _restrict(line: Tensor, sequence: Sequence) -> None:
-    """Allow what `allowed_token_ids` names, and nothing that would complete a bad word."""
-    sampling = sequence.sampling
-    if sampling.allowed_token_ids:
-        allowed = torch.tensor(sampling.allowed_token_ids, device=line.device)
-        line.copy_(torch.full_like(line, _NEVER).index_copy_(0, allowed, line[allowed]))
-    tokens, generated = sequence.tokens, sequence.generated_tokens
-    banned = [
-        word[-1]
-        for word in sampling.bad_words_ids
-        if len(word) <= generated + 1 and (*tokens[len(tokens) + 1 - len(word) :],) == word[:-1]
-    ]
-    if banned:
-        line[torch.tensor(banned, device=line.device)] = _NEVER
-
-
-def _penalise(line: Tensor, sequence: Sequence) -> None:
-    sampling, counts = sequence.sampling, sequence.occurrences
-    if sampling.repetition_penalty != 1.0:
-        seen = torch.tensor(list({*sequence.tokens}), device=line.device)
-        values = line[seen]
-        factor = sampling.repetition_penalty
-        line[seen] = torch.where(values < 0, values * factor, values / factor)
-    if counts and (sampling.presence_penalty or sampling.frequency_penalty):
-        tokens = torch.tensor(list(counts), device=line.device)
-        times = torch.tensor(list(counts.values()), device=line.device)
-        line[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * times
-
-
 # The choice
 
 
-def _draw(logits: Tensor, sequences: Many[Sequence]) -> list[int]:
-    """Sample one token for each row."""
+def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
+    """The next token of each row, on the device; _NONE where no logit is a number."""
+    most, tokens = logits.max(-1)
+    random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
+    if random:
+        rows = torch.tensor(random, device=logits.device)
+        some = [sequences[row] for row in random]
+        drawn = _draw(logits.index_select(0, rows), most.index_select(0, rows), some)
+        tokens.index_copy_(0, rows, drawn)
+    return torch.where(most.isfinite(), tokens, _NONE)
+
+
+def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
+    """A token drawn for each row. `most` are the largest logits."""
     device = logits.device
     temperatures = torch.tensor(
         [max(s.sampling.temperature, COLDEST) for s in sequences], device=device
@@ -168,21 +105,17 @@ def _draw(logits: Tensor, sequences: Many[Sequence]) -> list[int]:
         device=device,
     )
     # Relative to the maximum: avoids an overflow with a small temperature.
-    logits = (logits - logits.amax(-1, keepdim=True)) / temperatures[:, None]
+    logits = (logits.float() - most.float()[:, None]) / temperatures[:, None]
     filtered = [row for row, s in enumerate(sequences) if _filters(s, logits.shape[1])]
     if not filtered:
-        return _place(logits.softmax(-1), numbers).tolist()
-    tokens = [0] * len(sequences)
-    free = [row for row in range(len(sequences)) if row not in set(filtered)]
-    if free:
-        drawn = _place(logits[free].softmax(-1), numbers[free]).tolist()
-        for row, token in zip(free, drawn, strict=True):
-            tokens[row] = token
-    chosen = [sequences[row] for row in filtered]
-    for row, token in zip(
-        filtered, _filtered(logits[filtered], numbers[filtered], chosen), strict=True
-    ):
-        tokens[row] = token
+        return _place(logits.softmax(-1), numbers)
+    if len(filtered) == len(sequences):
+        return _filtered(logits, numbers, sequences)
+    tokens = torch.empty(len(sequences), dtype=torch.long, device=device)
+    free = torch.tensor([row for row in range(len(sequences)) if row not in set(filtered)])
+    free, rows = free.to(device), torch.tensor(filtered, device=device)
+    tokens[free] = _place(logits[free].softmax(-1), numbers[free])
+    tokens[rows] = _filtered(logits[rows], numbers[rows], [sequences[row] for row in filtered])
     return tokens
 
 
@@ -191,7 +124,7 @@ def _filters(sequence: Sequence, vocabulary: int) -> bool:
     return sampling.top_p < 1 or sampling.min_p > 0 or 0 < sampling.top_k < vocabulary
 
 
-def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> list[int]:
+def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> Tensor:
     """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does."""
     vocabulary, device = logits.shape[1], logits.device
     top_k = torch.tensor([s.sampling.top_k or vocabulary for s in sequences], device=device)
@@ -216,8 +149,7 @@ def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> lis
             break
         count = vocabulary
     places = _place(probabilities.masked_fill(~keep, 0.0), numbers)
-    drawn: list[int] = tokens.gather(1, places[:, None])[:, 0].tolist()
-    return drawn
+    return tokens.gather(1, places[:, None])[:, 0]
 
 
 def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:

@@ -73,6 +73,38 @@ def finish(engine: Engine) -> list[Event]:
     return events
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", ["nan", "inf", "-inf"])
+def test_logits_that_are_no_numbers_end_their_own_generation_alone(
+    wrong: str, temperature: float
+) -> None:
+    def wish() -> Sampling:
+        return Sampling(temperature=temperature, seed=3, max_tokens=12, ignore_eos=True)
+
+    alone, engine = stub_engine(), stub_engine()
+    prompts = [[1 + n, 2, 3] for n in range(6)]
+    expected = [alone.add(prompt, wish())[0] for prompt in prompts]
+    finish(alone)
+    sequences = [engine.add(prompt, wish())[0] for prompt in prompts]
+    run = engine._run
+
+    def poisoned(chunks: Any) -> torch.Tensor:
+        logits = run(chunks)
+        for row, chunk in enumerate(chunks):
+            if chunk.sequence is sequences[2] and chunk.start >= 5:
+                logits[row] = float(wrong)
+        return logits
+
+    engine._run = poisoned
+    failed = [event for event in finish(engine) if event.error is not None]
+    assert [event.sequence for event in failed] == [sequences[2]]
+    assert "not numbers" in str(failed[0].error)
+    for number, (one, other) in enumerate(zip(sequences, expected, strict=True)):
+        assert one.tokens == other.tokens[: len(one.tokens)]
+        assert (one.tokens == other.tokens) is (number != 2)
+    assert engine.cache.used_blocks == 0
+
+
 @pytest.mark.parametrize("step", ["mask", "accept"])
 @pytest.mark.parametrize("at", [0, 3])
 def test_a_constraint_that_raises_ends_its_own_generation_alone(step: str, at: int) -> None:

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from tests.unit.llm import tiny
+from tests.unit.llm.test_paged_attention import Calls
 from wherry.llm import sampler
+from wherry.llm.adjusted import adjusted
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.linear import best_for
 from wherry.llm.loading import load_engine
@@ -75,11 +77,11 @@ def test_a_step_has_all_its_tensors_on_the_device() -> None:
                 chunk.sequence.tokens.append(5)
 
 
-@pytest.mark.parametrize("wish", [w for w in WISHES if w not in ("allowed", "biased")])
+@pytest.mark.parametrize("wish", WISHES)
 def test_what_a_request_changes_is_changed_on_the_device(wish: str) -> None:
     logits = torch.empty(2, tiny.VOCABULARY, device=META)
     sequences = [sequence(0, **WISHES[wish]), sequence(1)]
-    assert sampler._adjusted(logits, sequences).device == META
+    assert adjusted(logits, sequences).device == META
 
 
 class Waits:
@@ -101,21 +103,33 @@ class Waits:
 
 
 #: How often sampling waits, whatever the number of sequences. Log probabilities are three tensors;
-#: whether a list of allowed tokens leaves any, and whether more candidates are needed, is one each.
-WAITS = {"filtered": 2, "reported": 4, "allowed": 3, "biased": 3}
+#: whether more candidates are needed is one.
+WAITS = {"filtered": 2, "reported": 4}
 
 
 @pytest.mark.parametrize("wish", WISHES)
 def test_sampling_waits_for_the_device_once(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    for count in (1, 2):
+    for count in (1, 2, 64):
         logits = torch.randn(count, tiny.VOCABULARY)
         sequences = [sequence(number, **WISHES[wish]) for number in range(count)]
         with monkeypatch.context() as patched:
             waits = Waits(patched)
             sampler.sample(logits, sequences)
-        rows = count if wish in ("allowed", "biased") else 1  # these are looked at one by one
-        assert waits.count <= 1 + rows * (WAITS.get(wish, 1) - 1)
+        assert waits.count <= WAITS.get(wish, 1)
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_what_many_requests_change_takes_the_calls_of_two(wish: str) -> None:
+    counts = []
+    for number in (2, 64):
+        logits = torch.randn(number, tiny.VOCABULARY, generator=torch.Generator().manual_seed(0))
+        sequences = [sequence(place, **WISHES[wish]) for place in range(number)]
+        with Calls() as made, torch.inference_mode():
+            sampler.sample(logits, sequences)
+        made.count.pop("aten.lift_fresh", None)  # a list becomes a tensor
+        counts.append(made.count)
+    assert counts[0] == counts[1]
 
 
 # On a GPU
