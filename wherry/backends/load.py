@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import os
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import msgspec
 
 from wherry.backends import elsewhere
 from wherry.backends.repository_model import RepositoryModel
+from wherry.instances.devices import gpu_count
 from wherry.repository.checksum import mismatches
 from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import is_name
@@ -22,6 +24,8 @@ from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
 from wherry.values.errors import ConfigError
+
+log = logging.getLogger("wherry")
 
 BACKENDS: Final = {
     "python": "wherry.backends.triton_python.model:PythonBackendModel",
@@ -91,6 +95,11 @@ def backend_for(
         model.triton.max_batch_size = default_max_batch_size
     if problems := list(problems_of(model.triton, completed=True)):
         raise BadConfig(f"{config.name}: {problem}" for problem in problems)
+    if model.asks_for_gpus and not gpu_count():
+        log.warning(
+            "instance_group asks for a GPU and there is none here, using the CPU",
+            extra={"model": config.name},
+        )
     return model
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wherry.backends.warmup import warmup_batch
+from wherry.instances.devices import or_on_cpu
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.models.config import ModelConfig, model_config
 from wherry.models.model import Model
@@ -96,7 +97,14 @@ class RepositoryModel(Model):
 
     def settings(self) -> dict[str, Any]:
         """The TritonConfig as fields of ModelConfig. A backend may add its own."""
-        return {"version": self.version, **mapping.settings(self.triton, self.folder)}
+        found = {"version": self.version, **mapping.settings(self.triton, self.folder)}
+        if isinstance(groups := found["instances"], list):
+            found["instances"] = or_on_cpu(groups)
+        return found
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        return any(group.kind == "KIND_GPU" or group.gpus for group in self.triton.instance_group)
 
     def inward(self, columns: Columns) -> Columns:
         """Reshape input columns from the clients' shape (`dims`) to the model's (`reshape`)."""

@@ -57,6 +57,17 @@ def gpu_count() -> int:
     return len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()])
 
 
+def or_on_cpu(groups: Sequence[InstanceGroup]) -> list[InstanceGroup]:
+    """The same groups, those for GPUs on the CPU if this machine has no GPU: for files that were
+    written for another machine."""
+    if gpu_count():
+        return list(groups)
+    return [
+        InstanceGroup(group.count, "cpu") if group.device.startswith("cuda") else group
+        for group in groups
+    ]
+
+
 def try_gpus(count: int) -> dict[int, str]:
     """What is wrong with each of `count` GPUs; "" if it works. Blocks, seconds if they hang."""
     why, told = "", ""

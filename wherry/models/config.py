@@ -18,6 +18,13 @@ from wherry.models.natural_route import wrong_route
 from wherry.values.errors import ConfigError
 
 
+def wrong_name(name: str) -> str | None:
+    """What is wrong with the name of a model; None if nothing is."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", name):
+        return None
+    return f"model name {name!r}: use letters, digits, '_', '-' and '.' only"
+
+
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
     """`count` copies of a model on one device.
@@ -283,10 +290,8 @@ class ModelConfig:
     examples: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", self.name):
-            raise ConfigError(
-                f"model name {self.name!r}: use letters, digits, '_', '-' and '.' only"
-            )
+        if wrong := wrong_name(self.name):
+            raise ConfigError(wrong)
         if not re.fullmatch(r"[1-9][0-9]*", self.version):
             self._fail("version", "must be a whole number from 1 up, as a string")
         if self.route is not None and (problem := wrong_route(self.route)):

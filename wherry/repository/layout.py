@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from wherry.models.config import wrong_name
 from wherry.repository import pbtxt
 from wherry.repository.kind import is_ensemble
 from wherry.repository.problems import BadConfig
@@ -107,6 +108,10 @@ def read(
             config = TritonConfig()
     if config.name not in ("", name):
         problems.append(f"{name}: name: {config.name!r} is not the folder's name")
+    if wrong := wrong_name(name):
+        # Clients of Triton's Python backend know these words.
+        stub = "Invalid stub name: contains invalid characters: "
+        problems.append((stub if config.backend == "python" else "") + wrong)
     config = msgspec.structs.replace(config, name=name)
     there, ignored = _versions(folder)
     if is_ensemble(config) and not there:

@@ -13,6 +13,7 @@ from wherry.repository.triton_config import (
     TritonEnsembling,
     TritonEnsemblingStep,
     TritonInput,
+    TritonInstanceGroup,
     TritonOutput,
 )
 from wherry.values.errors import ConfigError
@@ -164,3 +165,28 @@ def test_what_makes_no_sense_once_it_is_complete_is_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError) as caught:
         backend_for(str(tmp_path), "1", config)
     assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("gpus", [[], [0, 1]])
+def test_a_model_for_gpus_runs_on_the_cpu_where_there_are_none(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    gpus: list[int],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    tensors = {"data_type": "TYPE_FP32", "dims": [1]}
+    config = TritonConfig(
+        name="m",
+        backend="identity",
+        input=[TritonInput(name="INPUT0", **tensors)],  # type: ignore[arg-type]
+        output=[TritonOutput(name="OUTPUT0", **tensors)],  # type: ignore[arg-type]
+        instance_group=[TritonInstanceGroup(kind="KIND_GPU", gpus=gpus, count=2)],
+    )
+
+    model = backend_for(str(tmp_path), "1", config)
+
+    assert [group.device for group in model.config().instances] == ["cpu"] * max(1, len(gpus))
+    assert "asks for a GPU and there is none here" in caplog.text
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert {group.device.partition(":")[0] for group in model.config().instances} == {"cuda"}

@@ -75,7 +75,10 @@ def test_the_signature_is_that_of_the_configuration() -> None:
         ("instance_group { kind: KIND_MODEL }", {"instances": (Instances(1, "cpu"),)}),
     ],
 )
-def test_the_settings_are_those_of_the_configuration(text: str, settings: dict[str, Any]) -> None:
+def test_the_settings_are_those_of_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, text: str, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     config = model(text).config()
 
     assert {name: getattr(config, name) for name in settings} == settings

@@ -182,3 +182,14 @@ def test_a_file_that_changes_changes_the_fingerprint(tmp_path: Path) -> None:
 
     assert before != with_file
     assert layout.fingerprint(str(folder)) == with_file
+
+
+def test_a_name_that_no_model_may_have_is_told_before_the_model_is_run(tmp_path: Path) -> None:
+    model(tmp_path, "a;b", 'backend: "python"')
+
+    (found,) = layout.scan([str(tmp_path)])
+
+    assert found.problems == (
+        "Invalid stub name: contains invalid characters: model name 'a;b': use letters, digits,"
+        " '_', '-' and '.' only",
+    )

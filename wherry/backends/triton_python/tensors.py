@@ -67,7 +67,12 @@ def get(
         try:
             array = as_array(array, spec)
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"it is {datatype}, declared is {spec.datatype}: {error}") from None
+            exact = _without_loss(array, spec.datatype.dtype)
+            if exact is None:
+                raise ValueError(
+                    f"it is {datatype}, declared is {spec.datatype}: {error}"
+                ) from None
+            array = exact
     if not batched:
         array = array[np.newaxis]
     if spec.form is Form.ARRAYS:
@@ -95,6 +100,13 @@ def float32_to_bf16(array: Array) -> Array:
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def _without_loss(array: Array, dtype: Any) -> Array | None:
+    """The array as another type; None if that changes a value."""
+    with np.errstate(all="ignore"):
+        found = array.astype(dtype)
+        return found if np.array_equal(found.astype(array.dtype), array) else None
 
 
 def _array(memory: Array, datatype: str, shape: Sequence[int]) -> Array:

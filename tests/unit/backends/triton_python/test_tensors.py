@@ -81,7 +81,7 @@ def test_arrays_of_one_shape_are_a_tensor_and_others_are_not() -> None:
 def test_what_fits_is_converted_and_what_does_not_is_refused() -> None:
     spec = TensorSpec("x", FP32, (1,), Form.ARRAY)
     out = Outgoing()
-    wide = out.put("x", "FP64", [1, 1], np.ones((1, 1)))
+    wide = out.put("x", "FP64", [1, 1], np.full((1, 1), 1.5))
     text = out.put("x", "BYTES", [1, 1], b"\1\0\0\0a")
     whole = out.put("x", "INT32", [1, 1], np.ones((1, 1), np.int32))
     short = [*wide[:2], [2, 1], *wide[3:]]
@@ -120,3 +120,34 @@ def test_bfloat16_is_rounded_to_nearest_even_and_nan_stays() -> None:
     )
     assert float32_to_bf16(values).dtype == np.uint16
     assert TensorSpec("x", BF16, (1,), Form.ARRAY).datatype.itemsize == 2
+
+
+@pytest.mark.parametrize(
+    ("sent_as", "values", "declared", "survives"),
+    [
+        ("FP16", [0, 1], "BOOL", True),  # a model of Triton's own tests
+        ("FP32", [3, -2], "INT32", True),
+        ("FP32", [3, 0.5], "INT32", False),
+        ("FP64", [1e300], "INT32", False),
+        ("FP32", [np.nan], "INT32", False),
+        ("INT64", [2], "BOOL", False),
+        ("INT64", [1 << 40], "INT32", False),
+    ],
+)
+def test_an_output_of_another_kind_is_converted_if_no_value_changes(
+    sent_as: str, values: list[float], declared: str, survives: bool
+) -> None:
+    out = Outgoing()
+    given = np.array(values, DATATYPES[sent_as].dtype)
+    descriptor = out.put("y", sent_as, [len(values)], given)
+    incoming = Incoming(bytearray(b"".join(out.chunks)), None, None)
+    spec = TensorSpec("y", DATATYPES[declared], (-1,), Form.ARRAY)
+
+    if survives:
+        column, _ = get(descriptor, incoming, spec, batched=False)
+        assert isinstance(column, np.ndarray)
+        assert column.dtype == spec.datatype.dtype
+        assert column[0].tolist() == values
+    else:
+        with pytest.raises(ValueError, match="declared is"):
+            get(descriptor, incoming, spec, batched=False)

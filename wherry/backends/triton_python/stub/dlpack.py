@@ -1,7 +1,7 @@
 """How are tensors exchanged with torch, CuPy and others without a copy?
 
 By DLPack's C structures: numpy's own support lacks bfloat16 and refuses the capsules that Triton's
-models pass around.
+models pass around. It needs numpy 1.22.
 """
 
 from __future__ import annotations
@@ -58,45 +58,27 @@ class _Managed(ctypes.Structure):
     pass
 
 
-_DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [
     ("tensor", _Tensor),
     ("context", ctypes.c_void_p),
-    ("deleter", _DELETER),
+    ("deleter", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))),
 ]
 
 _api = ctypes.pythonapi
-_CAPSULE_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new = _api.PyCapsule_New
-_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _is_valid = _api.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _rename = _api.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
-# By address, not as an object: a capsule being freed must not get another reference.
-_raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", _api)
-)
-_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api)
-)
-
-#: Exported memory by the address of its structure, until the consumer calls the deleter.
-_lent: dict[int, tuple[Any, ...]] = {}
 
 
-@_DELETER  # type: ignore[untyped-decorator]
-def _given_back(managed: Any) -> None:
-    _lent.pop(ctypes.addressof(managed.contents), None)
+class _Lent:
+    """Memory that is lent, as the base of an array: keeps its array and `owner` alive."""
 
-
-@_CAPSULE_DELETER  # type: ignore[untyped-decorator]
-def _never_taken(capsule: int) -> None:
-    """Free the tensor of a capsule that was never consumed."""
-    if _raw_is_valid(capsule, b"dltensor"):
-        _lent.pop(_raw_pointer(capsule, b"dltensor") or 0, None)
+    def __init__(self, memory: Any, owner: Any, shape: Any, itemsize: int) -> None:
+        self._held = (memory, owner)
+        self.__array_interface__ = _interface(memory.ctypes.data, shape, itemsize)
 
 
 def capsule_of(memory: Any, datatype: str, shape: Any, owner: Any = None) -> Any:
@@ -104,16 +86,26 @@ def capsule_of(memory: Any, datatype: str, shape: Any, owner: Any = None) -> Any
     it is used."""
     if datatype not in TYPES:
         raise TypeError(f"DLPack has no {datatype}")
-    managed = _Managed()
-    dims = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     code, bits = TYPES[datatype]
-    managed.tensor = _Tensor(
-        memory.ctypes.data, _Device(CPU, 0), len(shape), _Type(code, bits, 1), dims, None, 0
-    )
-    managed.deleter = _given_back
-    address = ctypes.addressof(managed)
-    _lent[address] = (managed, dims, memory, owner)
-    return _new(address, b"dltensor", ctypes.cast(_never_taken, ctypes.c_void_p))
+    # numpy's capsule, with our type: its deleter is in C. One in Python could not run, and would
+    # replace the exception, where a consumer frees a tensor while an exception is raised.
+    capsule = np.asarray(_Lent(memory, owner, shape, bits // 8)).__dlpack__()
+    _managed(capsule).contents.tensor.dtype.code = code
+    return capsule
+
+
+def _managed(capsule: Any) -> Any:
+    return ctypes.cast(_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed))
+
+
+def _interface(address: int, shape: Any, itemsize: int, strides: Any = None) -> dict[str, Any]:
+    return {
+        "version": 3,
+        "data": (address, False),
+        "shape": tuple(shape),
+        "strides": strides,
+        "typestr": "|u1" if itemsize == 1 else f"<u{itemsize}",
+    }
 
 
 class _Owner:
@@ -140,7 +132,7 @@ def memory_of(source: Any) -> tuple[str, list[int], Any]:
         source = source.__dlpack__()
     if not _is_valid(source, b"dltensor"):
         raise TypeError("from_dlpack needs an unused DLPack capsule, or an object with __dlpack__")
-    managed = ctypes.cast(_pointer(source, b"dltensor"), ctypes.POINTER(_Managed))
+    managed = _managed(source)
     tensor = managed.contents.tensor
     if tensor.device.kind not in (CPU, _CPU_PINNED):
         raise TypeError("a DLPack capsule of a GPU cannot be taken: give the tensor itself")
@@ -158,13 +150,8 @@ def memory_of(source: Any) -> tuple[str, list[int], Any]:
         strides = tuple(int(tensor.strides[i]) * itemsize for i in range(tensor.ndim))
     if 0 in shape:
         return datatype, shape, np.empty(0, np.uint8)
-    owner.__array_interface__ = {
-        "version": 3,
-        "data": ((tensor.data or 0) + tensor.byte_offset, False),
-        "shape": tuple(shape),
-        "strides": strides,
-        "typestr": "|u1" if itemsize == 1 else f"<u{itemsize}",
-    }
+    address = (tensor.data or 0) + tensor.byte_offset
+    owner.__array_interface__ = _interface(address, shape, itemsize, strides)
     array = np.ascontiguousarray(np.asarray(owner))
     return datatype, shape, array.reshape(-1).view(np.uint8)
 

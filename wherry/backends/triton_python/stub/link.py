@@ -32,8 +32,8 @@ class Link:
         #: Between initialize() and finalize(), where the model may call others.
         self.serving = False
         self.executing = False
-        #: Metric families by name, as first defined.
-        self.families: dict[str, Any] = {}
+        #: Kind and description of metric families, by name, as first defined.
+        self.families: dict[str, tuple[int, str]] = {}
         #: Batches for execute(), and `stop`: for the main thread.
         self.work: deque[tuple[list[Any], Incoming]] = deque()
         #: Called in any thread after an addition to `work`, while a loop runs.

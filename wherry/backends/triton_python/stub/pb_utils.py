@@ -12,6 +12,7 @@ import json
 import operator
 import re
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -805,7 +806,8 @@ class Metric:
     """One metric of a family. Its value is on the server, shared by all instances."""
 
     def __init__(self, family: MetricFamily, labels: Any, buckets: Any) -> None:
-        self._family = family
+        #: Weak: a deleted family's metrics cannot be used, as in Triton.
+        self._family_of = weakref.ref(family)
         self._labels = sorted((str(key), str(value)) for key, value in (labels or {}).items())
         for key, _ in self._labels:
             if not _LABEL_NAME.match(key):
@@ -816,8 +818,8 @@ class Metric:
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge."""
-        self._check("increment", (MetricFamily.COUNTER, MetricFamily.GAUGE))
-        if self._family.kind == MetricFamily.COUNTER and not float(value) >= 0:
+        family = self._check("increment", (MetricFamily.COUNTER, MetricFamily.GAUGE))
+        if family.kind == MetricFamily.COUNTER and not float(value) >= 0:
             raise TritonModelException(f"a counter cannot be incremented by {value!r}")
         self._measure("add", value)
 
@@ -836,11 +838,18 @@ class Metric:
         self._check("value", (MetricFamily.COUNTER, MetricFamily.GAUGE))
         return float(_the_server("value()").measured(self._key))
 
-    def _check(self, what: str, kinds: tuple[int, ...]) -> None:
-        if self._family.kind not in kinds:
+    def _check(self, what: str, kinds: tuple[int, ...]) -> MetricFamily:
+        family = self._family_of()
+        if family is None:
             raise TritonModelException(
-                f"metric {self._family.name!r}: a {self._family.kind_name} has no {what}()"
+                "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
+                f" Keep the family of metric {self._key[0]!r} as long as the metric."
             )
+        if family.kind not in kinds:
+            raise TritonModelException(
+                f"metric {family.name!r}: a {family.kind_name} has no {what}()"
+            )
+        return family
 
     def _measure(self, what: str, value: float) -> None:
         if _server is not None:
@@ -863,10 +872,10 @@ class MetricFamily:
             raise TritonModelException(f"metric {name!r}: a name has letters, digits, _ and : only")
         self.name, self.description, self.kind = str(name), str(description), kind
         if _server is not None:
-            first = _server.families.setdefault(self.name, self)
-            if first.kind != kind:
+            first = _server.families.setdefault(self.name, (kind, self.description))
+            if first[0] != kind:
                 raise TritonModelException(f"metric {name!r} is there already, with another kind")
-            self.description = first.description
+            self.description = first[1]
 
     @property
     def kind_name(self) -> str:
