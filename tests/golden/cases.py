@@ -185,7 +185,7 @@ def cases() -> list[Case]:
     groups = (
         descriptions, json_infer, binary_infer, datatypes, classification, refused, generate,
         python_models, sequences_http, grpc_calls, grpc_infer, grpc_streams, sequences_grpc,
-        shared_memory, settings, statistics, control,
+        shared_memory, settings, statistics, control, several_faults, tensor_parameters,
     )  # fmt: skip
     made = [
         {"name": f"{group.__name__}: {name}", "steps": steps}
@@ -1301,3 +1301,80 @@ def control() -> Cases:
             unload("member"),
         ],
     )
+
+
+def several_faults() -> Cases:
+    """Requests that are wrong in more than one place: which is told?"""
+    good = tensor("X", "INT32", [1, 1], [1])
+    wrong: dict[str, Any] = {
+        "the id": {"id": 5},
+        "a parameter": {"parameters": {"x": [1]}},
+        "a sequence's flag": {"parameters": {"sequence_start": 1}},
+        "the kind of output": {"parameters": {"binary_data_output": "yes"}},
+        "a shape": {"inputs": [{**good, "shape": [1, -1]}]},
+        "no data": {"inputs": [{k: v for k, v in good.items() if k != "data"}]},
+        "a name": {"inputs": [{**good, "name": 5}]},
+        "a datatype": {"inputs": [{**good, "datatype": "INT33"}]},
+        "an element": {"inputs": [tensor("X", "INT32", [1, 1], ["1"])]},
+        "the elements' number": {"inputs": [tensor("X", "INT32", [1, 1], [1, 2])]},
+        "what an output is": {"outputs": [5]},
+        "an output's form": {"outputs": [wanted("SEEN", binary_data=1)]},
+        "an output's classes": {"outputs": [wanted("SEEN", classification=-1)]},
+    }
+    names = [*wrong]
+    for first, second in zip(names, names[3:] + names[:3], strict=True):
+        body = {"inputs": [good], **wrong[second], **wrong[first]}
+        for key in ("inputs", "parameters", "outputs"):
+            if key in wrong[first] and key in wrong[second]:
+                both: Any = [wrong[first][key], wrong[second][key]]
+                body[key] = both[0] | both[1] if key == "parameters" else both[0] + both[1]
+        step = post("/v2/models/asked/infer", body)
+        yield f"{first} and {second}", [otherwise(MALFORMED, step, status=400)]
+    texts = (
+        '{"a": "\\ud800"}', '{"a": "\n"}', '{"a": 1.}', '{"a": 01}', '{"inputs": [{]}', '{"a" 1}',
+        '{"inputs": []', '{"inputs": [1', '{a: 1}', '{"a": nul}',
+    )  # fmt: skip
+    for text in texts:
+        paths = ("/v2/models/asked/infer", "/v2/models/asked/generate_stream", "/v2/logging",
+                 "/v2/trace/setting", "/v2/systemsharedmemory/region/x/register")  # fmt: skip
+        yield f"no JSON {text!r}", [otherwise(MALFORMED, post(p, text), status=400) for p in paths]
+    contents = grpc_tensor("IN_FP16", "FP16", [1, -2], int_contents=[1])
+    yield (
+        "gRPC",
+        [
+            rpc("ModelInfer", {"model_name": "types", "inputs": [contents]}),
+            rpc("ModelInfer", {"model_name": "types", "inputs": [{**contents, "datatype": "X"}]}),
+            rpc("ModelInfer", {"model_name": "types", "inputs": [contents], "parameters": {
+                "priority": {"int64_param": "-1"}
+            }}),
+            rpc("ModelInfer", {"model_name": "types", "inputs": [contents], "model_version": "-1"}),
+            rpc("ModelInfer", {"model_name": "types", "parameters": {"sequence_start": {}}}),
+        ],
+    )  # fmt: skip
+
+
+def tensor_parameters() -> Cases:
+    """What an input or an output may say beside its data."""
+    given: tuple[tuple[str, Any], ...] = (
+        ("x", [1]), ("x", {"y": 1}), ("x", None), ("priority", "high"),
+        ("shared_memory_offset", 4), ("shared_memory_offset", -1), ("shared_memory_offset", "4"),
+        ("shared_memory_byte_size", 4), ("shared_memory_byte_size", True),
+    )  # fmt: skip
+    for name, value in given:
+        said: Any = {"parameters": {name: value}}
+        over_http = [
+            infer("asked", {**tensor("X", "INT32", [1, 1], [1]), **said}),
+            infer("asked", tensor("X", "INT32", [1, 1], [1]), outputs=[{"name": "SEEN", **said}]),
+        ]
+        yield f"{name} of {value!r}", over_http
+    x = grpc_tensor("X", "INT32", [1, 1], int_contents=[1])
+    for name in ("x", "shared_memory_offset", "shared_memory_byte_size"):
+        said = {"parameters": {name: {"int64_param": "4"}}}
+        seen: Any = {"model_name": "asked", "inputs": [x]}
+        yield (
+            f"{name} over gRPC",
+            [
+                rpc("ModelInfer", {**seen, "inputs": [{**x, **said}]}),
+                rpc("ModelInfer", {**seen, "outputs": [{"name": "SEEN", **said}]}),
+            ],
+        )

@@ -6,10 +6,13 @@ from contextlib import suppress
 from functools import partial
 
 from wherry.frontends.grpc.rpc import Application, CallMetadata, Rpc
+from wherry.frontends.v2.grpc.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import ToldError, in_tritons_words
 from wherry.values.buffer import Buffer
 
 _INFER = "/ModelInfer"
+#: What is wrong with the model's name or version: Triton looks at these first.
+_BEFORE_THE_REQUEST = ("failed to get model version", "ModelInfer RPC doesn't")
 
 
 class StrictCalls:
@@ -33,6 +36,11 @@ class StrictCalls:
         request_id = ""
         if path.endswith(_INFER):
             with suppress(ValueError):  # it may be what the error is about
-                request_id = self.methods[path].request.decode(bytes(message)).get("id", "")
+                request = self.methods[path].request.decode(bytes(message))
+                request_id = request.get("id", "")
+                if code == "INVALID_ARGUMENT" and not text.startswith(_BEFORE_THE_REQUEST):
+                    fault = first_fault(request, request.get("model_name", ""))
+                    if fault is not None:
+                        return code, fault
         told = in_tritons_words(ToldError(0, code, text), request_id, over_grpc=True)
         return told.code, told.text

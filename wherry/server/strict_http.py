@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -19,16 +20,30 @@ from wherry.frontends.http.exchange import (
     error_body,
 )
 from wherry.frontends.v2.rapidjson import refusal
+from wherry.frontends.v2.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import JSON_OF_INFER, ToldError, in_tritons_words
 
 TEXT: Final = "text/plain"
 _READY: Final = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/ready")
-_INFER: Final = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/(infer|generate|generate_stream)")
+_READY_OF_ANY: Final = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
+_INFER: Final = re.compile(
+    r"/v2/models/(?P<model>[^/]+)(/versions/\d+)?/(?P<way>infer|generate|generate_stream)"
+)
+#: Where else JSON is taken. What an unload's body says is not looked at if it is none.
+_JSON_PATHS: Final = re.compile(
+    r"/v2/(repository/.*|logging|(models/[^/]+/)?trace/setting|\w+sharedmemory/region/.*/register)"
+)
+#: Triton has no route for them.
+_NO_METHODS: Final = frozenset(("HEAD", "OPTIONS"))
+#: What is wrong before Triton looks at a body.
+_BEFORE_THE_BODY: Final = (
+    "inference header", "HTTP end point doesn't", "failed to get model version",
+    "the compressed body", "Unable to parse Inference-Header",
+)  # fmt: skip
 #: The JSON objects in server-sent events.
 _EVENTS: Final = re.compile(rb"(?<=^data: )\{.*\}$", re.MULTILINE)
 #: Of larger bodies that are refused it is not found out where their JSON is wrong, nor their id.
 _MOST_BYTES: Final = 2**20
-NO_INPUTS: Final = "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'"
 _HEALTH: Final = frozenset(("/v2/health/live", "/v2/health/ready"))
 
 
@@ -44,9 +59,7 @@ class StrictHttp:
             self._application(exchange)
             return
         strict = StrictExchange(exchange)
-        if request.method == "HEAD" and request.path in _HEALTH:
-            exchange.respond(405, content_type=TEXT)
-        elif "/generate" in request.path and _coded(exchange):
+        if "/generate" in request.path and _coded(exchange):
             text = "Unsupported content-encoding, only 'identity' is supported."
             exchange.respond(400, error_body(text))
         else:
@@ -66,6 +79,8 @@ class StrictExchange(PassedOn):
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         path = self.request.path
+        if self.request.method in _NO_METHODS and status < 400:
+            status, body = 405, error_body("Method Not Allowed")
         if status >= 400:
             status, text = self._told(status, body)
             body, content_type = error_body(text), TEXT if self._is_plain(text) else JSON
@@ -84,30 +99,43 @@ class StrictExchange(PassedOn):
     def _told(self, status: int, body: Body) -> tuple[int, str]:
         text = _text_of(body)
         path = self.request.path
+        if _READY_OF_ANY.fullmatch(path) and self.request.method in _NO_METHODS:
+            return 405, "Method Not Allowed"
         if _READY.fullmatch(path) and status in (404, 503):
             return 400, "Model version not ready"
         status = 400 if status == 499 else status
-        if text.startswith("Unable to parse Inference-Header"):
-            given = self.request.headers.get("inference-header-content-length")
+        given = self.request.headers.get("inference-header-content-length", "")
+        if given.lstrip("-").isdecimal() and text.startswith("Unable to parse Inference-Header"):
             span = f"(0, {len(self._body)}), got: {given}"
             return 400, f"inference header size should be in range {span}"
-        if status == 400 and not text.startswith("inference header") and self._takes_json():
-            if refused := refusal(self._json()):
-                return 500, f"failed to parse the request JSON buffer: {refused}"
-            if text.startswith("attempt to get members") and path.endswith("/infer"):
-                return 500, NO_INPUTS
+        if status == 400 and not text.startswith(_BEFORE_THE_BODY):
+            fault = self._fault()
+            if fault is not None:
+                return fault.status, fault.text
         told = in_tritons_words(ToldError(status, "", text), self._request_id())
         return told.status, told.text
 
-    def _takes_json(self) -> bool:
-        path = self.request.path
-        return path.startswith("/v2/repository") or _INFER.fullmatch(path) is not None
+    def _fault(self) -> ToldError | None:
+        """What Triton's reading of the request's JSON ends with."""
+        asked = _INFER.fullmatch(self.request.path)
+        if asked is None and _JSON_PATHS.fullmatch(self.request.path) is None:
+            return None
+        text = self._json()
+        if text is None:
+            return None
+        if refused := refusal(text):
+            return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
+        if asked is None or asked["way"] != "infer":
+            return None
+        return first_fault(text, len(self._body) - len(text), unquote(asked["model"]))
 
     def _is_plain(self, text: str) -> bool:
         path = self.request.path
         if path.endswith("/infer"):
             return JSON_OF_INFER.match(text) is None
-        return path in _HEALTH or text in ("Not Found", "Model version not ready")
+        if path in _HEALTH or _READY_OF_ANY.fullmatch(path):
+            return True
+        return text == "Not Found"
 
     def send(self, chunk: bytes) -> None:
         if "/generate" in self.request.path:
@@ -119,24 +147,26 @@ class StrictExchange(PassedOn):
         if not _INFER.fullmatch(self.request.path):
             return ""
         try:
-            found = msgspec.json.decode(self._json())
+            found = msgspec.json.decode(self._json() or b"{}")
         except ValueError:
             return ""
         given = found.get("id") if isinstance(found, dict) else None
         return given if isinstance(given, str) else ""
 
-    def _json(self) -> bytes:
-        """The JSON of the request's body."""
+    def _json(self) -> bytes | None:
+        """The JSON of the request's body; None if it is large or packed, or if there is none."""
         headers = self.request.headers
         coded = headers.get("content-encoding", "identity") != "identity"
         if coded or len(self._body) > _MOST_BYTES:
-            return b"{}"
-        size = headers.get("inference-header-content-length", "")
+            return None
+        size = headers.get("inference-header-content-length", "").strip()
         whole = bytes(self._body)
         if size.isdecimal():
             whole = whole[: int(size)]
-        if not whole and not self.request.path.endswith("/generate"):
-            return b"{}"  # a raw request, or one that says nothing
+        if not whole and self.request.path.endswith("/infer"):
+            return None  # a raw request
+        if not whole and self.request.path.startswith("/v2/repository"):
+            return None  # it need say nothing
         return whole
 
 

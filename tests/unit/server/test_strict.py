@@ -68,8 +68,8 @@ GENERATE = "/v2/models/upper/generate"
             '{"inputs": [1',
             500,
             "application/json",
-            "failed to parse the request JSON buffer: Missing a comma or ] after an array element."
-            " at 13",
+            "failed to parse the request JSON buffer: Missing a comma or ']' after an array"
+            " element. at 13",
         ),
         (
             "POST",

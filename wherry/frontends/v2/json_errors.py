@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from wherry.frontends.v2.wire_shape import dims_text
-from wherry.values.datatypes import Datatype
+from wherry.values.datatypes import BYTES, Datatype
 from wherry.values.errors import InvalidRequest
 
 MAX_DEPTH: Final = 100
@@ -37,8 +37,8 @@ _MALFORMED: Final = (
     ("trailing characters", "The document root must not be followed by other values."),
     ("keys must be strings", "Missing a name for object member."),
     ("expected ':'", "Missing a colon after a name of object member."),
-    ("expected ',' or '}'", "Missing a comma or } after an object member."),
-    ("expected ',' or ']'", "Missing a comma or ] after an array element."),
+    ("expected ',' or '}'", "Missing a comma or '}' after an object member."),
+    ("expected ',' or ']'", "Missing a comma or ']' after an array element."),
 )
 #: More than any tensor's elements or bytes: what a size of 64 signed bits can say.
 _MOST_BYTES: Final = 2**63 - 1
@@ -140,6 +140,13 @@ class InputErrors:
             return InvalidRequest(
                 f"byte size overflow for input '{self._name}' for model '{self._model}': shape"
                 f" {dims_text(shape)}"
+            )
+        if self._datatype is BYTES:
+            where = f"for inference input '{self._name}' for model '{self._model}'"
+            if got < count:
+                return InvalidRequest(f"expected {count} string elements {where}, got {got}")
+            return InvalidRequest(
+                f"unexpected number of string elements {got} {where}, expecting {count}"
             )
         return InvalidRequest(
             "Unable to parse 'data': Shape does not match true shape of 'data' field (input"

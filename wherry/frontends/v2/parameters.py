@@ -28,7 +28,8 @@ OF_THE_SERVER: Final = frozenset(
 )
 #: Triton's own names: a client may not use them.
 _RESERVED_PREFIX: Final = "triton_"
-_LARGEST_ID: Final = 2**64 - 1
+#: What a whole number of Triton's can be: an id, a priority.
+_LARGEST: Final = 2**64 - 1
 
 
 class InvalidParameter(InvalidRequest):
@@ -52,9 +53,34 @@ def checked_parameters(parameters: Parameters) -> Parameters:
         if type(value) not in (str, int, bool, float):
             raise InvalidParameter(name)
     priority = parameters.get("priority", 0)
-    if type(priority) is not int or priority < 0:
+    if type(priority) is not int or not 0 <= priority <= _LARGEST:
         raise InvalidRequest("parameter 'priority' must be a whole number from 0 up")
     return parameters
+
+
+def check_window(parameters: Mapping[str, Any], what: str) -> None:
+    """InvalidRequest if a tensor's place in a shared memory region is no number of bytes, even if
+    no region is named; `what` begins the error ("input 'x'")."""
+    for name in ("shared_memory_offset", "shared_memory_byte_size"):
+        value = parameters.get(name, 0)
+        if type(value) is not int or not 0 <= value <= _LARGEST:
+            raise InvalidRequest(
+                f"{what}: parameter '{name}' must be a whole number of bytes from 0 up"
+            )
+
+
+def has_window(parameters: Mapping[str, Any], tensor: str) -> bool:
+    """Whether a tensor of a gRPC call is in shared memory. InvalidRequest for a place in no
+    region."""
+    if "shared_memory_region" in parameters:
+        return True
+    for name in ("shared_memory_offset", "shared_memory_byte_size"):
+        if name in parameters:
+            raise InvalidRequest(
+                f"'{name}' can not be specified without 'shared_memory_region' parameter for"
+                f" tensor '{tensor}'"
+            )
+    return False
 
 
 def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
@@ -65,7 +91,7 @@ def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
 def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     """The place of a request in its sequence; None if it names none (0 and "" are no ids)."""
     given = parameters.get("sequence_id", 0)
-    if type(given) is not str and (type(given) is not int or not 0 <= given <= _LARGEST_ID):
+    if type(given) is not str and (type(given) is not int or not 0 <= given <= _LARGEST):
         raise InvalidRequest(
             "parameter 'sequence_id' must be a string or a whole number of at most 64 bits"
         )

@@ -20,6 +20,9 @@ _WORDS: Final = {
     b"N": b"NaN",
     b"I": b"Inf",
 }
+#: The halves of a pair, and where the second ones begin.
+_SURROGATES: Final = range(0xD800, 0xE000)
+_SECOND: Final = 0xDC00
 INVALID: Final = "Invalid value."
 
 
@@ -61,7 +64,9 @@ def _document(text: bytes) -> None:
         if not open_:
             break
         if text[at : at + 1] != b",":
-            member = "} after an object member" if open_[-1] == b"}" else "] after an array element"
+            member = (
+                "'}' after an object member" if open_[-1] == b"}" else "']' after an array element"
+            )
             raise _NoJson(f"Missing a comma or {member}.", at)
         at = _skip(text, at + 1)
         at = _name(text, at) if open_[-1] == b"}" else at
@@ -135,6 +140,19 @@ def _digits(text: bytes, at: int, missing: str) -> int:
     return end
 
 
+def _escaped(text: bytes, at: int) -> int:
+    """A character by its number; those beyond 16 bits are two, which belong together."""
+    if _HEX.match(text, at + 2) is None:
+        raise _NoJson("Incorrect hex digit after \\u escape in string.", at)
+    number = int(text[at + 2 : at + 6], 16)
+    if number not in _SURROGATES:
+        return at + 6
+    second = _HEX.match(text, at + 8) if text[at + 6 : at + 8] == b"\\u" else None
+    if number < _SECOND and second is not None and _SECOND <= int(second[0], 16) < 0xE000:
+        return at + 12
+    raise _NoJson("The surrogate pair in string is invalid.", at)
+
+
 def _string(text: bytes, at: int) -> int:
     at += 1
     while True:
@@ -146,12 +164,10 @@ def _string(text: bytes, at: int) -> int:
         if byte != b"\\":
             ended = byte in (b"", b"\0")
             quote = "Missing a closing quotation mark in string."
-            raise _NoJson(quote if ended else "Invalid encoding in string.", at)
+            raise _NoJson(quote if ended else "Invalid escape character in string.", at)
         escape = text[at + 1 : at + 2]
         if escape == b"u":
-            if _HEX.match(text, at + 2) is None:
-                raise _NoJson("Incorrect hex digit after \\u escape in string.", at)
-            at += 6
+            at = _escaped(text, at)
         elif escape and escape in b'"\\/bfnrt':
             at += 2
         else:

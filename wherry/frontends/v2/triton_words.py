@@ -84,11 +84,26 @@ RULES: Final = (
           f"Unable to set 'classification': {_UNSIGNED}", 500),
     _rule(r"input '[^']*' of model '[^']*': expected str, .*",
           "Unable to parse JSON bytes array: attempt to access JSON non-string as string", 500),
+    _rule(r"log_verbose_level must be .*", "attempt to access JSON non-unsigned-integer as"
+          " unsigned-integer", 500),
+    _rule(r"log_(?:info|warning|error) must be .*",
+          "attempt to access JSON non-boolean as boolean", 500),
+    _rule(r"trace_level must be a list.*", "attempt to access JSON non-array as array", 500),
+    _rule(r"parameters must be an object",
+          "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as"
+          " object", 500),
+    _rule(r"id: expected str", "Unable to parse 'id': attempt to access JSON non-string as string",
+          500),
     _rule(r"ready must be .*", "attempt to access JSON non-boolean as boolean", 500),
     _rule(r"parameter 'config' must be .*", "attempt to access JSON non-string as string", 500),
     # The core's checks of a request
     _rule(r"(input '[^']*' batch size does not match other inputs for '[^']*')" + _MORE, r"\1",
           with_id=True),
+    _rule(r"unexpected shape for input ('[^']*') for model ('[^']*')\. Expected \[-1.*, got \[\].*",
+          r"input \1 has no shape but model requires batch dimension for \2", with_id=True),
+    _rule(r"unexpected shape for input ('[^']*' for model '[^']*')\. Expected .*, got"
+          r" (\[\d+(?:,\d+)*(?:,-\d+)+(?:,-?\d+)*\])",
+          r"All input dimensions should be specified for input \1, got \2", with_id=True),
     _rule(r"(unexpected shape for input .* Expected \[-1.*)", r"\1" + _NOTE, with_id=True),
     _rule(r"unexpected shape for input .*", with_id=True),
     _rule(r"expected \d+ inputs but got .*", with_id=True),
@@ -129,7 +144,7 @@ RULES: Final = (
           r"Failed to process the request(s) for model \1"),
     _rule(r"Unable to open shared memory region: '[^']*' \(key ('[^']*')\).*",
           r"Unable to open shared memory region: \1", 500, "INTERNAL"),
-    _rule(r"shared memory region '[^']*': '(key|byte_size)' is missing",
+    _rule(r"shared memory region '[^']*': '(key|byte_size|raw_handle)' is missing",
           r"Shared memory register request has no '\1' field"),
     _rule(r"input '[^']*': (Unable to find shared memory region: .*)", r"\1"),
     _rule(r"ensemble ('[^']*'): Request for unknown model: .*",
@@ -139,6 +154,8 @@ RULES: Final = (
 _WHOLE: Final = "int64_param or uint64_param"
 #: The same for gRPC, before those.
 GRPC_RULES: Final = (
+    _rule(r"failed to get model version from specified version string ('-\d+') .*",
+          r"invalid model version specified \1 , version should be an integral value > 0"),
     _rule(r"parameter '(priority)' must be .*",
           rf"invalid value type for '\1' parameter, expected {_WHOLE}."),
     _rule(r"parameter '(timeout)' must be .*",

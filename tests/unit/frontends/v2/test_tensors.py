@@ -270,7 +270,7 @@ def spec_of(datatype: Datatype, *dims: int, form: Form | None = None) -> TensorS
         (BYTES, "[[[1]]]", "data[0]: expected str, got int"),
         (FP32, "[1, 2]", "needs 1 elements, data has 2"),
         (FP32, "[]", "needs 1 elements, data has 0"),
-        (BYTES, "[]", "needs 1 elements, data has 0"),
+        (BYTES, "[]", "expected 1 string elements"),
         (FP32, "1", "expected array, got number"),
         (FP32, "null", "expected array, got null"),
         (FP32, '{"a": 1}', "expected array, got object"),
@@ -285,7 +285,7 @@ def test_wrong_json_data_is_refused_with_its_place(
     with pytest.raises(InvalidRequest) as caught:
         read.from_json(text.encode(), 1, [1])
     assert problem in str(caught.value)
-    assert re.search(r"input '?x'? of model 'm'", str(caught.value))
+    assert re.search(r"input '?x'? (of|for) model 'm'", str(caught.value))
 
 
 @pytest.mark.parametrize(

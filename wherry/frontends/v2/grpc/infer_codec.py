@@ -21,7 +21,7 @@ from wherry.frontends.v2.grpc.answer_fields import AnswerFields
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
-from wherry.frontends.v2.parameters import Parameters, checked_parameters
+from wherry.frontends.v2.parameters import Parameters, checked_parameters, has_window
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import DATATYPES, Form
 from wherry.values.errors import BadModelOutput, InvalidRequest
@@ -44,7 +44,7 @@ CONTENTS_FIELD: Final = {
 }
 
 #: And, of a field, its widest.
-_KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.items()}
+KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.items()}
 
 #: What the fields of smaller integers carry.
 CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
@@ -114,13 +114,14 @@ class InferCodec:
             codec = tensors.input(name, given.get("datatype", ""), columns)
             shape = list(given.get("shape", ()))
             rows = tensors.rows(codec, shape, rows)
-            if "shared_memory_region" in given.get("parameters", ()):
+            parameters = given.get("parameters")
+            if parameters and has_window(parameters, name):
                 if given.get("contents"):
                     raise InvalidRequest(
                         f"input '{name}' for model '{self.model}' has both contents and a shared"
                         " memory region; send one of them"
                     )
-                window = tensors.window(values_of(given["parameters"]), f"input '{name}'")
+                window = tensors.window(values_of(parameters), f"input '{name}'")
                 columns[name] = codec.from_binary(window.read(), rows, shape, shared=True)
                 continue
             if raw is None:
@@ -161,7 +162,7 @@ class InferCodec:
             if field != wanted and len(values):
                 raise InvalidRequest(
                     f"unexpected explicit tensor data for input tensor '{codec.name}' for model"
-                    f" '{self.model}' of type '{_KIND_OF_FIELD[field]}', expected datatype"
+                    f" '{self.model}' of type '{KIND_OF_FIELD[field]}', expected datatype"
                     f" '{codec.datatype}': it belongs into contents.{wanted}, not {field}"
                 )
         values = contents.get(wanted, ())
@@ -215,7 +216,7 @@ class InferCodec:
         if classes:
             check_classifiable(codec.spec, self.model)
         window = None
-        if "shared_memory_region" in parameters:
+        if has_window(parameters, codec.name):
             window = self.tensors.window(parameters, f"output '{codec.name}'")
         return WantedOutput(codec, classes=classes, window=window)
 

@@ -103,8 +103,9 @@ class GenerateCodec:
                 columns[name] = codec.from_elements(files, count, shape)
             else:
                 columns[name] = codec.from_values(elements, count, shape)
+        parameters = checked_parameters(members)
         columns = self._tensors.complete(columns)
-        return DecodedRequest(columns, rows or 1, request_id, checked_parameters(members), None)
+        return DecodedRequest(columns, rows or 1, request_id, parameters, None)
 
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Do what `read` does, in another thread. RequestTooLarge if JSON has too many values:

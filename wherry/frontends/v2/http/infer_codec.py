@@ -26,7 +26,7 @@ from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
-from wherry.frontends.v2.parameters import Parameters, checked_parameters
+from wherry.frontends.v2.parameters import Parameters, check_window, checked_parameters
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Columns, InferResponse
@@ -196,6 +196,7 @@ class ModelCodec:
             )
         if classes:
             check_classifiable(codec.spec, self.model)
+        check_window(parameters, what)
         elsewhere = "shared_memory_region" in parameters
         window = self._tensors.window(parameters, what) if elsewhere else None
         return WantedOutput(codec, binary, classes, window)
@@ -330,6 +331,7 @@ def json_bytes_of(headers: Mapping[str, str]) -> int | None:
     header = headers.get("inference-header-content-length")
     if header is None:
         return None
+    header = header.strip(" \t")
     if not (header.isascii() and header.isdigit() and len(header) < 16):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header}")
     return int(header)
@@ -337,9 +339,10 @@ def json_bytes_of(headers: Mapping[str, str]) -> int | None:
 
 def _binary_bytes(given: WireInput) -> int | None:
     """The size of an input's binary data; None if it has JSON data."""
-    size = given.parameters.get("binary_data_size")
-    if size is None:
+    check_window(given.parameters, f"input '{given.name}'")
+    if "binary_data_size" not in given.parameters:
         return None
+    size = given.parameters["binary_data_size"]
     if given.data:
         raise _one_source(given)
     if type(size) is not int or size < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -41,11 +41,37 @@ class WireRequest(msgspec.Struct, gc=False):
     outputs: list[WireOutput] = []
 
 
+class _TensorParameters(msgspec.Struct, frozen=True):
+    """The parameters of an input or an output that say something here: others may be anything."""
+
+    binary_data: msgspec.Raw = msgspec.Raw()
+    binary_data_size: msgspec.Raw = msgspec.Raw()
+    classification: msgspec.Raw = msgspec.Raw()
+    shared_memory_region: msgspec.Raw = msgspec.Raw()
+    shared_memory_offset: msgspec.Raw = msgspec.Raw()
+    shared_memory_byte_size: msgspec.Raw = msgspec.Raw()
+
+
+class _LooseInput(WireInput, gc=False):
+    parameters: _TensorParameters = _TensorParameters()  # type: ignore[assignment]
+
+
+class _LooseOutput(WireOutput, gc=False):
+    parameters: _TensorParameters = _TensorParameters()  # type: ignore[assignment]
+
+
+class _LooseRequest(WireRequest, gc=False):
+    inputs: list[_LooseInput]  # type: ignore[assignment]
+    outputs: list[_LooseOutput] = []  # type: ignore[assignment]
+
+
 class _Parameters(msgspec.Struct):
     parameters: dict[str, msgspec.Raw] = {}
 
 
 _decode: Final = msgspec.json.Decoder(WireRequest).decode
+_decode_loose: Final = msgspec.json.Decoder(_LooseRequest).decode
+_decode_parameter: Final = msgspec.json.Decoder(str | int | bool | float | None).decode
 _decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
 
 
@@ -54,12 +80,28 @@ def parse(body: Buffer) -> WireRequest:
     try:
         return _decode(body)
     except (ValueError, RecursionError) as problem:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _decode_again(body)
         try:
             return decoded_again(_decode, body, problem)
         except InvalidRequest as error:
             if "(parameters[...]: expected" in str(error):
                 _check_parameters(body)
             raise
+
+
+def _decode_again(body: Buffer) -> WireRequest:
+    """Decode, and leave out the parameters of tensors that mean nothing here: as in Triton, these
+    may be lists and objects. Other decoding takes each for a mistake, and is faster."""
+    wire = _decode_loose(body)
+    tensors: list[WireInput | WireOutput] = [*wire.inputs, *wire.outputs]
+    for tensor in tensors:
+        loose: Any = tensor.parameters
+        given = msgspec.structs.asdict(loose)
+        tensor.parameters = {
+            name: _decode_parameter(value) for name, value in given.items() if value
+        }
+    return wire
 
 
 def _check_parameters(body: Buffer) -> None:

@@ -1,0 +1,113 @@
+"""Which fault of a ModelInferRequest does Triton tell? For `--triton-strict`.
+
+Triton's order (infer_handler.cc): the parameters, each input's shared memory and contents, each
+output's parameters; then its core looks at the model. Pure; asked only about refused requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, KIND_OF_FIELD
+from wherry.values.datatypes import DATATYPES
+
+#: The kinds of values that Triton's own parameters may have.
+_KINDS: Final = {
+    "sequence_id": ("int64_param", "string_param"),
+    "sequence_start": ("bool_param",),
+    "sequence_end": ("bool_param",),
+    "priority": ("int64_param", "uint64_param"),
+    "timeout": ("int64_param",),
+}
+
+
+def first_fault(request: Mapping[str, Any], model: str) -> str | None:
+    """Triton's words for the first fault of a decoded request; None if it has none of those that
+    Triton's reader sees. All of them are INVALID_ARGUMENT."""
+    for name, parameter in request.get("parameters", {}).items():
+        if told := _of_parameter(name, parameter):
+            return told
+    raw = len(request.get("raw_input_contents", ()))
+    for position, given in enumerate(request.get("inputs", ())):
+        name = given.get("name", "")
+        told = _of_shared_memory(name, given.get("parameters", {}))
+        if told or "shared_memory_region" in given.get("parameters", {}):
+            return told  # the rest depends on the server's regions
+        if told := _of_contents(given, model, raw, position):
+            return told
+    for wanted in request.get("outputs", ()):
+        parameters = wanted.get("parameters", {})
+        if told := _of_shared_memory(wanted.get("name", ""), parameters):
+            return told
+        if told := _of_classification(parameters.get("classification")):
+            return told
+    return None
+
+
+def _of_parameter(name: str, parameter: Mapping[str, Any]) -> str | None:
+    kinds = _KINDS.get(name)
+    if kinds is None:
+        return None
+    if not set(parameter) & set(kinds):
+        expected = " or ".join(kinds)
+        return f"invalid value type for '{name}' parameter, expected {expected}."
+    if name == "priority" and parameter.get("int64_param", 0) < 0:
+        return "invalid value for 'priority', expected value >= 0."
+    return None
+
+
+def _of_shared_memory(name: str, parameters: Mapping[str, Any]) -> str | None:
+    region, size = (parameters.get(f"shared_memory_{member}") for member in ("region", "byte_size"))
+    wrong = "invalid value type for 'shared_memory_{}' parameter for tensor '{}', expected {}."
+    if region is None:
+        for member in ("offset", "byte_size"):
+            if f"shared_memory_{member}" in parameters:
+                return (
+                    f"'shared_memory_{member}' can not be specified without 'shared_memory_region'"
+                    f" parameter for tensor '{name}'"
+                )
+        return None
+    if "string_param" not in region:
+        return wrong.format("region", name, "string_param")
+    offset = parameters.get("shared_memory_offset", {"int64_param": 0})
+    if "int64_param" not in offset:
+        return wrong.format("offset", name, "int64_param")
+    if size is None:
+        return (
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region'"
+            f" parameter for tensor '{name}'"
+        )
+    return None if "int64_param" in size else wrong.format("byte_size", name, "int64_param")
+
+
+def _of_contents(given: Mapping[str, Any], model: str, raw: int, position: int) -> str | None:
+    name, datatype = given.get("name", ""), given.get("datatype", "")
+    filled = [field for field, values in given.get("contents", {}).items() if len(values)]
+    if raw:
+        if filled:
+            return (
+                "contents field must not be specified when using raw_input_contents for"
+                f" '{name}' for model '{model}'"
+            )
+        if position >= raw:
+            return f"unable to find data for input tensor '{name}' for model '{model}' in request."
+        return None
+    for field in filled:
+        if field != CONTENTS_FIELD.get(datatype):
+            told = datatype if datatype in DATATYPES else "<invalid>"
+            return (
+                f"unexpected explicit tensor data for input tensor '{name}' for model '{model}' of"
+                f" type '{KIND_OF_FIELD[field]}', expected datatype '{told}'"
+            )
+    return None
+
+
+def _of_classification(parameter: Mapping[str, Any] | None) -> str | None:
+    if parameter is None:
+        return None
+    if "int64_param" not in parameter:
+        return "invalid value type for 'classification' parameter, expected int64_param"
+    if parameter["int64_param"] <= 0:
+        return "invalid value for 'classification' parameter, expected >= 0"
+    return None

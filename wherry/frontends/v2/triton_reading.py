@@ -1,0 +1,239 @@
+"""Which fault of an infer request's JSON does Triton tell? For `--triton-strict`.
+
+A request may have several faults, and Triton reads it in an order of its own (http_server.cc): the
+id, the parameters, each input with its data, each output; then its core looks at the model. This is
+that order, with its words. Pure; it is asked only about requests that were refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final
+
+from wherry.frontends.v2.json_errors import mismatch
+from wherry.frontends.v2.triton_words import ToldError
+from wherry.values.datatypes import DATATYPES
+from wherry.values.errors import ConfigError
+
+_ONE_OF: Final = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
+    " 'shared_memory_region' in 'parameters'. But"
+)
+_SHAPE: Final = "Unable to parse 'data': Shape does not match true shape of 'data' field"
+#: Sizes of more bits are no whole numbers to Triton's JSON.
+_SIGNED: Final = range(-(2**63), 2**63)
+_UNSIGNED: Final = range(2**64)
+
+
+class _Refused(Exception):
+    """Triton's words, and whether it takes the fault for its own (500)."""
+
+    def __init__(self, text: str, status: int = 500) -> None:
+        self.told = ToldError(status, "", text)
+
+
+class _Elsewhere(Exception):
+    """What comes now depends on more than the request: on the server's regions, on the model."""
+
+
+def first_fault(text: bytes, binary_bytes: int, model: str) -> ToldError | None:
+    """The fault that Triton tells of a request's JSON, which `binary_bytes` follow; None if it has
+    none that Triton's reader sees. Linear in its size."""
+    try:
+        request = json.loads(text)
+        _request(request if isinstance(request, dict) else {}, binary_bytes, model)
+    except _Refused as fault:
+        return fault.told
+    except (_Elsewhere, ValueError, RecursionError):
+        return None
+    return None
+
+
+def _request(request: Mapping[str, Any], binary_bytes: int, model: str) -> None:
+    if "id" in request:
+        _member(request, "id", "str")
+    if "parameters" in request:
+        _parameters(request["parameters"])
+    names: set[str] = set()
+    for given in _member(request, "inputs", "array"):
+        binary_bytes -= _input(given if isinstance(given, dict) else {}, binary_bytes, model, names)
+    if binary_bytes:
+        raise _Refused(f"unexpected additional input data for model '{model}'", 400)
+    if "outputs" in request:
+        for wanted in _member(request, "outputs", "array"):
+            _output(wanted if isinstance(wanted, dict) else {})
+
+
+def _parameters(given: Any) -> None:
+    if not isinstance(given, dict):
+        raise _Refused("failed to get request params.: attempt to get members for non-object")
+    kinds = {
+        "sequence_start": "bool", "sequence_end": "bool", "binary_data_output": "bool",
+        "priority": "unsigned", "timeout": "unsigned",
+    }  # fmt: skip
+    for name, value in given.items():
+        if name == "sequence_id":
+            if not _is(value, "unsigned"):
+                _member(given, name, "str")
+        elif name in kinds:
+            _member(given, name, kinds[name])
+        elif name.startswith("triton_"):
+            raise _Refused(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should"
+                " not be specified.",
+                400,
+            )
+        else:
+            check_parameter(name, value)
+
+
+def check_parameter(name: str, value: Any) -> None:
+    """_Refused for a parameter of a request that is neither text nor number nor bool."""
+    if not isinstance(value, str | int | float):
+        raise _Refused(
+            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.",
+            400,
+        )
+
+
+def _input(given: Mapping[str, Any], binary_bytes: int, model: str, names: set[str]) -> int:
+    """The bytes of binary data that this input takes."""
+    parameters = _of_tensor(given)
+    sources = [name for name, place in (("data", given), ("binary_data_size", parameters),
+               ("shared_memory_region", parameters)) if name in place]  # fmt: skip
+    if len(sources) != 1:
+        told = " ".join(["set", *(f"'{name}'" for name in sources)])
+        raise _Refused(f"{_ONE_OF} {told if sources else 'no field is set'}", 400)
+    name = _member(given, "name", "str")
+    datatype = _member(given, "datatype", "str")
+    shape = _member(given, "shape", "array")
+    if not all(_is(dim, "unsigned") for dim in shape):
+        raise _Refused(f"Unable to parse 'shape': {mismatch('unsigned')}")
+    if name in names:
+        raise _Elsewhere  # it is the core that says so, with the request's id
+    names.add(name)
+    if sources == ["binary_data_size"]:
+        size: int = _member(parameters, "binary_data_size", "unsigned")
+        if size > binary_bytes:
+            raise _Refused(
+                f"unexpected size for input '{name}', expecting {size - binary_bytes} additional"
+                f" bytes for model '{model}'",
+                400,
+            )
+        return size
+    _check_window(parameters)
+    if "shared_memory_region" in parameters:
+        raise _Elsewhere
+    count = prod(shape)
+    if count > _SIGNED.stop:
+        raise _Elsewhere
+    if count:
+        _data(_member(given, "data", "array"), name, datatype, count)
+    return 0
+
+
+def _data(data: list[Any], name: str, datatype: str, count: int) -> None:
+    elements = _flat(data)
+    if datatype == "BYTES":
+        if not all(isinstance(element, str) for element in elements):
+            raise _Refused(f"Unable to parse JSON bytes array: {mismatch('str')}")
+        return
+    if datatype in ("FP16", "BF16"):
+        raise _Refused(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data"
+            f" format for input {name}",
+            400,
+        )
+    kind = _kind_of(datatype)
+    if not kind:
+        raise _Refused(f"invalid datatype for input {name}", 400)
+    for position, element in enumerate(elements):
+        if position >= count:
+            raise _Refused(_SHAPE)
+        if not _is(element, kind):
+            raise _Refused(f"Unable to parse 'data': {mismatch(kind)}")
+    if len(elements) != count:
+        raise _Refused(_SHAPE)
+
+
+def _output(wanted: Mapping[str, Any]) -> None:
+    parameters = _of_tensor(wanted)
+    elsewhere = "shared_memory_region" in parameters
+    if elsewhere and "classification" in parameters:
+        raise _Refused("Output can't set both 'shared_memory_region' and 'classification'", 400)
+    if elsewhere and "binary_data" in parameters:
+        if not isinstance(parameters["binary_data"], bool):
+            raise _Refused(f"Unable to set 'binary_data': {mismatch('bool')}")
+        if parameters["binary_data"]:
+            raise _Refused("Output can't set both 'shared_memory_region' and 'binary_data'", 400)
+    _member(wanted, "name", "str")
+    if "classification" in parameters and not _is(parameters["classification"], "unsigned"):
+        raise _Refused(f"Unable to set 'classification': {mismatch('unsigned')}")
+    _check_window(parameters)
+    if elsewhere:
+        raise _Elsewhere
+    if "binary_data" in parameters:
+        _member(parameters, "binary_data", "bool")
+
+
+def _check_window(parameters: Mapping[str, Any]) -> None:
+    for name, kind in (("shared_memory_region", "str"), ("shared_memory_offset", "unsigned"),
+                       ("shared_memory_byte_size", "unsigned")):  # fmt: skip
+        if name in parameters:
+            _member(parameters, name, kind)
+
+
+def _of_tensor(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters of an input or an output: what is no object has none."""
+    parameters = given.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _member(owner: Mapping[str, Any], name: str, kind: str) -> Any:
+    if name not in owner:
+        raise _Refused(
+            f"Unable to parse '{name}': attempt to access non-existing object member '{name}'"
+        )
+    if not _is(owner[name], kind):
+        raise _Refused(f"Unable to parse '{name}': {mismatch(kind)}")
+    return owner[name]
+
+
+def _is(value: Any, kind: str) -> bool:
+    match kind:
+        case "str":
+            return isinstance(value, str)
+        case "array":
+            return isinstance(value, list)
+        case "bool":
+            return isinstance(value, bool)
+        case "float":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+    whole = _UNSIGNED if kind == "unsigned" else _SIGNED
+    return type(value) is int and value in whole
+
+
+def _kind_of(datatype: str) -> str:
+    """How Triton reads an element in JSON; "" of what is no datatype."""
+    try:
+        dtype = DATATYPES[datatype].dtype
+    except (KeyError, ConfigError):
+        return ""
+    return {"b": "bool", "u": "unsigned", "i": "int", "f": "float"}.get(dtype.kind, "")
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    """The elements of nested lists, in order."""
+    found: list[Any] = []
+    stack = [iter(data)]
+    while stack:
+        for element in stack[-1]:
+            if isinstance(element, list):
+                stack.append(iter(element))
+                break
+            found.append(element)
+        else:
+            stack.pop()
+    return found
