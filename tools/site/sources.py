@@ -105,6 +105,48 @@ def resolved(source: str, link: str) -> str:
     return os.path.normpath(PurePosixPath(source).parent / link)
 
 
+def index_entries(root: Path) -> dict[str, list[tuple[str, list[str]]]]:
+    """Page -> the anchors in it with the words that somebody looks for, by the table "By word" of
+    `docs/README.md`. The anchor of a page itself is empty."""
+    text = (root / "docs/README.md").read_text(encoding="utf-8").partition("\n## By word\n")[2]
+    found: dict[str, list[tuple[str, list[str]]]] = {}
+    for words, link in re.findall(r"^\| (.+) \| \[.+\]\((.+)\) \|$", text, re.MULTILINE):
+        page, _, anchor = link.partition("#")
+        entry = (anchor, words.split(", "))
+        found.setdefault(resolved("docs/README.md", page), []).append(entry)
+    return found
+
+
+def with_index(text: str, entries: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """The page with entries of the index at its headings. LookupError if there is no such one.
+
+    The search shows them first: of the text it knows only which pages have all words.
+    """
+    lines = text.splitlines(keepends=True)
+    for anchor, words in entries:
+        # "!": the search shows such entries before all that has the words somewhere.
+        directive = f"\n```{{index}} {', '.join(f'! {word}' for word in words)}\n```\n\n"
+        place = next(
+            (
+                number
+                for number, line in enumerate(lines)
+                if line.startswith("# " if not anchor else "##")
+                and anchor in ("", _anchor(line.lstrip("#").strip()))
+            ),
+            None,
+        )
+        if place is None:
+            raise LookupError(anchor)
+        # Before the heading, so that the link leads to it; the title has nothing before it.
+        lines.insert(place if anchor else place + 1, directive)
+    return "".join(lines)
+
+
+def _anchor(heading: str) -> str:
+    """A heading's anchor, as a forge makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def write(root: Path, into: Path) -> None:
     """Write the site's sources, in Markdown, to the folder `into`; what was there goes."""
     shutil.rmtree(into, ignore_errors=True)
@@ -116,11 +158,12 @@ def write(root: Path, into: Path) -> None:
         if (path := resolved(source, link)) not in pages and (root / path).is_file()
     }
     to = {**pages, **copies, **_folders(pages)}
+    entries = index_entries(root)
     for path, place in {**pages, **copies}.items():
         (into / place).parent.mkdir(parents=True, exist_ok=True)
         if path in pages:
-            page = moved((root / path).read_text(encoding="utf-8"), path, to)
-            (into / place).write_text(page, encoding="utf-8")
+            page = with_index((root / path).read_text(encoding="utf-8"), entries.get(path, ()))
+            (into / place).write_text(moved(page, path, to), encoding="utf-8")
         else:
             shutil.copyfile(root / path, into / place)
     groups = navigation(root)

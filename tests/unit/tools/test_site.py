@@ -8,7 +8,18 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tools.site.sources import COPIES, DECISIONS, links, moved, navigation, places, resolved, write
+from tools.site.sources import (
+    COPIES,
+    DECISIONS,
+    index_entries,
+    links,
+    moved,
+    navigation,
+    places,
+    resolved,
+    with_index,
+    write,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,6 +58,26 @@ def test_every_page_has_a_group_and_a_place_in_it() -> None:
         if page not in named
     ]
     assert missing == [], "add a row to docs/README.md: where it stands there, it is in the site"
+
+
+def test_each_word_of_the_index_leads_to_one_heading(site: Path) -> None:
+    entries = index_entries(ROOT)
+    words = [word.lower() for page in entries.values() for _, some in page for word in some]
+    assert len(words) > 100
+    assert sorted(words) == sorted({*words})
+    page = (site / "how-to/restart-without-losing.md").read_text()
+    title, after = page.split("\n", 1)
+    assert title.startswith("# ")
+    assert after.startswith("\n```{index} ! stop without losing requests, ! graceful shutdown")
+
+
+def test_an_entry_stands_before_its_heading_and_one_without_a_heading_fails() -> None:
+    page = "# Title\n\nText\n\n## Rotate a `key`?\n\nSo.\n"
+    assert with_index(page, [("rotate-a-key", ["rotate", "new key"])]) == page.replace(
+        "## Rot", "\n```{index} ! rotate, ! new key\n```\n\n## Rot"
+    )
+    with pytest.raises(LookupError):
+        with_index(page, [("gone", ["rotate"])])
 
 
 def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:

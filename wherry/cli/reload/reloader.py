@@ -235,7 +235,9 @@ def _stat(path: Path) -> Fingerprint:
         about = path.stat()
     except OSError:
         return ()
-    return ((str(path), about.st_mtime_ns, about.st_size),)
+    # `cp -p` and `rsync -t` bring a file's old time along: that of the inode is of now.
+    changed = max(about.st_mtime_ns, about.st_ctime_ns)
+    return ((str(path), changed, about.st_size),)
 
 
 def _tell(what: str, error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -207,3 +208,14 @@ def test_a_runtime_is_not_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="is a Runtime"):
         Reloader([f"{tmp_path}/reloaded_runtime.py:all"]).first()
     del sys.modules["reloaded_runtime"]
+
+
+def test_a_file_that_is_replaced_with_its_old_time_and_size_is_seen(reloading: Reloading) -> None:
+    file = reloading.folder / "reloaded_words.py"
+    before = file.stat()
+    copy = reloading.folder / "copy"
+    copy.write_text("word = 'two'")
+    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+    copy.replace(file)  # as `cp -p` or `rsync -t` leave it
+    assert reloading.look()
+    assert reloading.runtime.infer("first", text="x") == "two x"
