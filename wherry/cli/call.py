@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import http.client
 import ssl
 import sys
@@ -17,7 +18,7 @@ from wherry.cli.show import as_json, print_line
 from wherry.client import Client
 from wherry.client.wire import ModelDescription, by_place
 from wherry.values.datatypes import BYTES, Form
-from wherry.values.errors import ConfigError, WherryError
+from wherry.values.errors import ConfigError, ModelNotFound, WherryError
 
 
 def call(args: argparse.Namespace) -> int:
@@ -57,12 +58,29 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
     try:
         with Client(args.url, api_key=args.api_key, ssl_context=tls) as client:
             yield client
+    except ModelNotFound as error:
+        raise WherryError(f"{args.url}: {error}{_meant(args)}") from None
     except BrokenPipeError:
         raise  # of our own stdout
     except (OSError, http.client.HTTPException) as error:
         raise WherryError(
             f"{args.url}: {error}; is a server running there? (--url, WHERRY_URL)"
         ) from None
+
+
+def _meant(args: argparse.Namespace) -> str:
+    """A guess at the model that was meant, or all that there are."""
+    asked = getattr(args, "model", "").partition(":")[0]
+    if not asked:
+        return ""
+    try:
+        with client_of(argparse.Namespace(**{**vars(args), "model": ""})) as client:
+            names = sorted({str(entry["name"]) for entry in client.models()})
+    except (WherryError, ValueError):  # no server of ours, or one that does not tell its models
+        return ""
+    if close := difflib.get_close_matches(asked, names, n=1):
+        return f"; did you mean {close[0]!r}?"
+    return f"; it has: {', '.join(names[:20])}" if names else ""
 
 
 def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[str, Any]]:

@@ -51,7 +51,8 @@ def plain(value: Any) -> Any:
     """A pydantic model's fields as JSON has them. TypeError for all other values."""
     if is_pydantic(type(value)):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    remedy = "; write .tolist() of it" if hasattr(value, "tolist") else ""
+    raise TypeError(f"{type(value).__name__} is no JSON{remedy}")
 
 
 def _by_pydantic(kind: Any) -> Callable[[Any], Any]:

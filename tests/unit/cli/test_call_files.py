@@ -94,3 +94,12 @@ def test_a_client_takes_paths_and_open_files(url: str, cat: Path) -> None:
         assert list(client.stream("halves", data=cat)) == [2, 3]
         with cat.open() as opened, pytest.raises(InvalidRequest, match="mode 'rb'"):
             client.infer("reverse", data=opened)
+
+
+def test_a_model_that_is_not_there_has_a_guess_or_all_that_there_are(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(url, "revers", "x") == 1
+    assert capsys.readouterr().err.endswith("; did you mean 'reverse'?\n")
+    assert call(url, "zzz", "x") == 1
+    assert capsys.readouterr().err.endswith("; it has: halves, reverse, times\n")
