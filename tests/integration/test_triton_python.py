@@ -400,6 +400,10 @@ def test_a_call_is_checked_as_triton_checks_it(rt: wherry.Runtime) -> None:
     assert "data-type is 'FP64', but model 'add_sub' expects 'FP32'" in told
     (told,) = call(rt, "exec", model="nowhere")
     assert "Failed for execute the inference request. Model 'nowhere' is not ready." in told
+    assert "Error when running inference: Request for unknown model: 'nowhere'" in told
+    (told,) = call(rt, "exec", timeout=1)  # us, which the way takes
+    assert told == "error 4: Request timeout expired"
+    assert call(rt, "exec", timeout=11_000_000_000) == ["2.0"]
 
 
 def test_an_iterator_that_is_dropped_cancels_the_call(rt: wherry.Runtime) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 from wherry.backends.repository_model import RepositoryModel
@@ -25,6 +26,7 @@ from wherry.values.errors import (
     ModelFailed,
     ModelNotFound,
     ModelNotReady,
+    RequestTimeoutExpired,
     Unsupported,
     WherryError,
 )
@@ -168,10 +170,10 @@ class Calls:
             return self._host.model(name, version)
         except (ModelNotFound, ModelNotReady) as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
-            raise type(error)(f"{text} {error}") from None
+            raise type(error)(f"{text} Error when running inference: {error}") from None
 
     def _begin(self, key: int, what: Sequence[Any], called: Called) -> None:
-        name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, waits = what
+        name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, waits, made = what
         loaded = called.loaded
         signature: Signature = loaded.signature
         for output in wanted:
@@ -185,6 +187,8 @@ class Calls:
                 f"model {name!r} is decoupled: call it with exec(decoupled=True) or"
                 " async_exec(decoupled=True)"
             )
+        if timeout and perf_counter_ns() - made > timeout * 1000:  # the way here counts
+            raise RequestTimeoutExpired(name, timeout * 1e-6)
         reply: Reply[InferResponse]
         names = wanted or None
         if signature.streams:

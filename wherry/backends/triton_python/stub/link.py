@@ -153,6 +153,7 @@ class Link:
                 "BLS is only supported during the 'execute' function."
             )
         call = self._new_call()
+        made = time.perf_counter_ns()  # the clock is the server's, too
 
         def build(tensors: Outgoing) -> list[Any]:
             inputs = [tensors.put(*tensor._wire()) for tensor in request._inputs]
@@ -170,6 +171,7 @@ class Link:
                 [clean(name) for name in request._names],
                 bool(decoupled),
                 self.executing,
+                made,
             ]
             return ["call", call.key, what, inputs]
 
