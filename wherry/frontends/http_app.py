@@ -16,10 +16,10 @@ import msgspec
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.anthropic.errors import error_body as anthropic_error
-from wherry.frontends.anthropic.routes import MESSAGES, Anthropic
+from wherry.frontends.anthropic.routes import MESSAGES, Anthropic, other_route
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.dashboard.routes import Dashboard
-from wherry.frontends.http.answers import fail, respond
+from wherry.frontends.http.answers import describe, fail, respond
 from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
@@ -152,7 +152,7 @@ class HttpApp:
                 return
             request.caller = caller
         if route is None:
-            respond(exchange, error_body("Not Found"), status=404)
+            respond(exchange, refusal_form(head.path, 404, "Not Found"), status=404)
             return
         try:
             if self._restrictions is not None:
@@ -163,7 +163,8 @@ class HttpApp:
             else:
                 _other_method(exchange, route.handlers)
         except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
-            fail(exchange, error)
+            status, message, headers = describe(exchange, error)
+            exchange.respond(status, refusal_form(head.path, status, message), headers=headers)
 
     def route(self, head: RequestHead) -> Route | None:
         """Return the route of a request, noted in its head; None if there is none."""
@@ -183,6 +184,9 @@ class HttpApp:
         return route
 
     def _of_routers(self, path: str) -> Route | None:
+        # Before OpenAI's, which have all else below /v1.
+        if (route := other_route(path)) is not None:
+            return route
         for router in (self._kserve, self._openai, self._shared_memory, self._repository):
             route = router.route(path)
             if route is not None:
@@ -197,12 +201,7 @@ class HttpApp:
 
     def _refuse_without_key(self, exchange: Exchange) -> None:
         challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
-        path, refusal = exchange.request.path, ApiKeys.REFUSAL
-        if path.startswith(MESSAGES):
-            body = anthropic_error(None, 401, refusal)
-        else:
-            of_openai = path.startswith("/v1/")
-            body = error_object(None, 401, refusal) if of_openai else error_body(refusal)
+        body = refusal_form(exchange.request.path, 401, ApiKeys.REFUSAL)
         respond(exchange, body, status=401, headers=[challenge])
 
     # Health and metrics
@@ -269,6 +268,15 @@ class HttpApp:
         threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
 
 
+def refusal_form(path: str, status: int, message: str) -> bytes:
+    """A refusal as the path's clients read it: Anthropic's, OpenAI's, or all others'."""
+    if path.startswith(MESSAGES):
+        return anthropic_error(None, status, message)
+    if path.startswith("/v1/"):
+        return error_object(None, status, message)
+    return error_body(message)
+
+
 class PartOfApp:
     """Serves the routes of an application that are in `groups`, and answers 404 for all others."""
 
@@ -285,7 +293,7 @@ class PartOfApp:
         if route is None or route.group in self._groups:
             self._app(exchange)
         else:
-            respond(exchange, error_body("Not Found"), status=404)
+            respond(exchange, refusal_form(head.path, 404, "Not Found"), status=404)
 
 
 def _other_method(exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
@@ -296,7 +304,7 @@ def _other_method(exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
     elif method == "OPTIONS":
         respond(exchange, b"", status=204, headers=[_allow(handlers)])
     else:
-        body = error_body("Method Not Allowed")
+        body = refusal_form(exchange.request.path, 405, "Method Not Allowed")
         respond(exchange, body, status=405, headers=[_allow(handlers)])
 
 

@@ -11,7 +11,7 @@ from wherry.frontends.admission import Admission
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
-from wherry.frontends.http_app import HttpApp
+from wherry.frontends.http_app import HttpApp, refusal_form
 from wherry.frontends.v2.common import Common
 from wherry.models.model import Model
 from wherry.runtime.loader import log_ready
@@ -52,7 +52,11 @@ class Asgi:
         )
         self._application = HttpApp(self.runtime, common=common)
         self._app: AsgiApp = asgi_app(
-            self._application, self._limits, startup=self.startup, shutdown=self.shutdown
+            self._application,
+            self._limits,
+            startup=self.startup,
+            shutdown=self.shutdown,
+            refusal_form=refusal_form,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

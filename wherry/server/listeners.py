@@ -18,7 +18,7 @@ from wherry.frontends.connections.passed import passed_socket
 from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
-from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
+from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp, refusal_form
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.observability.otel.providers import metrics_of
 from wherry.runtime.threads import in_thread
@@ -94,7 +94,14 @@ class Listeners:
                 application = TracedHttp(application, tracing, scheme)
             if origins:
                 application = Cors(application, origins)
-            return Listener(application, plan.limits, origins, holdings, vital=VITAL)
+            return Listener(
+                application,
+                plan.limits,
+                origins,
+                holdings,
+                vital=VITAL,
+                refusal_form=refusal_form,
+            )
 
         self._app = app = applications.http
         public: Application = app

@@ -14,6 +14,7 @@ from wherry.frontends.http.answers import new_request_id
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.chat_answer import ChatAnswer
+from wherry.frontends.openai.errors import UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.generation import Generation
@@ -64,6 +65,18 @@ class Anthropic:
         loaded = self._models.able(wanted.model, "tokens")
         answer = CountAnswer(loaded.name, new_request_id())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+
+def other_route(path: str) -> Route | None:
+    """The route of any other path below messages; None if it is not one."""
+    if not path.startswith(f"{MESSAGES}/"):
+        return None
+    return Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference")
+
+
+def _missing(exchange: Exchange) -> None:
+    problem = f"{exchange.request.path} is not among the routes of this server"
+    fail(exchange, UnknownRoute(problem), form=error_body)
 
 
 def _read_message(

@@ -18,7 +18,7 @@ from wherry.frontends.http.exchange import (
     Exchange,
     Headers,
     HttpRequest,
-    error_body,
+    RefusalForm,
 )
 from wherry.frontends.http.wire import (
     BODILESS,
@@ -231,6 +231,9 @@ class Conversation(Protocol):
 
     def abort(self) -> None: ...
 
+    @property
+    def refusal_form(self) -> RefusalForm: ...
+
 
 class PipelinedExchange(Exchange):
     """An exchange on a connection. What is answered before its turn waits in `_early`."""
@@ -320,6 +323,9 @@ class PipelinedExchange(Exchange):
             self.drained()
         return self._phase is ANSWERED
 
+    def refusal(self, status: int, message: str) -> bytes:
+        return self._connection.refusal_form(self.request.path, status, message)
+
     def be_the_last(self) -> None:
         """Read nothing behind this request, and say `Connection: close` in the answer."""
         self._connection.close_after(self)
@@ -333,7 +339,7 @@ class PipelinedExchange(Exchange):
     def give_up(self) -> None:
         """Answer with status 500 after the application failed; abort an answer that has begun."""
         if self._phase is WAITING:
-            self.respond(500, error_body("the server failed to handle this request"))
+            self.respond(500, self.refusal(500, "the server failed to handle this request"))
         elif self._phase is STREAMING:
             self._connection.abort()  # half an answer must not look like a whole one
 

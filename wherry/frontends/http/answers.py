@@ -66,12 +66,12 @@ def respond_json(exchange: Exchange, value: Any) -> None:
 
 def fail(exchange: Exchange, error: Exception) -> None:
     """Answer with an error: its own status and text, or a neutral 500 for a bug of ours."""
-    status, body, headers = describe(exchange, error)
-    exchange.respond(status, body, headers=headers)
+    status, message, headers = describe(exchange, error)
+    exchange.respond(status, error_body(message), headers=headers)
 
 
-def describe(exchange: Exchange, error: Exception) -> tuple[int, bytes, Headers]:
-    """Status, JSON body and headers of an error; a bug of ours is logged and not shown."""
+def describe(exchange: Exchange, error: Exception) -> tuple[int, str, Headers]:
+    """Status, message and headers of an error; a bug of ours is logged and not shown."""
     request_id = given_request_id(exchange.request.headers) or new_request_id()
     headers = [("X-Request-Id", request_id)]
     if not isinstance(error, WherryError):
@@ -81,12 +81,12 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, bytes, Headers]
             extra={"request_id": request_id, "path": exchange.request.path},
         )
         text = f"internal error; the server's log has it under request id {request_id}"
-        return 500, error_body(text), headers
+        return 500, text, headers
     if error.retry_after is not None:
         headers.append(("Retry-After", str(math.ceil(error.retry_after))))
     if isinstance(error, UnknownCoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
-    return error.http_status, error_body(_encodable(text_of(error))), headers
+    return error.http_status, _encodable(text_of(error)), headers
 
 
 def _encodable(text: str) -> str:

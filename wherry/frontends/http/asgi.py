@@ -16,8 +16,9 @@ from wherry.frontends.http.exchange import (
     Exchange,
     Headers,
     HttpRequest,
+    RefusalForm,
     RequestHead,
-    error_body,
+    plain_form,
 )
 from wherry.frontends.http.wire import BODILESS, header_line
 from wherry.values.buffer import Buffer
@@ -46,6 +47,7 @@ def asgi_app(
     *,
     startup: Hook | None = None,
     shutdown: Hook | None = None,
+    refusal_form: RefusalForm = plain_form,
 ) -> AsgiApp:
     """`application` as an ASGI 3 application.
 
@@ -56,7 +58,7 @@ def asgi_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await _serve(application, max_body_bytes, scope, receive, send)
+            await _serve(application, max_body_bytes, refusal_form, scope, receive, send)
         elif scope["type"] == "lifespan":
             await _lifespan(startup, shutdown, receive, send)
         elif scope["type"] == "websocket":
@@ -69,10 +71,15 @@ def asgi_app(
 
 
 async def _serve(
-    application: Application, max_body_bytes: int, scope: Scope, receive: Receive, send: Send
+    application: Application,
+    max_body_bytes: int,
+    refusal_form: RefusalForm,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
 ) -> None:
     request = _request(scope)
-    exchange = _AsgiExchange(request)
+    exchange = _AsgiExchange(request, refusal_form)
     try:
         request.body = await _read_body(request, receive, max_body_bytes)
     except ClientLeft:
@@ -156,10 +163,11 @@ async def _lifespan(
 class _AsgiExchange(Exchange):
     """An exchange whose answer waits as ASGI messages until `deliver` has sent them."""
 
-    __slots__ = ("_messages", "_unsent_bytes", "_wake")
+    __slots__ = ("_messages", "_refusal_form", "_unsent_bytes", "_wake")
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: HttpRequest, refusal_form: RefusalForm) -> None:
         super().__init__(request)
+        self._refusal_form = refusal_form
         self._messages: deque[Message] = deque()
         self._unsent_bytes = 0
         self._wake = asyncio.Event()
@@ -204,6 +212,9 @@ class _AsgiExchange(Exchange):
         if self._may_go_on(STREAMING):
             self._put_body(b"", more=False)
 
+    def refusal(self, status: int, message: str) -> bytes:
+        return self._refusal_form(self.request.path, status, message)
+
     @property
     def congested(self) -> bool:
         return self._unsent_bytes > HIGH_WATER_BYTES
@@ -217,9 +228,10 @@ class _AsgiExchange(Exchange):
     def refuse_body(self, max_body_bytes: int) -> None:
         self.respond(
             413,
-            error_body(
+            self.refusal(
+                413,
                 f"the body exceeds the limit of {max_body_bytes} bytes;"
-                " send less at a time, or raise the server's --max-body-size"
+                " send less at a time, or raise the server's --max-body-size",
             ),
             headers=[("Connection", "close")],
         )

@@ -97,6 +97,10 @@ class Phase(Enum):
 WAITING, STREAMING, ANSWERED, LEFT = Phase
 
 
+RefusalForm = Callable[[str, int, str], bytes]
+"""Writes the body of a refusal, from its path, status and message."""
+
+
 class Exchange(ABC):
     """One request and its one answer: whole (`respond`) or streamed (`start`, `send`, `finish`).
 
@@ -142,6 +146,10 @@ class Exchange(ABC):
     @abstractmethod
     def congested(self) -> bool:
         """Whether the client reads too slowly: hold further chunks until `on_drain`."""
+
+    def refusal(self, status: int, message: str) -> bytes:
+        """The body of an error that no protocol's handler tells."""
+        return error_body(message)
 
     # For transports
 
@@ -203,6 +211,9 @@ class PassedOn(Exchange):
     def congested(self) -> bool:
         return self._inner.congested
 
+    def refusal(self, status: int, message: str) -> bytes:
+        return self._inner.refusal(status, message)
+
     def _left(self) -> None:
         if self.on_disconnect is not None:
             self.on_disconnect()
@@ -217,5 +228,10 @@ Application = Callable[[Exchange], None]
 
 
 def error_body(message: str) -> bytes:
-    """The body of every refusal: what went wrong and what to do about it."""
+    """The body of a refusal in the form of most paths: what went wrong and what to do about it."""
     return msgspec.json.encode({"error": message})
+
+
+def plain_form(path: str, status: int, message: str) -> bytes:
+    """The same whatever the path."""
+    return error_body(message)

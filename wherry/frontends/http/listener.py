@@ -12,7 +12,7 @@ from wherry.frontends.connections.listening import Listening
 from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.sockets import address_text
 from wherry.frontends.connections.unix_socket import UnixName
-from wherry.frontends.http.exchange import Application
+from wherry.frontends.http.exchange import Application, RefusalForm, plain_form
 from wherry.frontends.http.protocol import HttpConnection, HttpConnections
 
 
@@ -32,10 +32,16 @@ class Listener:
         holdings: Holdings[OpenConnection] | None = None,
         *,
         vital: frozenset[str] = frozenset(),
+        refusal_form: RefusalForm = plain_form,
     ) -> None:
-        """Without `origins` any host and any page is answered."""
+        """Without `origins` any host and any page is answered. What is refused before the
+        application sees it is written in `refusal_form`."""
         self._connections = HttpConnections(
-            application, limits or Limits(), vital=vital, holdings=holdings
+            application,
+            limits or Limits(),
+            vital=vital,
+            holdings=holdings,
+            refusal_form=refusal_form,
         )
         self._origins = origins
         self._listening = Listening(self._connections, self._connect)

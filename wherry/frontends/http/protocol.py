@@ -25,8 +25,9 @@ from wherry.frontends.http.exchange import (
     Application,
     Exchange,
     HttpRequest,
+    RefusalForm,
     RequestHead,
-    error_body,
+    plain_form,
 )
 from wherry.frontends.http.intake import Intake, Turns
 from wherry.frontends.http.lingering import LingeringClose
@@ -58,8 +59,10 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         vital: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
         holdings: Holdings[OpenConnection] | None = None,
+        refusal_form: RefusalForm = plain_form,
     ) -> None:
         super().__init__(clock, limits, holdings)
+        self.refusal_form = refusal_form
         self.application = application
         self._vital = vital
         self.rules = RequestRules(limits)
@@ -84,7 +87,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
             f"the server has its limit of {self.limits.max_connections} connections, and none of"
             " them is idle; retry later, or raise max_connections"
         )
-        exchange.respond(503, error_body(text), headers=[("Retry-After", "1")])
+        exchange.respond(503, exchange.refusal(503, text), headers=[("Retry-After", "1")])
 
     def drain(self, last_call: float) -> None:
         """Say `Connection: close` in the answer to the last request that has arrived; close a
@@ -269,12 +272,17 @@ class HttpConnection(asyncio.Protocol):
         self._shared.note_received(self, 0)
         self._closing.is_refused = True
         exchange = PipelinedExchange(
-            HttpRequest(RequestHead(reader.method, "")), self, http10=False
+            HttpRequest(RequestHead(reader.method, reader.path)), self, http10=False
         )
         self.answers.exchanges.append(exchange)
-        exchange.respond(refused.status, error_body(str(refused)), headers=headers)
+        body = exchange.refusal(refused.status, str(refused))
+        exchange.respond(refused.status, body, headers=headers)
 
     # Answers out
+
+    @property
+    def refusal_form(self) -> RefusalForm:
+        return self._shared.refusal_form
 
     def first_lines(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
         if self._shared.draining and not self._more_follow(exchange):

@@ -121,6 +121,10 @@ class RequestReader:
         return self._parser.get_method().decode("latin-1") if self._lines.url else "GET"
 
     @property
+    def path(self) -> str:
+        return self._lines.path
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """The headers of the request that is being read, as far as they have come."""
         return self._lines.headers if self._head is None else self._head.headers
@@ -349,6 +353,11 @@ class HeadLines:
     def __init__(self, rules: RequestRules) -> None:
         self._rules = rules
         self.clear()
+
+    @property
+    def path(self) -> str:
+        """The path of the target; "" before it has come."""
+        return self._rules.targets[self.url][0] if self.url else ""
 
     def clear(self) -> None:
         """Begin a new head."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from wherry.frontends.http.answers import describe, given_request_id
-from wherry.frontends.http.exchange import Exchange, Headers
+from wherry.frontends.http.exchange import Exchange, Headers, error_body
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 #: Proxies must hand events on one by one, as they come.
@@ -81,9 +81,9 @@ class EventStream:
         if self._timer is not None:
             self._timer.cancel()
         if error is not None:
-            status, body, headers = describe(self._exchange, error)
+            status, message, headers = describe(self._exchange, error)
             self._start(status, headers)
-            self._exchange.send(self.framed(body))
+            self._exchange.send(self.framed(error_body(message)))
         self._start(200)
         self._exchange.on_drain = None
         self._exchange.finish()

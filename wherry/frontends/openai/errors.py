@@ -90,8 +90,7 @@ def described(
 
     `named` says by what name the request has what the model blames.
     """
-    status, body, headers = describe(exchange, error)
-    message = msgspec.json.decode(body)["error"]
+    status, message, headers = describe(exchange, error)
     param = error.field if isinstance(error, InvalidRequest) else None
     if param is not None and not isinstance(error, BadField):
         name = named(param)

@@ -79,7 +79,7 @@ class OpenAI:
         if path.startswith(MODELS):
             return Route({"GET": partial(self._show, path.removeprefix(MODELS))}, "metadata")
         if path.startswith("/v1/"):
-            return Route({"GET": _missing, "POST": _missing}, "inference")
+            return Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference")
         return None
 
     # Models. A variant's files may come and go: looking for them is for another thread.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.frontends.http.exchange import Exchange, error_body
+from wherry.frontends.http.exchange import Exchange
 from wherry.remote.messages import Ask
 
 
@@ -16,4 +16,4 @@ def ask_of(exchange: Exchange, id: int) -> Ask:
 def no_owner(exchange: Exchange) -> None:
     """Answer that there is none at the moment."""
     why = "the process that owns the models is gone; retry later"
-    exchange.respond(503, error_body(why), headers=[("Retry-After", "1")])
+    exchange.respond(503, exchange.refusal(503, why), headers=[("Retry-After", "1")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.frontends.http.raw import MemoryTransport
 from wherry.frontends.connections.held import FREE_BYTES
 from wherry.frontends.http.answer_queue import AnswerQueue, PipelinedExchange
-from wherry.frontends.http.exchange import HttpRequest, RequestHead
+from wherry.frontends.http.exchange import HttpRequest, RequestHead, plain_form
 from wherry.frontends.http.wire import FirstLines, WholeHeads
 
 
@@ -28,6 +28,7 @@ class Conversation:
         self.turn: list[Callable[[], None]] = []
         self.answers = AnswerQueue(self.transport, 2, self.note_unsent, self.turn.append)
         self.whole_heads = WholeHeads(FirstLines())
+        self.refusal_form = plain_form
 
     def note_unsent(self, count: int) -> bool:
         self.unsent.append(count)
