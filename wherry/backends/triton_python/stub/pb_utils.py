@@ -242,8 +242,8 @@ class Tensor:
         if self._array is None:
             if self._datatype == "BF16":
                 raise TritonModelException(
-                    f"Tensor {self._name!r} is BF16, which numpy does not have: use DLPack,"
-                    " for example torch.from_dlpack(tensor)"
+                    f"Tensor {self._name!r}: tensor dtype is BF16 and cannot be converted to numpy:"
+                    " use DLPack, for example torch.from_dlpack(tensor)"
                 )
             if self._datatype == "BYTES":
                 array = _object_array(wire.unpack_elements(self._memory))
