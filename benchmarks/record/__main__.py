@@ -40,6 +40,8 @@ PATIENCE: Final = (3.0, 60.0)
 
 def main() -> int:
     options = arguments()
+    for number in (signal.SIGINT, signal.SIGTERM):  # what runs ends with us
+        signal.signal(number, signal.default_int_handler)
     entries = chosen(options.only, options.without)
     if options.list:
         listed(entries)
@@ -122,13 +124,13 @@ class Recording:
     missing: dict[str, str] = field(default_factory=dict)
 
     def all(self, entries: Iterable[Entry], *, again: bool) -> None:
-        """Run what is not there: measured ones alone, simulated ones side by side."""
+        """Run what is not there: simulated ones side by side, then measured ones alone."""
         left = [entry for entry in entries if again or not self.path(entry).exists()]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(self.one, [entry for entry in left if entry.simulated]))
         for entry in left:
             if not entry.simulated:
                 self.one(entry)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self.one, [entry for entry in left if entry.simulated]))
 
     def path(self, entry: Entry) -> Path:
         return self.folder / f"{entry.name}.json"

