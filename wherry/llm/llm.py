@@ -27,6 +27,7 @@ from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.sequence import Sampled
 from wherry.llm.sequence import Sequence as Generation
+from wherry.llm.thoughts_first import ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -290,7 +291,11 @@ class LLM(StepModel):
             self.tokenizer.chat_template, self.tokenizer.special_tokens(), **self._parsers
         )
         self._prompts = PromptReader(
-            self.engine.name, self.tokenizer, self.engine.vocabulary, self.engine.adapters
+            self.engine.name,
+            self.tokenizer,
+            self.engine.vocabulary,
+            self.engine.adapters,
+            self.style,
         )
         self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
@@ -352,7 +357,7 @@ class LLM(StepModel):
             stream,
             prompt,
             only_count=task == "tokenize",
-            has_style=bool(messages) and parameters.constraint is None,
+            has_style=bool(messages),
             may_call=bool(tools),
         )
         if given.is_short:
@@ -431,7 +436,7 @@ class LLM(StepModel):
         if read.bad_words:
             banned = (*sampling.bad_words_ids, *read.bad_words)
             sampling = msgspec.structs.replace(sampling, bad_words_ids=banned)
-        constraints: list[Matcher] = []
+        constraints: list[Matcher | ThoughtsFirst] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
         adapter = ""
@@ -503,7 +508,7 @@ def _defaults(name: str, source: str) -> Mapping[str, Any]:
 def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:
     """The error of an answer whose constraint could not be completed."""
     constraint = sequence.constraint
-    if isinstance(constraint, Matcher) and (problem := constraint.problem()):
+    if isinstance(constraint, Matcher | ThoughtsFirst) and (problem := constraint.problem()):
         return InvalidRequest(
             f"model {model!r}: constraint: the answer could not be brought to its end: {problem}",
             field="constraint",

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from wherry.llm.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.delta import check_one_prompt
+from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 from wherry.llm.sampling import Parameters
+from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer, truncated
 from wherry.values.errors import InvalidRequest
 
@@ -29,7 +32,7 @@ class TokenizedPrompt:
     """A request's prompt as tokens, and its compiled constraint."""
 
     tokens: list[int]
-    constraint: Matcher | None = None
+    constraint: Matcher | ThoughtsFirst | None = None
     #: The request's bad words as tokens.
     bad_words: tuple[tuple[int, ...], ...] = ()
     #: Its adapter's key, and the weights if they are not loaded yet.
@@ -76,11 +79,17 @@ class PromptReader:
     """Tokenizes prompts and compiles constraints for one model."""
 
     def __init__(
-        self, model: str, tokenizer: Tokenizer, vocabulary: int, adapters: Adapters | None = None
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        adapters: Adapters | None = None,
+        style: ModelStyle | None = None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._adapters = adapters
+        self._style = style
         self.grammars = Grammars(model, tokenizer, vocabulary)
 
     def read(self, given: Prompt) -> TokenizedPrompt:
@@ -90,12 +99,28 @@ class PromptReader:
         if given.truncate is not None:
             tokens = truncated(tokens, given.truncate, given.truncation_side)
         words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
-        constraint = adapter = None
+        constraint: Matcher | ThoughtsFirst | None = None
+        adapter = None
         if given.constraint is not None:
-            constraint = self.grammars.constraint(given.constraint)
+            form = self.grammars.constraint(given.constraint)
+            constraint = self._behind_thoughts(form, tokens) if given.messages else form
         if given.adapter is not None and self._adapters is not None:
             adapter = self._adapters.read(given.adapter)
         return TokenizedPrompt(tokens, constraint, words, adapter)
+
+    def _behind_thoughts(self, form: Matcher, tokens: Sequence[int]) -> Matcher | ThoughtsFirst:
+        """The form of a chat's answer, before which the model may think."""
+        words = self._tokenizer
+        decode = partial(words.decode, skip_special=False)
+        found = self._style.thoughts_of(decode(tokens[-END_TOKENS:])) if self._style else None
+        if found is None:
+            return form
+        begin = words.encode(found[0], special=False) if found[0] else []
+        if len(begin) > 1:  # a mark of several tokens is not written beside a form
+            return form
+        marks = ThoughtMarks(begin[0] if begin else None, found[1])
+        encode = partial(words.encode, special=False)
+        return ThoughtsFirst(form, marks, decode, encode, words.end)
 
     def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """The tokens of each word by itself, and of the word after a space if that begins with

@@ -319,9 +319,39 @@ def test_marks_of_thoughts_stay_in_the_text_and_other_special_tokens_do_not(
         assert said(mark, messages=messages, template={"opens": True})[1] == opened
         all_ = {"skip_special_tokens": False}
         assert said(tiny.USER, messages=messages, parameters=all_)[0] == "<|user|><|user|>"
-        # Neither a text to be continued nor an answer with a form of its own is a chat.
+        # A text to be continued is no chat.
         assert said(mark, prompt="Hi") == ("", {})
-        assert (
-            said(ord("a"), messages=messages, parameters={"constraint": {"choice": ["aa"]}})[1]
-            == {}
+
+
+@pytest.mark.parametrize(
+    ("template", "most", "answer", "reason"),
+    [
+        ({}, 20, "<think></think>aa", "stop"),
+        ({"opens": True}, 20, "</think>aa", "stop"),
+        ({"opens": True}, 2, "</think>a", "length"),
+    ],
+)
+def test_a_model_thinks_before_an_answer_that_has_a_form(
+    thinking: Path, template: dict[str, Any], most: int, answer: str, reason: str
+) -> None:
+    special = Tokenizer.load(thinking).special_tokens()
+    likely = {special["<think>"]: 500.0, special["</think>"]: 1000.0}
+    parameters = {
+        **GREEDY,
+        "max_tokens": most,
+        "constraint": {"choice": ["aa"]},
+        "logit_bias": likely,
+        "n": 2,
+    }
+    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+        deltas = list(
+            runtime.stream(
+                "tiny",
+                messages=[{"role": "user", "content": "Hi"}],
+                template=template,
+                parameters=parameters,
+            )
         )
+    for index in (0, 1):
+        one = [delta for delta in deltas if delta["index"] == index]
+        assert (text(deltas, index), one[-1]["finish_reason"]) == (answer, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
@@ -77,7 +78,7 @@ class ChatAnswer(OpenAIAnswer):
     def _begun(self, piece: ChoiceDelta) -> Json:
         if style := piece.details.get("style"):
             self._style = AnswerStyle(**style)
-        style = AnswerStyle(FORCED) if self._calls.forced else self._style
+        style = replace(self._style, tools=FORCED) if self._calls.forced else self._style
         if self._calls.functions or style.thoughts != "none" or style.tools == "harmony":
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         return {

@@ -44,6 +44,17 @@ class ModelStyle:
         opened = family is not None and prompt_end.rstrip().endswith(family.format.begin)
         return {"tools": self.tools, "thoughts": self.thoughts, "opened": opened}
 
+    def thoughts_of(self, prompt_end: str) -> tuple[str, str] | None:
+        """The marks of the thoughts that may come before an answer to a prompt that ends like this:
+        what begins them, "" if the prompt has, and what ends them. None: there are none."""
+        family = THOUGHT_FAMILIES.get(self.thoughts)
+        if family is None or self.tools == "harmony":
+            return None
+        marks = family.format
+        if prompt_end.rstrip().endswith(marks.end):  # they were switched off
+            return None
+        return "" if self.of_answer(prompt_end)["opened"] else marks.begin, marks.end
+
     def hidden(self, *, calls: bool) -> frozenset[int] | None:
         """The special tokens that a chat's answer leaves out, where it does not leave out all:
         None. With `calls` those of calls are not left out."""

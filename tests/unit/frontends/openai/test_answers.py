@@ -305,7 +305,9 @@ def test_log_probabilities_come_once_with_the_first_part_of_a_piece() -> None:
 def test_a_forced_call_is_json_whatever_the_model_s_form_is() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD, forced=True))
     style = {"style": {"tools": "glm", "thoughts": "think", "opened": True}}
-    answer.add(ChoiceDelta(0, '{"name": "add", "arguments": {"a": 1}}', "stop", details=style))
+    text = 'Hm.</think>{"name": "add", "arguments": {"a": 1}}'
+    answer.add(ChoiceDelta(0, text, "stop", details=style))
+    assert answer.whole()["choices"][0]["message"]["reasoning_content"] == "Hm."
     (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
 
