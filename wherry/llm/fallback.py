@@ -34,6 +34,12 @@ SAMPLE_TOKENS: Final = 48
 TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 #: Options that transformers' modules may pass to attention with any value.
 OPTIONS: Final = {"position_ids", "sliding_window", "use_cache"}
+#: Kinds of layers, as configurations name them, that the engine's attention computes.
+KINDS: Final = {"full_attention", "sliding_attention"}
+
+
+class AttentionDiffers(ConfigError):
+    """A model of transformers does more than the engine's attention computes."""
 
 
 class TransformersNetwork:
@@ -46,51 +52,27 @@ class TransformersNetwork:
     def __init__(
         self, checkpoint: Checkpoint, *, dtype: str, device: torch.device, exact: bool = True
     ) -> None:
-        from transformers import AttentionInterface, AutoModelForCausalLM
+        from transformers import AttentionInterface
 
         # transformers keeps attention functions in one table for the process.
         name = f"wherry-{id(self):x}"
         AttentionInterface.register(name, self._attend)
         config = checkpoint.config(exact=exact)
-        quantized = getattr(config, "quantization_config", None) is not None
-        load: Any = AutoModelForCausalLM.from_pretrained
         try:
             self.shape = Shape.of(config.get_text_config())
-            if not quantized:
-                _check_size(checkpoint, config)
-            net, found = load(
-                checkpoint.folder,
-                dtype=DTYPES[dtype],
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                attn_implementation=name,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, by their names
-                # Quantizers place weights themselves, and may not let them be moved.
-                **({"device_map": {"": str(device)}} if quantized else {}),
-            )
-        except ConfigError:
-            raise
-        except Exception as error:  # of many types: mismatched shapes, invalid files
-            raise ConfigError(
-                f"{checkpoint.folder.name}: not loaded by transformers: {brief(error)}"
+        except Exception as error:  # of any type: its fields have other names or meanings
+            raise AttentionDiffers(
+                f"{checkpoint.folder.name}: no attention that is known: {brief(error)}"
             ) from error
-        if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
-            raise ConfigError(
-                f"{checkpoint.folder.name}: {len(missing)} tensors are missing, or have another"
-                f" shape: {', '.join(missing[:MOST_REFUSALS])}: download the checkpoint again"
-            )
-        if exact:
-            refuse_unused(checkpoint.folder.name, list(found["unexpected_keys"]))
-        elif unused := sorted(found["unexpected_keys"]):
-            log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
-        self._net: Any = (net if quantized else net.to(device)).eval()
+        self._net = load_net(
+            checkpoint, config, dtype=dtype, device=device, attention=name, exact=exact
+        )
         self._now: tuple[StepInputs, Attends] | None = None
         self._attended = 0
         self._adapted: dict[str, AdaptedLinear] = {}
         self._try(checkpoint.folder.name, DTYPES[dtype], device)
         if not exact:
+            self._refuse_other_layers(checkpoint.folder.name)
             self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
 
     def forward(self, step: StepInputs, attention: Attends) -> Tensor:
@@ -206,13 +188,20 @@ class TransformersNetwork:
         kind = type(self._net).__name__
         try:
             self.forward(step, attention)
-        except (RuntimeError, TypeError, AttributeError, ConfigError) as error:
-            raise ConfigError(f"{name}: {kind} cannot run in the engine: {error}") from error
+        except Exception as error:  # of any type, by what its layers do
+            raise AttentionDiffers(f"{name}: {kind} cannot run in the engine: {error}") from error
         if self._attended != shape.layers:
-            raise ConfigError(
+            raise AttentionDiffers(
                 f"{name}: {kind} cannot run in the engine: only {self._attended} of its"
                 f" {shape.layers} layers are attention"
             )
+
+    def _refuse_other_layers(self, name: str) -> None:
+        """Raise AttentionDiffers if the configuration names kinds of layers whose difference a
+        short text would not show, such as attention within chunks of some thousand tokens."""
+        kinds = getattr(self._net.config.get_text_config(), "layer_types", None) or ()
+        if other := sorted({str(kind) for kind in kinds} - KINDS):
+            raise AttentionDiffers(f"{name}: its layers are {', '.join(other)[:80]}")
 
     @torch.inference_mode()
     def _compare(self, name: str, ours: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -231,6 +220,7 @@ class TransformersNetwork:
             device=device,
         )
         found: list[Tensor] = []
+        kind = type(self._net).__name__
         for begin, end in ((0, half), (half, tokens)):
             piece, rows = numbers[begin:end], numbers[: end - begin]
             context = Context(0, end - begin, end, [(0, end)])
@@ -239,14 +229,68 @@ class TransformersNetwork:
         try:
             self._net.set_attn_implementation("eager")
             expected = self._net(input_ids=sample[None], use_cache=False).logits[0].float()
+        except Exception as error:  # of any type, by what its layers do
+            raise AttentionDiffers(f"{name}: {kind} cannot be compared: {brief(error)}") from error
         finally:
             self._net.set_attn_implementation(ours)
         off = (torch.cat(found).float() - expected).abs().max() / expected.abs().max()
         if not off <= TOLERANCE[dtype]:
-            raise ConfigError(
-                f"{name}: {type(self._net).__name__} cannot run in the engine: with its attention"
-                f" the logits differ from transformers' by {off:.2g} of the largest; {OTHER}"
+            raise AttentionDiffers(
+                f"{name}: {kind} cannot run in the engine: with its attention the logits"
+                f" differ from transformers' by {off:.2g} of the largest; {OTHER}"
             )
+
+
+def load_net(
+    checkpoint: Checkpoint,
+    config: Any,
+    *,
+    dtype: str,
+    device: torch.device,
+    attention: str | None = None,
+    exact: bool = True,
+) -> Any:
+    """transformers' module with a checkpoint's weights, quantized as its files say.
+
+    `attention` is the name of the attention function, or None for transformers' choice. Blocks.
+    ConfigError if weights are missing or have another shape, and with `exact` if some are not used;
+    AttentionDiffers if the module cannot be made with this attention.
+    """
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    quantized = getattr(config, "quantization_config", None) is not None
+    name = checkpoint.folder.name
+    try:
+        if not quantized:
+            _check_size(checkpoint, config)
+        net, found = load(
+            checkpoint.folder,
+            dtype=DTYPES[dtype],
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            attn_implementation=attention,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by their names
+            # Quantizers place weights themselves, and may not let them be moved.
+            **({"device_map": {"": str(device)}} if quantized else {}),
+        )
+    except ConfigError:
+        raise
+    except Exception as error:  # of many types: mismatched shapes, invalid files
+        refusal = ConfigError if attention is None else AttentionDiffers
+        raise refusal(f"{name}: not loaded by transformers: {brief(error)}") from error
+    if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
+        raise ConfigError(
+            f"{name}: {len(missing)} tensors are missing, or have another shape:"
+            f" {', '.join(missing[:MOST_REFUSALS])}: download the checkpoint again"
+        )
+    if exact:
+        refuse_unused(name, list(found["unexpected_keys"]))
+    elif unused := sorted(found["unexpected_keys"]):
+        log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
+    return (net if quantized else net.to(device)).eval()
 
 
 def _check_size(checkpoint: Checkpoint, config: Any) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
+from typing import Any
 
 _TAKEN, _FREE, _RESERVED = range(3)
 
@@ -39,6 +40,8 @@ class BlockTable:
     known_as: int | str = ROOT
     #: Blocks reserved for it: first, stop.
     reserved: tuple[int, int] = (0, 0)
+    #: What a model with states of its own keeps of the sequence, until the table is closed.
+    held: Any = None
 
     @property
     def extents(self) -> list[tuple[int, int]]:
@@ -53,11 +56,15 @@ class BlockTable:
 
 
 class KVCache:
-    """Allocates blocks to sequences. Only the bookkeeping; the tensors belong to Attention."""
+    """Allocates blocks to sequences. Only the bookkeeping; the tensors belong to Attention.
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    Without `shares_prefixes` no sequence uses the blocks of another.
+    """
+
+    def __init__(self, blocks: int, block_size: int, *, shares_prefixes: bool = True) -> None:
         self.total_blocks = blocks
         self.block_size = block_size
+        self._shares_prefixes = shares_prefixes
         self._state = bytearray([_FREE]) * blocks
         self._users = [0] * blocks
         #: Cached blocks that no sequence uses, least recently used first.
@@ -103,7 +110,7 @@ class KVCache:
         """
         table = BlockTable(self.blocks_for(max(expected_tokens, len(tokens))))
         table.known_as = kind or ROOT
-        most = len(tokens) - self.block_size if reuse else 0
+        most = len(tokens) - self.block_size if reuse and self._shares_prefixes else 0
         for key_start in range(0, most, self.block_size):
             key = (table.known_as, tuple(tokens[key_start : key_start + self.block_size]))
             block = self._by_content.get(key)
@@ -130,6 +137,8 @@ class KVCache:
 
     def register(self, table: BlockTable, tokens: Tokens[int], computed: int) -> None:
         """Add the full blocks among the first `computed` tokens to the prefix cache."""
+        if not self._shares_prefixes:
+            return
         size = self.block_size
         for number in range(table.cached_blocks, computed // size):
             key = (table.known_as, tuple(tokens[number * size : (number + 1) * size]))
@@ -158,7 +167,7 @@ class KVCache:
             else:
                 self._state[block] = _FREE
                 self._empty_blocks += 1
-        table.blocks, table.reserved = [], (0, 0)
+        table.blocks, table.reserved, table.held = [], (0, 0), None
         table.cached_blocks, table.known_as = 0, ROOT
 
     def check(self) -> None:

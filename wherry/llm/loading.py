@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.choice import AUTO, Here, choose
 from wherry.llm.engine import Engine
 from wherry.llm.facts import folder_facts
-from wherry.llm.fallback import TransformersNetwork
+from wherry.llm.fallback import AttentionDiffers, TransformersNetwork
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
 from wherry.llm.model import Decoder, Shape
+from wherry.llm.own_states import StateRunner, load_states, most_positions
 from wherry.llm.precompile import compile_programs
-from wherry.llm.runner import ModelRunner, cache_bytes_per_token, load_network
-from wherry.llm.scheduler import PROMPT_SHARE
+from wherry.llm.runner import ModelRunner, Network, cache_bytes_per_token, load_network
+from wherry.llm.scheduler import PROMPT_SHARE, Chunk
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES
 from wherry.observability.machine import Machine
@@ -35,6 +37,8 @@ OURS = Here(frozenset(("wherry", "transformers")))
 #: Share of the free memory, after loading the weights, that the KV cache gets by default.
 CPU_SHARE = 0.25
 GPU_SHARE = 0.85
+#: The context of a model whose configuration names no bound, unless context_tokens is set.
+UNBOUNDED_CONTEXT = 1 << 15
 #: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs.
 CPU_MOST_BYTES = 4e9
 
@@ -78,25 +82,90 @@ def load_engine(
         raise ConfigError(
             f"model {name!r}: quantization must be 'int8' or None, not {quantization!r}"
         )
-    network = load_network(
-        checkpoint,
-        dtype=precision,
-        device=device,
-        quantization=quantization,
-        exact=exact,
-        adapted=adapted,
+    wanted = _Wanted(name, context_tokens, _cache_bytes(cache_gb, device), max_running, block_size)
+    try:
+        network = load_network(
+            checkpoint,
+            dtype=precision,
+            device=device,
+            quantization=quantization,
+            exact=exact,
+            adapted=adapted,
+        )
+    except AttentionDiffers as error:
+        if exact or adapted or quantization is not None:
+            raise
+        network, why = None, str(error)
+    if network is None:
+        log.info("each sequence has a cache of its own", extra={"model": name, "reason": why})
+        states = load_states(checkpoint, dtype=precision, device=device)
+        built = _with_states(states, most_positions(config), wanted)
+    else:
+        built = _with_attention(network, config, DTYPES[precision], device, wanted, make_runner)
+        if isinstance(network, Decoder) and device.type == "cpu" and precision == "float32":
+            compile_programs(network, max_step_tokens=max_step_tokens, max_running=max_running)
+    tokenizer = Tokenizer.load(checkpoint.folder, most_tokens=built.context)
+    ends = _ends(config, checkpoint.generation_config(), tokenizer)
+    made = Engine(
+        built.run,
+        built.cache,
+        name=name,
+        vocabulary=built.vocabulary,
+        context_tokens=built.context,
+        ends=ends,
+        max_running=built.max_running,
+        max_step_tokens=max_step_tokens,
+        prompt_share=prompt_share,
+        context_per_token=built.context_per_token,
     )
-    shape = network.shape
-    if shape.max_positions < config.max_position_embeddings:
+    if isinstance(network, TransformersNetwork):
+        made.adapters = Adapters(network, DTYPES[precision], device)
+    return made, tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The settings that decide how large a cache is."""
+
+    name: str
+    context_tokens: int | None
+    cache_bytes: int
+    max_running: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What computes steps, and the room that it has."""
+
+    run: Callable[[Sequence[Chunk]], torch.Tensor]
+    cache: KVCache
+    vocabulary: int
+    context: int
+    max_running: int
+    context_per_token: float = float("inf")
+
+
+def _with_attention(
+    network: Network,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    wanted: _Wanted,
+    make_runner: Callable[..., ModelRunner],
+) -> _Built:
+    """Build the paged cache of a network that uses the engine's attention."""
+    shape, name, block_size = network.shape, wanted.name, wanted.block_size
+    if shape.max_positions < config.get_text_config().max_position_embeddings:
         log.warning(
             "context shorter than the checkpoint's: longer ones would not be computed exactly",
             extra={"model": name, "context_tokens": shape.max_positions},
         )
-    context = min(context_tokens or shape.max_positions, shape.max_positions)
-    per_token = cache_bytes_per_token(shape, DTYPES[precision])
-    room = _cache_bytes(cache_gb, device) // (per_token * block_size)
+    context = min(wanted.context_tokens or shape.max_positions, shape.max_positions)
+    per_token = cache_bytes_per_token(shape, dtype)
+    room = wanted.cache_bytes // (per_token * block_size)
     # Twice what the running sequences can fill: the rest holds prefixes. More would not be used.
-    blocks = min(room, 2 * max_running * -(-context // block_size))
+    blocks = min(room, 2 * wanted.max_running * -(-context // block_size))
     if blocks < 1:
         raise ConfigError(
             f"model {name!r}: no memory for the key-value cache: one block of {block_size} tokens"
@@ -106,31 +175,44 @@ def load_engine(
         network,
         cache_tokens=blocks * block_size,
         block_size=block_size,
-        dtype=DTYPES[precision],
+        dtype=dtype,
         device=device,
     )
     if device.type == "cpu":
         _commit(runner)
-        if precision == "float32" and isinstance(network, Decoder):
-            compile_programs(network, max_step_tokens=max_step_tokens, max_running=max_running)
-    runner.prepare(max_running)
-    tokenizer = Tokenizer.load(checkpoint.folder, most_tokens=context)
-    ends = _ends(config, checkpoint.generation_config(), tokenizer)
-    made = Engine(
+    runner.prepare(wanted.max_running)
+    return _Built(
         runner.run,
         KVCache(blocks, block_size),
-        name=name,
-        vocabulary=shape.vocabulary,
-        context_tokens=context,
-        ends=ends,
-        max_running=max_running,
-        max_step_tokens=max_step_tokens,
-        prompt_share=prompt_share,
-        context_per_token=_context_per_token(shape),
+        shape.vocabulary,
+        context,
+        wanted.max_running,
+        _context_per_token(shape),
     )
-    if isinstance(network, TransformersNetwork):
-        made.adapters = Adapters(network, DTYPES[precision], device)
-    return made, tokenizer
+
+
+def _with_states(states: StateRunner, positions: int, wanted: _Wanted) -> _Built:
+    """Give each sequence of a runner with states its part of the memory: as many run at once as
+    leave half of it to what grows with their tokens."""
+    context = min(wanted.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions)
+    fixed, per_token = states.bytes_per_sequence()
+    running = min(wanted.max_running, wanted.cache_bytes // (2 * fixed) if fixed else 1 << 30)
+    blocks = running * -(-context // wanted.block_size)
+    if per_token:
+        left = wanted.cache_bytes - running * fixed
+        blocks = min(blocks, int(left // (per_token * wanted.block_size)))
+    if blocks < 1:
+        raise ConfigError(
+            f"model {wanted.name!r}: no memory for the caches: a sequence takes {fixed} bytes, and"
+            f" {per_token:.0f} for each token; raise cache_gb, or choose a smaller dtype"
+        )
+    if running < wanted.max_running:
+        log.warning(
+            "fewer sequences run at once, as each has a state",
+            extra={"model": wanted.name, "max_running": running, "bytes_each": fixed},
+        )
+    cache = KVCache(blocks, wanted.block_size, shares_prefixes=False)
+    return _Built(states.run, cache, states.vocabulary, context, running)
 
 
 def _context_per_token(shape: Shape) -> float:

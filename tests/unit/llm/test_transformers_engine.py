@@ -92,7 +92,8 @@ def test_the_own_engine_refuses_both(kind: str, request: pytest.FixtureRequest) 
 def test_attention_that_is_not_the_model_s_own_is_found(
     unknown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a model that adds something which is no argument of its attention function."""
+    """As of a model that adds something which is no argument of its attention function: it runs
+    with its own, which cannot be adapted nor have weights of 8 bits."""
     attend = fallback.TransformersNetwork._attend
 
     def another(self: Any, *tensors: Any, **options: Any) -> Any:
@@ -100,8 +101,10 @@ def test_attention_that_is_not_the_model_s_own_is_found(
         return found + 0.1, None
 
     monkeypatch.setattr(fallback.TransformersNetwork, "_attend", another)
-    with pytest.raises(ConfigError, match="the logits differ from transformers'"):
-        generated(unknown, [1], 1)
+    assert generated(unknown, [1, 2, 3], 8) == tiny.reference(unknown, [1, 2, 3], 8)
+    for options in ({"adapted": True}, {"quantization": "int8"}):
+        with pytest.raises(ConfigError, match="the logits differ from transformers'"):
+            generated(unknown, [1], 1, **options)
 
 
 def test_code_of_a_checkpoint_is_never_run(unknown: Path, tmp_path: Path) -> None:

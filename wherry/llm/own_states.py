@@ -1,0 +1,173 @@
+"""How does an architecture run in the engine whose layers keep more than keys and values?
+
+State space layers, latent or compressed attention, sinks and biases within attention: transformers
+makes a cache for each sequence, and a step calls the model for each sequence of its own. The loop,
+constraints and cancellation are the same; no two sequences share a product or a prefix.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.fallback import TOLERANCE, load_net
+from wherry.llm.library_errors import brief
+from wherry.llm.model import MOST_POSITIONS
+from wherry.llm.scheduler import Chunk
+from wherry.llm.weights import DTYPES
+from wherry.values.errors import ConfigError
+
+#: What transformers calls a model's cache, newest name first.
+CACHES: Final = ("cache", "past_key_values", "cache_params", "state")
+#: Tokens of the text on which the ways are compared: a piece, another, then single ones.
+PIECES: Final = (20, 16, 1, 1, 1, 1)
+SAMPLE: Final = sum(PIECES)
+#: What configurations call the number of positions.
+POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+
+class Way(Enum):
+    """How far a model can go on from its cache."""
+
+    PIECES = "prompts in pieces"
+    TOKENS = "prompts as a whole"
+    ANEW = "all tokens at each step: it has no cache"
+
+
+class StateRunner:
+    """A model of transformers on one device, with a cache for each sequence.
+
+    When it is made, a text is computed in pieces and as a whole, and it goes on from its caches as
+    far as the logits are the same. ConfigError if no way gives them: a later token changes the
+    logits of earlier ones then.
+    """
+
+    def __init__(self, net: Any, *, name: str, dtype: torch.dtype, device: torch.device) -> None:
+        self._net = net
+        self._device = device
+        takes = inspect.signature(net.forward).parameters
+        self._cache = next((cache for cache in CACHES if cache in takes), "")
+        self._keeps = "logits_to_keep" in takes
+        self.vocabulary: int = net.config.get_text_config().vocab_size
+        self.way = self._exact_way(name, TOLERANCE[dtype])
+
+    @torch.inference_mode()
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
+        the chunks request, in their order."""
+        rows = [logits for chunk in chunks if (logits := self._chunk(chunk)) is not None]
+        return torch.cat(rows) if rows else torch.empty(0, self.vocabulary, device=self._device)
+
+    def bytes_per_sequence(self) -> tuple[int, float]:
+        """The bytes of a sequence's cache, and of each token in it. Computes two texts."""
+        few, many = self._bytes_held(SAMPLE // 2), self._bytes_held(SAMPLE)
+        per_token = max(0.0, (many - few) / (SAMPLE - SAMPLE // 2))
+        return round(many - per_token * SAMPLE), per_token
+
+    @torch.inference_mode()
+    def _bytes_held(self, tokens: int) -> int:
+        _, cache = self._call(self._sample(tokens)[None], None, 1)
+        return sum({t.untyped_storage().data_ptr(): t.nbytes for t in _tensors(cache)}.values())
+
+    def _chunk(self, chunk: Chunk) -> Tensor | None:
+        sequence, stop = chunk.sequence, chunk.start + chunk.count
+        state = sequence.table.held
+        if self.way is not Way.PIECES and (state is None or chunk.count > 1):
+            state = sequence.table.held = None
+            if not chunk.logits:
+                return None  # computed with the prompt's last piece
+        begin = chunk.start if state is not None else 0
+        ids = torch.tensor([sequence.tokens[begin:stop]], device=self._device)
+        logits, state = self._call(ids, state, chunk.logits or 1)
+        if self.way is not Way.ANEW:
+            sequence.table.held = state
+        return logits[-chunk.logits :] if chunk.logits else None
+
+    def _call(self, ids: Tensor, state: Any, rows: int) -> tuple[Tensor, Any]:
+        """The logits of the last tokens, at least `rows`, and the cache that includes them."""
+        options: dict[str, Any] = {"logits_to_keep": rows} if self._keeps else {}
+        if self._cache:
+            options |= {"use_cache": True, self._cache: state}
+        answer = self._net(input_ids=ids, **options)
+        return answer.logits[0], getattr(answer, self._cache, None) if self._cache else None
+
+    def _sample(self, tokens: int) -> Tensor:
+        return (torch.arange(tokens, device=self._device) * 7919 + 11) % self.vocabulary
+
+    @torch.inference_mode()
+    def _exact_way(self, name: str, tolerance: float) -> Way:
+        kind = type(self._net).__name__
+        sample = self._sample(SAMPLE)
+        try:
+            expected = self._net(input_ids=sample[None]).logits[0].float()
+        except Exception as error:  # of any type, by what the model needs beside tokens
+            raise ConfigError(f"{name}: {kind} does not run on tokens: {brief(error)}") from error
+        for way, pieces in (
+            (Way.PIECES, PIECES),
+            (Way.TOKENS, (sum(PIECES[:2]), *PIECES[2:])),
+        ):
+            try:
+                found = self._in_pieces(sample, pieces)
+            except Exception:  # noqa: BLE001 - of any type: it does not go on this way
+                continue
+            if found is not None and _near(found, expected, tolerance):
+                return way
+        if not _near(self._net(input_ids=sample[None, :20]).logits[0], expected[:20], tolerance):
+            raise ConfigError(f"{name}: {kind} is no causal model: it looks at later tokens")
+        return Way.ANEW
+
+    def _in_pieces(self, sample: Tensor, pieces: Sequence[int]) -> Tensor | None:
+        """The logits of a text that is computed in these pieces; None without a cache."""
+        state, found = None, []
+        for ids in torch.split(sample, list(pieces)):
+            logits, state = self._call(ids[None], state, len(ids))
+            if state is None:
+                return None
+            found.append(logits)
+        return torch.cat(found)
+
+
+def load_states(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> StateRunner:
+    """A checkpoint's model with a cache for each sequence. Reads files; blocks. ConfigError as
+    `load_net`, or if the model is not causal."""
+    net = load_net(
+        checkpoint, checkpoint.config(exact=False), dtype=dtype, device=device, exact=False
+    )
+    return StateRunner(net, name=checkpoint.folder.name, dtype=DTYPES[dtype], device=device)
+
+
+def most_positions(config: Any) -> int:
+    """The longest context of a configuration, at most MOST_POSITIONS."""
+    text = config.get_text_config()
+    said = (getattr(text, name, None) for name in POSITIONS)
+    return next((min(n, MOST_POSITIONS) for n in said if type(n) is int and n > 0), MOST_POSITIONS)
+
+
+def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    if found.shape != expected.shape:
+        return False
+    return bool((found.float() - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _tensors(held: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """The tensors of a cache: of its attributes, lists and mappings, each once."""
+    seen = set() if seen is None else seen
+    if id(held) in seen:
+        return
+    seen.add(id(held))
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, dict):
+        for one in held.values():
+            yield from _tensors(one, seen)
+    elif isinstance(held, list | tuple):
+        for one in held:
+            yield from _tensors(one, seen)
+    elif hasattr(held, "__dict__") and not isinstance(held, type):
+        yield from _tensors(vars(held), seen)
