@@ -17,12 +17,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from google.protobuf import descriptor_pb2
 from grpc import StatusCode
 from tritonclient.utils import InferenceServerException
 
+from wherry.frontends.grpc.proto import load
 from wherry.testing import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -299,3 +302,40 @@ def test_a_signal_under_load_loses_no_call(isolation: str) -> None:
             asker.join(PATIENCE)
         assert problems == []
         assert server.wait() == 0, server.log
+
+
+@pytest.mark.parametrize("package", ["grpc.reflection.v1", "grpc.reflection.v1alpha"])
+def test_a_client_without_proto_files_asks_the_server_for_them(package: str) -> None:
+    """As grpcurl does: the services, then the file of one of them, on one call."""
+    described = load("reflection.proto").messages
+    request, response = (described[f"ServerReflection{kind}"] for kind in ("Request", "Response"))
+    asked: list[dict[str, Any]] = [
+        {"host": "here", "list_services": "*"},
+        {"file_containing_symbol": "inference.GRPCInferenceService.ModelInfer"},
+        {"file_by_filename": "health.proto"},
+        {"file_containing_symbol": "inference.Nothing"},
+        {"all_extension_numbers_of_type": "inference.ModelInferRequest"},
+        {},
+    ]
+    with running(MODELS) as (_, address), grpc.insecure_channel(address) as channel:
+        call = channel.stream_stream(
+            f"/{package}.ServerReflection/ServerReflectionInfo",
+            request_serializer=request.encode,
+            response_deserializer=response.decode,
+        )
+        services, symbol, file, nothing, extensions, empty = call(iter(asked), timeout=PATIENCE)
+    assert services["valid_host"] == "here"
+    assert services["original_request"] == asked[0]
+    assert {one["name"] for one in services["list_services_response"]["service"]} == {
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+    for answer, name in ((symbol, "v2.proto"), (file, "health.proto")):
+        (described_file,) = answer["file_descriptor_response"]["file_descriptor_proto"]
+        read = descriptor_pb2.FileDescriptorProto.FromString(bytes(described_file))
+        assert read.name == name
+    assert nothing["error_response"]["error_code"] == 5
+    assert extensions["error_response"]["error_code"] == 5
+    assert empty["error_response"]["error_code"] == 3

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.grpc import proto
 from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
@@ -22,6 +21,7 @@ from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer import infer
 from wherry.frontends.v2.grpc.kserve import KServeCalls
+from wherry.frontends.v2.grpc.reflection import Reflection, schemas
 from wherry.frontends.v2.grpc.repository import RepositoryCalls
 from wherry.frontends.v2.grpc.settings import SettingCalls
 from wherry.frontends.v2.grpc.shared_memory import SharedMemoryCalls
@@ -54,8 +54,7 @@ class GrpcApp:
         self._keys = common.keys or None
         self._restrictions = restrictions or None
         described = {
-            **proto.load("v2.proto", "model_config.proto").methods,
-            **proto.load("health.proto").methods,
+            path: method for one in schemas().values() for path, method in one.methods.items()
         }
         infer_method = described[f"/{SERVICE}/ModelInfer"]
         self._entry = entry = GrpcEntry(
@@ -66,6 +65,7 @@ class GrpcApp:
             "ModelStreamInfer": MethodHandler(partial(InferStream, entry), "inference"),
             "Check": MethodHandler(partial(health.check, entry), "health", open=True),
             "Watch": MethodHandler(partial(health.Watch, entry), "health", open=True),
+            "ServerReflectionInfo": MethodHandler(partial(Reflection, entry), "metadata"),
             **KServeCalls(entry, name=common.name, version=common.version).handlers(),
             **RepositoryCalls(entry).handlers(),
             **SharedMemoryCalls(common.shared_memory).handlers(),

@@ -54,13 +54,14 @@ _Later = list[Callable[[], None]]
 _FOLDERS: Final = {"model_config.proto": "wherry.repository"}
 
 
-def load(*names: str) -> Schema:
-    """The schema of our own files of these names, which are of one package."""
+def load(*names: str, package: str = "") -> Schema:
+    """The schema of our own files of these names, which are of one package: `package`, or the one
+    that they name."""
     files = [resources.files(_FOLDERS.get(name, __package__)) / name for name in names]
-    return parse(*(file.read_text(encoding="utf-8") for file in files))
+    return parse(*(file.read_text(encoding="utf-8") for file in files), package=package)
 
 
-def parse(*texts: str) -> Schema:
+def parse(*texts: str, package: str = "") -> Schema:
     """The files of one package. ValueError for what is not understood: they are ours."""
     schema = Schema()
     later: _Later = []
@@ -68,7 +69,8 @@ def parse(*texts: str) -> Schema:
         tokens = iter(_TOKEN.findall(_COMMENT.sub("", text)))
         for word in tokens:
             if word == "package":
-                schema.package = next(tokens)
+                named = next(tokens)
+                schema.package = package or named
                 _expect(tokens, ";")
             elif word in ("syntax", "import"):
                 while next(tokens) != ";":

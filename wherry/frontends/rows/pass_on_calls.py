@@ -14,7 +14,7 @@ from wherry.remote.link import OwnerLink
 from wherry.remote.messages import AskCall, ToldCall
 
 #: Methods that a front answers itself.
-OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive"))
+OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive", "ServerReflectionInfo"))
 
 
 class PassOnCalls:
