@@ -248,6 +248,8 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "function_call_output":
         result = _content(item, "output", where)
         return {"role": "tool", "tool_call_id": _word(item, "call_id", where), "content": result}
+    if kind == "item_reference":
+        raise BadField(f"{where}.type", "refers to an item, and none is kept here: send it whole")
     known = "message, reasoning, function_call or function_call_output"
     raise BadField(f"{where}.type", f"must be {known}, not {str(kind)[:40]!r}")
 
