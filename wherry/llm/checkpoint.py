@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,8 @@ from wherry.values.errors import ConfigError
 
 #: Datatypes of weights by their safetensors names.
 FLOATS: Final = ("F32", "BF16", "F16")
+#: Those of tables that a module looks things up in; weights are never stored so.
+INDICES: Final = ("I64", "BOOL")
 #: Tensors from older versions of transformers that are not weights: masks, frequencies.
 NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
 #: A large config.json has 100 KiB, the index of a large checkpoint 10 MB.
@@ -131,9 +133,9 @@ class Checkpoint:
         return files
 
     @contextmanager
-    def tensors(self) -> Iterator[Mapping[str, Any]]:
-        """The weights by name, each read on access. ConfigError names tensors that are not floats
-        or occur twice."""
+    def tensors(self, types: Collection[str] = FLOATS) -> Iterator[Mapping[str, Any]]:
+        """The weights by name, each read on access. ConfigError names tensors that are of other
+        types or occur twice."""
         from contextlib import ExitStack
 
         from safetensors import SafetensorError, safe_open
@@ -155,13 +157,13 @@ class Checkpoint:
                             " too"
                         )
                     tensors[name] = opened
-            self._check_types(tensors)
+            self._check_types(tensors, types)
             yield tensors
 
-    def _check_types(self, tensors: Mapping[str, Any]) -> None:
+    def _check_types(self, tensors: Mapping[str, Any], types: Collection[str]) -> None:
         for name, file in tensors.items():
             stored = str(file.get_slice(name).get_dtype())
-            if stored not in FLOATS and not NO_WEIGHT.search(name):
+            if stored not in types and not NO_WEIGHT.search(name):
                 raise ConfigError(
                     f"{self.folder.name}: tensor {name!r} is stored as {stored}: only weights of"
                     f" {', '.join(FLOATS)} are computed; dequantize the checkpoint, or"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wherry.llm.attention import Attention
-from wherry.llm.checkpoint import MOST_REFUSALS, Checkpoint
+from wherry.llm.checkpoint import FLOATS, INDICES, MOST_REFUSALS, Checkpoint
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.lora import AdaptedLinear, Pair
@@ -300,7 +300,7 @@ def _check_size(checkpoint: Checkpoint, config: Any) -> None:
 
     with torch.device("meta"):
         described = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    with checkpoint.tensors() as tensors:
+    with checkpoint.tensors((*FLOATS, *INDICES)) as tensors:
         stored = sum(prod(file.get_slice(name).get_shape()) for name, file in tensors.items())
     if described > 2 * stored:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,15 @@ def test_an_adapter_alone_is_no_model(tmp_path: Path) -> None:
     tiny.make(tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "merge it" in facts_of(str(tmp_path)).hindrance
+
+
+def test_a_table_of_indices_is_no_quantized_weight(unknown: Path, tmp_path: Path) -> None:
+    """As DeepSeek V4 has them. Weights of 8 bits without a word about it are still refused."""
+    folder = tmp_path / "indices"
+    shutil.copytree(unknown, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"table": torch.arange(9)}, folder / "model.safetensors")
+    assert generated(folder, [1, 2, 3], 4) == tiny.reference(unknown, [1, 2, 3], 4)
+    save_file(weights | {"table": torch.zeros(9, dtype=torch.int8)}, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match="'table' is stored as I8"):
+        generated(folder, [1], 1)
