@@ -126,8 +126,10 @@ class ChatRequest(Request):
         if isinstance(choice, AllowedTools):
             names = choice.names()
             if unknown := names - {t.function.name for t in tools if t.function is not None}:
-                problem = f"asks for tools that are not among the tools: {', '.join(unknown)[:80]}"
-                raise BadField("tool_choice", problem)
+                listed = ", ".join(sorted(unknown))[:80]
+                raise BadField(
+                    "tool_choice", f"asks for tools that are not among the tools: {listed}"
+                )
             return [t for t in tools if t.function is not None and t.function.name in names]
         return tools
 
