@@ -62,7 +62,7 @@ def client() -> Iterator[Client]:
     with served(texts, blobs, numbers, reversed_numbers, flags, chatter) as client:
         yield client
         until(lambda: offload_of(client).bytes_in_work == 0)
-        assert client.app._entry.admission.in_flight == 0
+        assert client.call(lambda: client.app._entry.admission.in_flight) == 0
 
 
 def offload_of(client: Client) -> Offload:
@@ -213,7 +213,7 @@ def test_a_client_that_leaves_takes_along_what_is_being_read(
     rpc = client.begin("ModelInfer", strings(where, model_name="texts"))
     assert held.begun.wait(PATIENCE)
     client.call(rpc.leave)
-    assert client.app._entry.admission.in_flight == 0
+    assert client.call(lambda: client.app._entry.admission.in_flight) == 0
     held.may_go_on.set()
     until(lambda: held.bytes_in_work == 0)
     assert rpc.answers == []
@@ -227,7 +227,7 @@ def test_a_client_that_leaves_takes_along_the_answer_that_is_being_written(
     rpc = client.begin("ModelInfer", {**message, "model_name": "reversed_numbers"})
     assert held.begun.wait(PATIENCE)
     client.call(rpc.leave)
-    assert client.app._entry.admission.in_flight == 0
+    assert client.call(lambda: client.app._entry.admission.in_flight) == 0
     assert rpc.answers == []
 
 
@@ -336,7 +336,7 @@ def test_a_stream_that_is_left_takes_along_what_is_being_read(
     client.say(rpc, strings("contents", model_name="texts"))
     assert held.begun.wait(PATIENCE)
     client.call(rpc.leave)
-    assert client.app._entry.admission.in_flight == 0
+    assert client.call(lambda: client.app._entry.admission.in_flight) == 0
     assert client.app._entry.streams == set()
 
 

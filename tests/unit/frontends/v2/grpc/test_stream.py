@@ -124,7 +124,7 @@ def test_an_error_is_a_message_and_the_stream_goes_on(
     assert (request_id, text in error) == ("1", True)
     client.say(rpc, words("a", id="2"))
     assert told(rpc.wait_for(2)[1])[0] == "2"
-    assert client.app._entry.admission.in_flight == 0
+    assert client.call(lambda: client.app._entry.admission.in_flight) == 0
 
 
 def test_what_is_no_message_is_an_error_without_an_id(client: Client) -> None:
@@ -190,7 +190,7 @@ def test_requests_run_at_once_and_each_has_its_turn_to_be_answered(gate: Gate) -
         assert told(rpc.wait_for(1)[0])[0] == "4"  # a model that streams waits for nobody
         gate.open()
         assert [told(answer)[0] for answer in rpc.wait_for(4)] == ["4", "1", "2", "3"]
-        assert not client.app._entry.admission.in_flight
+        assert client.call(lambda: client.app._entry.admission.in_flight) == 0
 
 
 def test_the_requests_of_one_turn_share_a_batch(gate: Gate) -> None:
@@ -262,7 +262,7 @@ def test_a_client_that_leaves_cancels_its_requests(gate: Gate) -> None:
         assert gate.batches == [["a"], ["c"]]
         assert rpc.answers == []
         assert not client.app._entry.streams
-        assert client.app._entry.admission.in_flight == 0
+        assert client.call(lambda: client.app._entry.admission.in_flight) == 0
 
 
 def test_a_generator_stops_when_its_client_leaves() -> None:
