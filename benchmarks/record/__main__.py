@@ -1,7 +1,7 @@
 """Record every figure of the documentation again, in one go, at one commit.
 
     python -m benchmarks.record --triton TRITON/bin/python --mosec MOSEC/bin/python
-        [--minutes 40] [--only NAME,..] [--without NAME,..] [--again] [--short] [--list]
+        [--minutes 60] [--only NAME,..] [--without NAME,..] [--again] [--short] [--list]
 
 `--list` says what is recorded, by which command, and how long it takes. A tree with changes is
 refused, as is a machine that lacks something, unless `--without` names the entry. One that fails or
@@ -76,7 +76,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--triton", metavar="PYTHON", help="of an environment with nvidia-pytriton")
     add("--mosec", metavar="PYTHON", help="of an environment with mosec")
-    add("--minutes", type=float, default=40, help="for all; what is left over is missing [40]")
+    add("--minutes", type=float, default=60, help="for all; what is left over is missing [60]")
     add("--only", default="", help="these entries; files of the others stay if of this commit")
     add("--without", default="", help="entries that are left out, and whose files are deleted")
     add("--again", action="store_true", help="also what has been measured at this commit")
@@ -96,8 +96,8 @@ def chosen(only: str, without: str) -> list[Entry]:
 def listed(entries: Sequence[Entry]) -> None:
     for entry in entries:
         print(f"{entry.minutes:5.1f} min  {entry.told}")
-    in_turn = sum(entry.minutes for entry in entries if not entry.simulated)
-    beside = sum(entry.minutes for entry in entries if entry.simulated)
+    in_turn = sum(entry.minutes for entry in entries if not entry.untimed)
+    beside = sum(entry.minutes for entry in entries if entry.untimed)
     print(f"{in_turn + beside / (os.cpu_count() or 1):5.1f} min  in all, about")
 
 
@@ -124,12 +124,12 @@ class Recording:
     missing: dict[str, str] = field(default_factory=dict)
 
     def all(self, entries: Iterable[Entry], *, again: bool) -> None:
-        """Run what is not there: simulated ones side by side, then measured ones alone."""
+        """Run what is not there: untimed ones side by side, then measured ones alone."""
         left = [entry for entry in entries if again or not self.path(entry).exists()]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self.one, [entry for entry in left if entry.simulated]))
+            list(pool.map(self.one, [entry for entry in left if entry.untimed]))
         for entry in left:
-            if not entry.simulated:
+            if not entry.untimed:
                 self.one(entry)
 
     def path(self, entry: Entry) -> Path:
