@@ -84,7 +84,7 @@ class Listeners:
             if options.protocols.triton_strict:
                 from wherry.server.strict_http import StrictHttp
 
-                application = StrictHttp(application)
+                application = StrictHttp(application, applications.view_of)
             if logged:
                 application = AccessLog(application)
             if tracing is not None:
@@ -127,7 +127,7 @@ class Listeners:
             if options.protocols.triton_strict:
                 from wherry.server.strict_calls import StrictCalls
 
-                calls = StrictCalls(calls)
+                calls = StrictCalls(calls, applications.view_of)
             if tracing is not None:
                 from wherry.server.traced_calls import TracedCalls
 

@@ -24,6 +24,7 @@ from wherry.frontends.v2.model_tensors import MAX_PARTS
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
+from wherry.frontends.v2.triton_core import ViewOf
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
 from wherry.observability.metrics_config import MetricsConfig
@@ -34,6 +35,7 @@ from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import ThreadPool
 from wherry.server.options import Capacity, Cluster, Options
 from wherry.server.pool import OwnerPool
+from wherry.server.strict_views import views_of
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,6 +152,8 @@ class Applications:
     #: None: the server speaks no gRPC, and has no fronts elsewhere which may.
     grpc: GrpcApp | None
     common: Common
+    #: For `--triton-strict`.
+    view_of: ViewOf
 
 
 def applications(
@@ -165,6 +169,7 @@ def applications(
     if common.metrics.summary_latencies:
         control.runtime.builder.keep_summaries(control.runtime.models())
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
+    view_of = views_of(control.runtime)
     http = HttpApp(
         control.runtime,
         common=common,
@@ -173,7 +178,7 @@ def applications(
         pass_on=pass_on,
     )
     if not options.listen.speaks_grpc and options.cluster.rows_port is None:
-        return Applications(http, None, common)
+        return Applications(http, None, common, view_of)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
     from wherry.frontends.rows.pass_on_calls import PassOnCalls
@@ -190,7 +195,7 @@ def applications(
         if pass_on is None
         else PassOnCalls(pass_on.choose, knows_health=pass_on.knows_health),
     )
-    return Applications(http, grpc, common)
+    return Applications(http, grpc, common, view_of)
 
 
 def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common:

@@ -7,10 +7,11 @@ from functools import partial
 
 from wherry.frontends.grpc.rpc import Application, CallMetadata, Rpc
 from wherry.frontends.v2.grpc.triton_reading import first_fault
+from wherry.frontends.v2.triton_core import ViewOf
 from wherry.frontends.v2.triton_words import ToldError, in_tritons_words
 from wherry.values.buffer import Buffer
 
-_INFER = "/ModelInfer"
+_INFER = ("/ModelInfer", "/ModelStreamInfer")
 #: What is wrong with the model's name or version: Triton looks at these first.
 _BEFORE_THE_REQUEST = ("failed to get model version", "ModelInfer RPC doesn't")
 
@@ -18,8 +19,9 @@ _BEFORE_THE_REQUEST = ("failed to get model version", "ModelInfer RPC doesn't")
 class StrictCalls:
     """Another gRPC application, whose errors are those of Triton."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: Application, view_of: ViewOf) -> None:
         self._application = application
+        self._view_of = view_of
         self.methods = application.methods
         self.vital = application.vital
         self.drain = application.drain
@@ -32,14 +34,18 @@ class StrictCalls:
         rpc.metadata = strict
         self._application(rpc)
 
-    def _told(self, path: str, message: Buffer, code: str, text: str) -> tuple[str, str]:
+    def _told(
+        self, path: str, whole: Buffer, code: str, text: str, streamed: Buffer
+    ) -> tuple[str, str]:
+        message = whole or streamed
         request_id = ""
         if path.endswith(_INFER):
             with suppress(ValueError):  # it may be what the error is about
                 request = self.methods[path].request.decode(bytes(message))
                 request_id = request.get("id", "")
                 if code == "INVALID_ARGUMENT" and not text.startswith(_BEFORE_THE_REQUEST):
-                    fault = first_fault(request, request.get("model_name", ""))
+                    name, version = (request.get(f"model_{x}", "") for x in ("name", "version"))
+                    fault = first_fault(request, name, self._view_of(name, version))
                     if fault is not None:
                         return code, fault
         told = in_tritons_words(ToldError(0, code, text), request_id, over_grpc=True)

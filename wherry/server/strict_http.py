@@ -20,6 +20,7 @@ from wherry.frontends.http.exchange import (
     error_body,
 )
 from wherry.frontends.v2.rapidjson import refusal
+from wherry.frontends.v2.triton_core import ViewOf
 from wherry.frontends.v2.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import JSON_OF_INFER, ToldError, in_tritons_words
 
@@ -27,7 +28,7 @@ TEXT: Final = "text/plain"
 _READY: Final = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/ready")
 _READY_OF_ANY: Final = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 _INFER: Final = re.compile(
-    r"/v2/models/(?P<model>[^/]+)(/versions/\d+)?/(?P<way>infer|generate|generate_stream)"
+    r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>\d+))?/(?P<way>infer|generate|generate_stream)"
 )
 #: Where else JSON is taken. What an unload's body says is not looked at if it is none.
 _JSON_PATHS: Final = re.compile(
@@ -50,15 +51,16 @@ _HEALTH: Final = frozenset(("/v2/health/live", "/v2/health/ready"))
 class StrictHttp:
     """Another application; below /v2 its errors are those of Triton."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: Application, view_of: ViewOf) -> None:
         self._application = application
+        self._view_of = view_of
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
         if not request.path.startswith("/v2"):
             self._application(exchange)
             return
-        strict = StrictExchange(exchange)
+        strict = StrictExchange(exchange, self._view_of)
         if "/generate" in request.path and _coded(exchange):
             text = "Unsupported content-encoding, only 'identity' is supported."
             exchange.respond(400, error_body(text))
@@ -69,10 +71,11 @@ class StrictHttp:
 class StrictExchange(PassedOn):
     """An exchange whose answer gets Triton's status, text, type and coding."""
 
-    __slots__ = ("_body",)
+    __slots__ = ("_body", "_view_of")
 
-    def __init__(self, inner: Exchange) -> None:
+    def __init__(self, inner: Exchange, view_of: ViewOf) -> None:
         super().__init__(inner)
+        self._view_of = view_of
         self._body = self.request.body
 
     def respond(
@@ -127,7 +130,9 @@ class StrictExchange(PassedOn):
             return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
         if asked is None or asked["way"] != "infer":
             return None
-        return first_fault(text, len(self._body) - len(text), unquote(asked["model"]))
+        model, version = unquote(asked["model"]), asked["version"] or ""
+        view = self._view_of(model, version)
+        return first_fault(text, len(self._body) - len(text), model, view)
 
     def _is_plain(self, text: str) -> bool:
         path = self.request.path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,3 +140,14 @@ def test_a_call_of_grpc_is_refused_with_its_id(strict: Server) -> None:
         tensor.set_data_from_numpy(np.array([b"a"] * 9, object).reshape(9, 1))
         with pytest.raises(InferenceServerException, match=r"\[request id: mine\] inference req"):
             client.infer("upper", [tensor], request_id="mine")
+
+
+def test_an_error_within_a_stream_is_told_in_the_same_words(strict: Server) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(strict.grpc_url) as client:
+        client.start_stream(lambda result, error: answers.put(error))
+        tensor = tritonclient.grpc.InferInput("text", [9, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b"a"] * 9, object).reshape(9, 1))
+        client.async_stream_infer("upper", [tensor], request_id="mine")
+        error = answers.get(timeout=60)
+    assert str(error).startswith("[request id: mine] inference request batch-size must be <= ")

@@ -9,6 +9,7 @@ import os
 
 from wherry.frontends.client_text import text_of
 from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.values.buffer import Buffer
 from wherry.values.errors import WherryError
 
 log = logging.getLogger("wherry")
@@ -25,8 +26,9 @@ def fail(rpc: Rpc, error: Exception) -> None:
     rpc.fail(*status_of(rpc, error))
 
 
-def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
-    """Code, text and trailers of an error; a bug of ours is logged and not shown."""
+def status_of(rpc: Rpc, error: Exception, message: Buffer = b"") -> tuple[str, str, Metadata]:
+    """Code, text and trailers of an error; a bug of ours is logged and not shown. `message`: the
+    one of a stream that it is about."""
     if not isinstance(error, WherryError):
         request_id = f"{_PREFIX}-{next(_numbers):x}"
         log.error(
@@ -45,7 +47,7 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
         text = f"Deadline Exceeded: {text}"
     code = error.grpc_code
     if rpc.metadata.words is not None:
-        code, text = rpc.metadata.words(code, text)
+        code, text = rpc.metadata.words(code, text, message)
     return code, shortened(text), trailers
 
 

@@ -24,7 +24,8 @@ class CallMetadata(dict[str, str]):
 
     Equal calls may share it, and with it `notes`, in which the application keeps what it finds out
     once. `trace` is the call's RequestTrace, if it is traced, and `words` gives an error's code and
-    text others: with either it is one call's alone.
+    text others, with the message of the stream that it is about, if it is known: with either it is
+    one call's alone.
     """
 
     __slots__ = ("notes", "trace", "words")
@@ -33,7 +34,7 @@ class CallMetadata(dict[str, str]):
         super().__init__(values)
         self.notes: Any = None
         self.trace: Any = None
-        self.words: Callable[[str, str], tuple[str, str]] | None = None
+        self.words: Callable[[str, str, Buffer], tuple[str, str]] | None = None
 
 
 class CannotListen(OSError):

@@ -1,8 +1,9 @@
 """Which fault of an infer request's JSON does Triton tell? For `--triton-strict`.
 
 A request may have several faults, and Triton reads it in an order of its own (http_server.cc): the
-id, the parameters, each input with its data, each output; then its core looks at the model. This is
-that order, with its words. Pure; it is asked only about requests that were refused.
+id, the parameters, each input with its data, each output; then its core looks at the model
+(`triton_core.py`). This is that order, with its words. Pure; it is asked only about requests that
+were refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import prod
 from typing import Any, Final
 
 from wherry.frontends.v2.json_errors import mismatch
+from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before
 from wherry.frontends.v2.triton_words import ToldError
 from wherry.values.datatypes import DATATYPES
 from wherry.values.errors import ConfigError
@@ -38,12 +40,18 @@ class _Elsewhere(Exception):
     """What comes now depends on more than the request: on the server's regions, on the model."""
 
 
-def first_fault(text: bytes, binary_bytes: int, model: str) -> ToldError | None:
+def first_fault(
+    text: bytes, binary_bytes: int, model: str, view: CoreView | None = None
+) -> ToldError | None:
     """The fault that Triton tells of a request's JSON, which `binary_bytes` follow; None if it has
-    none that Triton's reader sees. Linear in its size."""
+    none that Triton's reader sees, nor its core where there is a `view` for it. Linear in its
+    size."""
     try:
         request = json.loads(text)
-        _request(request if isinstance(request, dict) else {}, binary_bytes, model)
+        request = request if isinstance(request, dict) else {}
+        inputs, outputs = _request(request, binary_bytes, model)
+        told = view and core_fault(view, inputs, outputs, request.get("id", ""))
+        return ToldError(400, "", told) if told else None
     except _Refused as fault:
         return fault.told
     except (_Elsewhere, ValueError, RecursionError):
@@ -51,19 +59,28 @@ def first_fault(text: bytes, binary_bytes: int, model: str) -> ToldError | None:
     return None
 
 
-def _request(request: Mapping[str, Any], binary_bytes: int, model: str) -> None:
+def _request(
+    request: Mapping[str, Any], binary_bytes: int, model: str
+) -> tuple[list[TakenInput], list[str]]:
+    """What the core gets: the inputs, and the names of outputs."""
     if "id" in request:
         _member(request, "id", "str")
     if "parameters" in request:
         _parameters(request["parameters"])
-    names: set[str] = set()
+    taken: dict[str, TakenInput] = {}
     for given in _member(request, "inputs", "array"):
-        binary_bytes -= _input(given if isinstance(given, dict) else {}, binary_bytes, model, names)
+        given = given if isinstance(given, dict) else {}
+        one = _input(given, binary_bytes, model, taken, request.get("id", ""))
+        taken[one.name] = one
+        if "binary_data_size" in _of_tensor(given):
+            binary_bytes -= one.nbytes or 0
     if binary_bytes:
         raise _Refused(f"unexpected additional input data for model '{model}'", 400)
+    outputs: list[str] = []
     if "outputs" in request:
-        for wanted in _member(request, "outputs", "array"):
-            _output(wanted if isinstance(wanted, dict) else {})
+        given_outputs = _member(request, "outputs", "array")
+        outputs = [_output(one if isinstance(one, dict) else {}) for one in given_outputs]
+    return [*taken.values()], outputs
 
 
 def _parameters(given: Any) -> None:
@@ -98,8 +115,13 @@ def check_parameter(name: str, value: Any) -> None:
         )
 
 
-def _input(given: Mapping[str, Any], binary_bytes: int, model: str, names: set[str]) -> int:
-    """The bytes of binary data that this input takes."""
+def _input(
+    given: Mapping[str, Any],
+    binary_bytes: int,
+    model: str,
+    others: Mapping[str, TakenInput],
+    request_id: str,
+) -> TakenInput:
     parameters = _of_tensor(given)
     sources = [name for name, place in (("data", given), ("binary_data_size", parameters),
                ("shared_memory_region", parameters)) if name in place]  # fmt: skip
@@ -111,9 +133,8 @@ def _input(given: Mapping[str, Any], binary_bytes: int, model: str, names: set[s
     shape = _member(given, "shape", "array")
     if not all(_is(dim, "unsigned") for dim in shape):
         raise _Refused(f"Unable to parse 'shape': {mismatch('unsigned')}")
-    if name in names:
-        raise _Elsewhere  # it is the core that says so, with the request's id
-    names.add(name)
+    if name in others:
+        raise _Refused(id_before(f"input '{name}' already exists in request", request_id), 400)
     if sources == ["binary_data_size"]:
         size: int = _member(parameters, "binary_data_size", "unsigned")
         if size > binary_bytes:
@@ -122,16 +143,17 @@ def _input(given: Mapping[str, Any], binary_bytes: int, model: str, names: set[s
                 f" bytes for model '{model}'",
                 400,
             )
-        return size
+        return TakenInput(name, datatype, shape, size)
     _check_window(parameters)
     if "shared_memory_region" in parameters:
         raise _Elsewhere
-    count = prod(shape)
-    if count > _SIGNED.stop:
+    count = prod(shape) % _UNSIGNED.stop  # as its product wraps around
+    if count >= _SIGNED.stop:
         raise _Elsewhere
     if count:
         _data(_member(given, "data", "array"), name, datatype, count)
-    return 0
+    known = DATATYPES.get(datatype)
+    return TakenInput(name, datatype, shape, count * known.itemsize if known else 0)
 
 
 def _data(data: list[Any], name: str, datatype: str, count: int) -> None:
@@ -158,7 +180,7 @@ def _data(data: list[Any], name: str, datatype: str, count: int) -> None:
         raise _Refused(_SHAPE)
 
 
-def _output(wanted: Mapping[str, Any]) -> None:
+def _output(wanted: Mapping[str, Any]) -> str:
     parameters = _of_tensor(wanted)
     elsewhere = "shared_memory_region" in parameters
     if elsewhere and "classification" in parameters:
@@ -168,7 +190,7 @@ def _output(wanted: Mapping[str, Any]) -> None:
             raise _Refused(f"Unable to set 'binary_data': {mismatch('bool')}")
         if parameters["binary_data"]:
             raise _Refused("Output can't set both 'shared_memory_region' and 'binary_data'", 400)
-    _member(wanted, "name", "str")
+    name: str = _member(wanted, "name", "str")
     if "classification" in parameters and not _is(parameters["classification"], "unsigned"):
         raise _Refused(f"Unable to set 'classification': {mismatch('unsigned')}")
     _check_window(parameters)
@@ -176,6 +198,7 @@ def _output(wanted: Mapping[str, Any]) -> None:
         raise _Elsewhere
     if "binary_data" in parameters:
         _member(parameters, "binary_data", "bool")
+    return name
 
 
 def _check_window(parameters: Mapping[str, Any]) -> None:

@@ -33,6 +33,8 @@ def told(binary: int = 0, **members: Any) -> tuple[int, str] | None:
         ({"inputs": [{"name": "X"}]}, 400, "Input must set only one of the following fields:"
          " 'data', 'binary_data_size' in 'parameters', 'shared_memory_region' in 'parameters'. But"
          " no field is set"),
+        ({"inputs": [X, X], "outputs": 5}, 400,
+         "[request id: <id_unknown>] input 'X' already exists in request"),
         ({"inputs": [{**X, "datatype": "INT33"}]}, 400, "invalid datatype for input X"),
         ({"outputs": [5]}, 500,
          "Unable to parse 'name': attempt to access non-existing object member 'name'"),
@@ -72,7 +74,6 @@ def test_a_binary_tensor_takes_its_bytes() -> None:
             ],
             "outputs": 5,
         },
-        {"inputs": [X, X], "outputs": 5},
         {"outputs": [{"name": "none", "parameters": {"x": [1]}}]},
     ],
 )

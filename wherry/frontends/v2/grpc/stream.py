@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from wherry.frontends.grpc.answers import fail, status_of
+from wherry.frontends.grpc.answers import status_of
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.offload import LARGE_BYTES
@@ -73,37 +73,40 @@ class InferStream:
                 request_id = wire.get("id", "")
                 found = self.entry.decode(message, wire, *self.entry.find(wire))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            self._refuse(error, request_id)
+            self._refuse(error, request_id, message)
             return
-        self._submit(found)
+        self._submit(found, message)
 
     def _read(self, request: LargeRequest, error: Exception | None) -> None:
         """Submit a large request that was decoded, or refuse it with `error`."""
         self._reading = None
         if error is None:
-            self._submit(request.found)
+            self._submit(request.found, b"")
         else:
-            self._refuse(error, request.id)
+            self._refuse(error, request.id, b"")
         self._hold_back()
         self._end_if_done()
 
-    def _submit(self, found: Decoded) -> None:
+    def _submit(self, found: Decoded, message: Buffer) -> None:
         loaded, codec, decoded = found
         turn = None if loaded.signature.streams else self.turn()
         try:
             request = StreamedRequest(self, loaded, codec, decoded, turn)
             request.submit()
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            self._refuse(error, decoded.id, turn)
+            self._refuse(error, decoded.id, message, turn)
             return
         self._running.add(request)
         self._hold_back()
 
-    def _refuse(self, error: Exception, request_id: str, turn: Turn | None = None) -> None:
+    def _refuse(
+        self, error: Exception, request_id: str, message: Buffer, turn: Turn | None = None
+    ) -> None:
+        """Tell of a request that did not begin; a large `message` is not looked at again."""
         if self.errors_end_it:
-            self.fail(error, request_id)
+            self.fail(error, request_id, message)
         else:
-            (turn or self.turn()).comes(lambda: self.fail(error, request_id))
+            (turn or self.turn()).comes(lambda: self.fail(error, request_id, message))
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -180,13 +183,13 @@ class InferStream:
 
         self.rpc.send(*message, sent=sent)
 
-    def fail(self, error: Exception, request_id: str, **said: Any) -> None:
+    def fail(self, error: Exception, request_id: str, message: Buffer = b"", **said: Any) -> None:
         """Send one request's error, with the fields of its response that are known."""
         if self.errors_end_it:
             self._end()
-            fail(self.rpc, error)
+            self.rpc.fail(*status_of(self.rpc, error, message))
             return
-        _, text, _ = status_of(self.rpc, error)
+        _, text, _ = status_of(self.rpc, error, message)
         said = {"error_message": text, "infer_response": {"id": request_id, **said}}
         self._send([self._method.response.encode(said)], None)
 

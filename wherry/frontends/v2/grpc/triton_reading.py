@@ -1,7 +1,8 @@
 """Which fault of a ModelInferRequest does Triton tell? For `--triton-strict`.
 
 Triton's order (infer_handler.cc): the parameters, each input's shared memory and contents, each
-output's parameters; then its core looks at the model. Pure; asked only about refused requests.
+output's parameters; then its core looks at the model (`triton_core.py`). Pure; asked only about
+refused requests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, KIND_OF_FIELD
+from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before
 from wherry.values.datatypes import DATATYPES
 
 #: The kinds of values that Triton's own parameters may have.
@@ -22,14 +24,23 @@ _KINDS: Final = {
 }
 
 
-def first_fault(request: Mapping[str, Any], model: str) -> str | None:
+def first_fault(request: Mapping[str, Any], model: str, view: CoreView | None = None) -> str | None:
     """Triton's words for the first fault of a decoded request; None if it has none of those that
-    Triton's reader sees. All of them are INVALID_ARGUMENT."""
+    Triton's reader sees, nor its core where there is a `view` for it. All of them are
+    INVALID_ARGUMENT."""
     for name, parameter in request.get("parameters", {}).items():
         if told := _of_parameter(name, parameter):
             return told
+    inputs = request.get("inputs", ())
+    names: set[str] = set()
+    for given in inputs:
+        name = given.get("name", "")
+        if name in names:
+            text = f"input '{name}' already exists in request"
+            return id_before(text, request.get("id", ""))
+        names.add(name)
     raw = len(request.get("raw_input_contents", ()))
-    for position, given in enumerate(request.get("inputs", ())):
+    for position, given in enumerate(inputs):
         name = given.get("name", "")
         told = _of_shared_memory(name, given.get("parameters", {}))
         if told or "shared_memory_region" in given.get("parameters", {}):
@@ -42,7 +53,27 @@ def first_fault(request: Mapping[str, Any], model: str) -> str | None:
             return told
         if told := _of_classification(parameters.get("classification")):
             return told
-    return None
+    if view is None:
+        return None
+    outputs = [wanted.get("name", "") for wanted in request.get("outputs", ())]
+    return core_fault(view, _taken(request), outputs, request.get("id", ""))
+
+
+def _taken(request: Mapping[str, Any]) -> list[TakenInput]:
+    """What the core gets of the inputs."""
+    found = []
+    raw = iter(request.get("raw_input_contents", ()))
+    for given in request.get("inputs", ()):
+        datatype = given.get("datatype", "")
+        if "raw_input_contents" in request:
+            nbytes = len(next(raw, b""))
+        else:
+            known = DATATYPES.get(datatype)
+            values = next(iter(given.get("contents", {}).values()), ())
+            nbytes = len(values) * known.itemsize if known else 0
+        name, shape = given.get("name", ""), given.get("shape", ())
+        found.append(TakenInput(name, datatype, shape, nbytes))
+    return found
 
 
 def _of_parameter(name: str, parameter: Mapping[str, Any]) -> str | None:
@@ -84,15 +115,13 @@ def _of_shared_memory(name: str, parameters: Mapping[str, Any]) -> str | None:
 def _of_contents(given: Mapping[str, Any], model: str, raw: int, position: int) -> str | None:
     name, datatype = given.get("name", ""), given.get("datatype", "")
     filled = [field for field, values in given.get("contents", {}).items() if len(values)]
-    if raw:
-        if filled:
-            return (
-                "contents field must not be specified when using raw_input_contents for"
-                f" '{name}' for model '{model}'"
-            )
-        if position >= raw:
-            return f"unable to find data for input tensor '{name}' for model '{model}' in request."
-        return None
+    if raw and filled:
+        return (
+            f"contents field must not be specified when using raw_input_contents for '{name}' for"
+            f" model '{model}'"
+        )
+    if (position >= raw) if raw else ("contents" not in given):
+        return f"unable to find data for input tensor '{name}' for model '{model}' in request."
     for field in filled:
         if field != CONTENTS_FIELD.get(datatype):
             told = datatype if datatype in DATATYPES else "<invalid>"

@@ -1,0 +1,22 @@
+"""How does Triton's core look at the models of this server? For `--triton-strict`."""
+
+from __future__ import annotations
+
+from wherry.frontends.v2.model_tensors import ModelTensors
+from wherry.frontends.v2.triton_core import CoreView, ViewOf
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import WherryError
+
+
+def views_of(runtime: Runtime) -> ViewOf:
+    """A view of each model as it is loaded now, made when it is asked for: after a refusal."""
+
+    def view_of(name: str, version: str) -> CoreView | None:
+        try:
+            loaded = runtime.model(name, version or None)
+        except WherryError:
+            return None
+        config = loaded.config
+        return CoreView(ModelTensors(config, loaded.signature), config.max_batch_size)
+
+    return view_of
