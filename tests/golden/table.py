@@ -50,13 +50,13 @@ of its members. Times, counts and random numbers are not compared.
 TAIL = """
 ## What `--triton-strict` does not do
 
-- Pages that Triton does not have stay: `/`, `/v1/models`, `GET /v2/models`.
+- Pages that Triton does not have stay: `/v1/...`, `/metrics` beside the port of metrics, the board.
 - Numbers that a datatype cannot hold are refused, not wrapped around; so is a priority that there
   is not, and a text as the id of a sequence whose control is a number.
 - Tracebacks of a model's code stay in the log.
 - What the server does with a request that it takes stays its own: parameters of an unknown kind
-  (`uint64_param`), settings of log and trace that Triton ignores, a timeout, which counts from
-  the request's arrival here and not in a queue only, an unload whose body is no JSON.
+  (`uint64_param`), a timeout, which counts from
+  the request's arrival here and not in a queue only.
 - Of several faults of one infer request Triton's first is told where it is in the JSON or the
   message; of several faults beside the model's own inputs the first may differ.
 - The server tells its own version and extensions.

@@ -20,7 +20,6 @@ from wherry.frontends.rows.listener import RowsListener
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.model_tensors import MAX_PARTS
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
@@ -208,7 +207,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         max_body_bytes=plan.limits.max_body_bytes,
         forwarding=None if pattern is None else HeaderForwarding(pattern),
         allow_model_upload=access.allow_model_upload or bool(access.api_keys),
-        most_batches=1 if options.protocols.triton_strict else MAX_PARTS,
+        triton_strict=options.protocols.triton_strict,
         strict_fields=options.protocols.strict_fields,
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(options.protocols.trace_config),

@@ -19,10 +19,12 @@ from wherry.frontends.http.exchange import (
     PassedOn,
     error_body,
 )
+from wherry.frontends.v2.http.triton_admin import read_as_triton
 from wherry.frontends.v2.rapidjson import refusal
 from wherry.frontends.v2.triton_core import ViewOf
 from wherry.frontends.v2.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import JSON_OF_INFER, ToldError, in_tritons_words
+from wherry.frontends.v2.whole_numbers import number_before
 
 TEXT: Final = "text/plain"
 _READY: Final = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/ready")
@@ -30,10 +32,13 @@ _READY_OF_ANY: Final = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 _INFER: Final = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>\d+))?/(?P<way>infer|generate|generate_stream)"
 )
-#: Where else JSON is taken. What an unload's body says is not looked at if it is none.
-_JSON_PATHS: Final = re.compile(
-    r"/v2/(repository/.*|logging|(models/[^/]+/)?trace/setting|\w+sharedmemory/region/.*/register)"
-)
+#: A version that no whole number of 64 bits holds.
+_VERSION: Final = re.compile(r"/v2/models/[^/]+/versions/(\d+)(/.*)?")
+_MOST: Final = 2**63 - 1
+#: What the application refuses, once it has looked who asks.
+_NO_JSON: Final = b"!"
+#: Where Triton has nothing.
+_OWN_PAGES: Final = frozenset(("/", "/v2/models"))
 #: Triton has no route for them.
 _NO_METHODS: Final = frozenset(("HEAD", "OPTIONS"))
 #: What is wrong before Triton looks at a body.
@@ -57,10 +62,9 @@ class StrictHttp:
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
-        if not request.path.startswith("/v2"):
-            self._application(exchange)
-            return
         strict = StrictExchange(exchange, self._view_of)
+        if request.method == "POST" and not _coded(exchange):
+            strict.read_as_triton()
         if "/generate" in request.path and _coded(exchange):
             text = "Unsupported content-encoding, only 'identity' is supported."
             exchange.respond(400, error_body(text))
@@ -71,22 +75,38 @@ class StrictHttp:
 class StrictExchange(PassedOn):
     """An exchange whose answer gets Triton's status, text, type and coding."""
 
-    __slots__ = ("_body", "_view_of")
+    __slots__ = ("_body", "_refused", "_view_of")
 
     def __init__(self, inner: Exchange, view_of: ViewOf) -> None:
         super().__init__(inner)
         self._view_of = view_of
         self._body = self.request.body
+        #: What Triton's reading of the body ends with, where that was looked at before.
+        self._refused: ToldError | None = None
+
+    def read_as_triton(self) -> None:
+        """Give the application what Triton would take of the body of a request that is no
+        inference."""
+        read = read_as_triton(self.request.path, self._body)
+        if isinstance(read, ToldError):
+            self._refused = read
+            self.request.body = _NO_JSON
+        elif read is not None:
+            self.request.body = read
 
     def respond(
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         path = self.request.path
-        if self.request.method in _NO_METHODS and status < 400:
+        if path in _OWN_PAGES and status < 400:
+            status, body = 404, error_body("Not Found")
+        if self.request.method in _NO_METHODS and status < 400 and path.startswith("/v2"):
             status, body = 405, error_body("Method Not Allowed")
-        if status >= 400:
+        if status >= 400 and path.startswith("/v2"):
             status, text = self._told(status, body)
             body, content_type = error_body(text), TEXT if self._is_plain(text) else JSON
+        elif status == 404 and _text_of(body) == "Not Found":
+            content_type = TEXT
         elif path in _HEALTH or _READY.fullmatch(path):
             body, content_type = b"", TEXT
         elif path.endswith("/generate"):
@@ -106,9 +126,17 @@ class StrictExchange(PassedOn):
             return 405, "Method Not Allowed"
         if _READY.fullmatch(path) and status in (404, 503):
             return 400, "Model version not ready"
+        version = _VERSION.fullmatch(path)
+        if version and (number_before(version[1]) or 0) > _MOST and status in (400, 404):
+            return 400, (
+                f"failed to get model version from specified version string '{version[1]}'"
+                " (details: stol), version should be an integral value > 0"
+            )
+        if self._refused and status == 400 and not text.startswith("Request for unknown model :"):
+            return self._refused.status, self._refused.text
         status = 400 if status == 499 else status
         given = self.request.headers.get("inference-header-content-length", "")
-        if given.lstrip("-").isdecimal() and text.startswith("Unable to parse Inference-Header"):
+        if given and text.startswith("Unable to parse Inference-Header"):
             span = f"(0, {len(self._body)}), got: {given}"
             return 400, f"inference header size should be in range {span}"
         if status == 400 and not text.startswith(_BEFORE_THE_BODY):
@@ -121,14 +149,14 @@ class StrictExchange(PassedOn):
     def _fault(self) -> ToldError | None:
         """What Triton's reading of the request's JSON ends with."""
         asked = _INFER.fullmatch(self.request.path)
-        if asked is None and _JSON_PATHS.fullmatch(self.request.path) is None:
+        if asked is None:
             return None
         text = self._json()
         if text is None:
             return None
         if refused := refusal(text):
             return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
-        if asked is None or asked["way"] != "infer":
+        if asked["way"] != "infer":
             return None
         model, version = unquote(asked["model"]), asked["version"] or ""
         view = self._view_of(model, version)
@@ -164,14 +192,12 @@ class StrictExchange(PassedOn):
         coded = headers.get("content-encoding", "identity") != "identity"
         if coded or len(self._body) > _MOST_BYTES:
             return None
-        size = headers.get("inference-header-content-length", "").strip()
+        size = headers.get("inference-header-content-length")
         whole = bytes(self._body)
-        if size.isdecimal():
-            whole = whole[: int(size)]
+        if size is not None:
+            whole = whole[: max(0, number_before(size) or 0)]
         if not whole and self.request.path.endswith("/infer"):
             return None  # a raw request
-        if not whole and self.request.path.startswith("/v2/repository"):
-            return None  # it need say nothing
         return whole
 
 

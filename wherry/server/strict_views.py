@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.triton_core import CoreView, ViewOf
+from wherry.frontends.v2.whole_numbers import number_before
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import WherryError
 
@@ -12,8 +13,9 @@ def views_of(runtime: Runtime) -> ViewOf:
     """A view of each model as it is loaded now, made when it is asked for: after a refusal."""
 
     def view_of(name: str, version: str) -> CoreView | None:
+        number = number_before(version)
         try:
-            loaded = runtime.model(name, version or None)
+            loaded = runtime.model(name, None if number is None else str(number))
         except WherryError:
             return None
         config = loaded.config

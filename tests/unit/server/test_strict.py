@@ -53,6 +53,26 @@ GENERATE = "/v2/models/upper/generate"
     ("method", "path", "body", "status", "kind", "error"),
     [
         ("HEAD", "/v2/health/live", None, 405, "text/plain", None),
+        ("GET", "/v2/models", None, 404, "text/plain", "Not Found"),
+        ("GET", "/", None, 404, "text/plain", "Not Found"),
+        ("GET", "/v3", None, 404, "text/plain", "Not Found"),
+        (
+            "GET",
+            "/v2/models/upper/versions/99999999999999999999/config",
+            None,
+            400,
+            "application/json",
+            "failed to get model version from specified version string '99999999999999999999'"
+            " (details: stol), version should be an integral value > 0",
+        ),
+        (
+            "POST",
+            "/v2/systemsharedmemory/register",
+            "{}",
+            400,
+            "application/json",
+            "'region name' is necessary to register system shared memory region",
+        ),
         ("GET", "/v2/models/none/ready", None, 400, "text/plain", "Model version not ready"),
         ("GET", "/v2/models/upper/what", None, 404, "text/plain", "Not Found"),
         (
@@ -151,3 +171,22 @@ def test_an_error_within_a_stream_is_told_in_the_same_words(strict: Server) -> N
         client.async_stream_infer("upper", [tensor], request_id="mine")
         error = answers.get(timeout=60)
     assert str(error).startswith("[request id: mine] inference request batch-size must be <= ")
+
+
+@pytest.mark.parametrize("header", [" {}", "+{}", "{}abc", "{}.5"])
+def test_the_length_of_a_header_is_read_by_atoi(strict: Server, header: str) -> None:
+    body = texts("a")
+    length = {"Inference-Header-Content-Length": header.format(len(body))}
+    assert asked(strict, "POST", INFER, body, **length)[0] == 200
+
+
+def test_a_version_is_read_by_stol(strict: Server) -> None:
+    with tritonclient.grpc.InferenceServerClient(strict.grpc_url) as client:
+        for version in ("01", " 1", "+1", "1.0", "1x"):
+            assert client.is_model_ready("upper", version)
+        with pytest.raises(InferenceServerException, match="failed to get model version"):
+            client.is_model_ready("upper", "x")
+
+
+def test_a_setting_that_is_not_known_is_not_looked_at(strict: Server) -> None:
+    assert asked(strict, "POST", "/v2/logging", '{"nope": 1}')[0] == 200

@@ -12,7 +12,6 @@ from wherry.frontends.admission import Admission
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.offload import Offload
-from wherry.frontends.v2.model_tensors import MAX_PARTS
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
@@ -42,8 +41,8 @@ class Common:
     forwarding: HeaderForwarding | None = None
     #: Whether a load request may bring the model's files; a server decides when it listens.
     allow_model_upload: bool = True
-    #: Of how many full batches a request may be.
-    most_batches: int = MAX_PARTS
+    #: Whether what a request may be is Triton's to the letter.
+    triton_strict: bool = False
     #: Whether a field of an OpenAI request that is not known is refused, not ignored.
     strict_fields: bool = False
     shared_memory: SharedMemory = field(default_factory=SharedMemory)

@@ -144,7 +144,10 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
         try:
             asked = [runtime.model(name, version)]
         except ModelNotFound:
-            raise InvalidRequest(f"requested model '{name}' is not available") from None
+            missing = f"requested model '{name}' is not available"
+            if all_versions(runtime, name):
+                missing = f"requested model version is not available for model '{name}'"
+            raise InvalidRequest(missing) from None
         if version is None:
             asked = all_versions(runtime, name)
     return {"model_stats": [statistics(loaded) for loaded in asked]}
@@ -153,6 +156,12 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
 def _triton(loaded: LoadedModel) -> TritonConfig | None:
     """The configuration of a model that comes from a repository."""
     return loaded.model.triton if isinstance(loaded.model, RepositoryModel) else None
+
+
+def is_ensemble(loaded: LoadedModel) -> bool:
+    """Whether its configuration says which models it calls."""
+    triton = _triton(loaded)
+    return triton is not None and triton.platform == "ensemble"
 
 
 def _platform(loaded: LoadedModel) -> str:

@@ -15,7 +15,8 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.terms import Terms, shorter_timeout, terms_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
-from wherry.frontends.v2.model_tensors import ModelTensors
+from wherry.frontends.v2.describe import is_ensemble
+from wherry.frontends.v2.model_tensors import MAX_PARTS, ModelTensors
 from wherry.frontends.v2.parameters import for_the_model, sequence_of
 from wherry.observability.otel.following import FollowedRequest
 from wherry.runtime.loaded_model import LoadedModel
@@ -56,7 +57,8 @@ class Entry:
             common.shared_memory,
             common.input_urls,
             common.max_body_bytes,
-            common.most_batches,
+            1 if common.triton_strict else MAX_PARTS,
+            unordered=common.triton_strict and is_ensemble(loaded),
         )
 
     def reply(

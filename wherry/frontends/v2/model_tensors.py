@@ -14,6 +14,7 @@ from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters
 from wherry.frontends.v2.shared_memory import SharedMemory, Window
+from wherry.frontends.v2.unordered import in_order_of_a_hash_table
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.errors import InvalidRequest
@@ -41,8 +42,13 @@ class ModelTensors:
         urls: InputUrls | None = None,
         most_bytes: int = sys.maxsize,
         most_batches: int = MAX_PARTS,
+        *,
+        unordered: bool = False,
     ) -> None:
-        """`most_bytes` may come from all URLs of a request, which may be so many batches."""
+        """`most_bytes` may come from all URLs of a request, which may be so many batches.
+
+        `unordered`: outputs come in the order in which Triton finds those of a pipeline.
+        """
         self.urls = urls or InputUrls()
         self.most_bytes = most_bytes
         self.model = config.name
@@ -56,6 +62,10 @@ class ModelTensors:
         self.outputs = {
             spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
         }
+        if unordered:
+            self.outputs = in_order(
+                dict.fromkeys(in_order_of_a_hash_table(self.outputs)), self.outputs
+            )
         self._labels = labels or {}
         self._shared_memory = shared_memory or SharedMemory()
 

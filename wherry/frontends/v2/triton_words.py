@@ -140,10 +140,21 @@ RULES: Final = (
     # Models, their life, shared memory, settings
     _rule(r"(failed to load '[^']*', failed to poll from model repository).*", r"\1",
           500, "INTERNAL"),
+    _rule(r"(Failed to process the request\(s\) for model) instance ('[^']*', message: Number of"
+          r" InferenceResponse objects do not match the number of InferenceRequest objects):"
+          r" execute\(\) returned (\d+) for (\d+) requests",
+          r"\1 \2. InferenceRequest(s) size is:\4, and InferenceResponse(s) size is:\3\n"),
+    _rule(r"(Failed to process the request\(s\) for model) instance ('[^']*', message: Expected an"
+          r" 'InferenceResponse' object in the execute function return list, found type)"
+          r" (<class '[^']*'>)", r"\1 \2 '\3'."),
     _rule(r"Failed to process the request\(s\) for model instance (.*)",
           r"Failed to process the request(s) for model \1"),
     _rule(r"Unable to open shared memory region: '[^']*' \(key ('[^']*')\).*",
           r"Unable to open shared memory region: \1", 500, "INTERNAL"),
+    _rule(r"shared memory region '[^']*': key ('[^']*') is no name .*",
+          r"Unable to open shared memory region: \1", 500, "INTERNAL"),
+    _rule(r"('region name' is necessary to register \w+ shared memory region).*", r"\1"),
+    _rule(r"failed to parse the request message: .*", "Unable to parse request", None, "INTERNAL"),
     _rule(r"shared memory region '[^']*': '(key|byte_size|raw_handle)' is missing",
           r"Shared memory register request has no '\1' field"),
     _rule(r"input '[^']*': (Unable to find shared memory region: .*)", r"\1"),

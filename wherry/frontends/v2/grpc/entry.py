@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from wherry.frontends.admission import SMALL_BODY
@@ -14,6 +14,7 @@ from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.grpc.known_requests import Decoded, KnownRequests
+from wherry.frontends.v2.whole_numbers import number_before
 from wherry.models.model import Pipeline
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loaded_model import LoadedModel
@@ -22,6 +23,10 @@ from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
+
+#: A version has 64 bits and a sign.
+_MOST: Final = 2**63 - 1
+_MOST_DIGITS: Final = 18
 
 
 class LongCall(Protocol):
@@ -71,7 +76,21 @@ class GrpcEntry(Entry):
 
     def model(self, name: str, version: str) -> LoadedModel:
         """ModelNotFound if it is not loaded; "" is the highest version."""
-        return self.runtime.model(name, checked_version(version))
+        return self.runtime.model(name, self.version(version))
+
+    def version(self, given: str) -> str | None:
+        """A request's model version; None for the highest. InvalidRequest if it is no number."""
+        if not given:
+            return None
+        if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS:
+            return given.lstrip("0") or "0"
+        number = number_before(given) if self.common.triton_strict else None
+        if number is None or not 0 <= number <= _MOST:
+            raise InvalidRequest(
+                f"failed to get model version from specified version string '{given}' (details:"
+                " stol), version should be an integral value > 0"
+            )
+        return str(number)
 
     def find(self, wire: Values) -> tuple[LoadedModel, InferCodec]:
         """The model that a ModelInferRequest names, with its codec. Raises what `model` does."""
@@ -111,15 +130,3 @@ class GrpcEntry(Entry):
             len(rpc.message) or SMALL_BODY + 1,
             None if left is None else max(left, 0.0),
         )
-
-
-def checked_version(version: str) -> str | None:
-    """A request's model version; None for the highest."""
-    if not version:
-        return None
-    if not (version.isascii() and version.isdigit()):
-        raise InvalidRequest(
-            f"failed to get model version from specified version string '{version}' (details:"
-            " stol), version should be an integral value > 0"
-        )
-    return version

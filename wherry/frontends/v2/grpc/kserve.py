@@ -10,7 +10,7 @@ from typing import Any, Final
 from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2 import describe
-from wherry.frontends.v2.grpc.entry import GrpcEntry, checked_version
+from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.values.errors import ModelNotFound, ModelNotReady
 
 EXTENSIONS: Final = (
@@ -67,7 +67,7 @@ class KServeCalls:
     def _model_statistics(self, request: Values) -> Values:
         """Of one model, or of all."""
         name, version = _named(request)
-        return describe.model_stats(self._entry.runtime, name, checked_version(version))
+        return describe.model_stats(self._entry.runtime, name, self._entry.version(version))
 
 
 def _named(request: dict[str, Any]) -> tuple[str, str]:

@@ -38,9 +38,12 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
         )
     request = exchange.request
     head = request.head
-    notes = head.notes or entry.note(head, json_bytes_of(head.headers))
+    strict = entry.common.triton_strict
+    notes = head.notes or entry.note(head, json_bytes_of(head.headers, by_atoi=strict))
     call = HttpInferCall(entry, entry.port(), exchange, loaded, codec, notes)
     body, json_bytes = request.body, notes.json_bytes
+    if strict and not body:
+        json_bytes = 0  # to Triton nothing is data without JSON
     if notes.coding is None:
         if len(body) <= LARGE_BYTES or codec.reads_in_place(json_bytes):
             call.submit(codec.decode(body, json_bytes))

@@ -27,6 +27,7 @@ from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import Parameters, check_window, checked_parameters
+from wherry.frontends.v2.whole_numbers import number_before
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Columns, InferResponse
@@ -326,12 +327,15 @@ class ModelCodec:
         return b'{%b%b%b"outputs":[' % (given, self._names, said)
 
 
-def json_bytes_of(headers: Mapping[str, str]) -> int | None:
-    """The bytes of JSON before binary data; None if there is only JSON. InvalidRequest."""
+def json_bytes_of(headers: Mapping[str, str], *, by_atoi: bool = False) -> int | None:
+    """The bytes of JSON before binary data; None if there is only JSON. InvalidRequest.
+
+    `by_atoi`: a number is enough at the header's beginning, and none is 0, as in Triton.
+    """
     header = headers.get("inference-header-content-length")
     if header is None:
         return None
-    header = header.strip(" \t")
+    header = str(number_before(header) or 0) if by_atoi else header.strip(" \t")
     if not (header.isascii() and header.isdigit() and len(header) < 16):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header}")
     return int(header)

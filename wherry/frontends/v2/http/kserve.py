@@ -65,7 +65,7 @@ class KServeRoutes:
         if rest and rest[0] == "versions":
             if len(rest) < 2 or not (rest[1].isascii() and rest[1].isdigit()):
                 return None
-            version = rest[1]
+            version = rest[1].lstrip("0") or "0"
             rest = rest[2:]
         model = ModelPath(self._entry, name, version)
         if rest == ["trace", "setting"] and version is None:

@@ -43,7 +43,7 @@ class SharedMemoryRoutes:
         return {
             f"/v2/{kind}/{action}": self._route(kind, action, None)
             for kind in self._actions
-            for action in ("status", "unregister")
+            for action in self._actions[kind]
         }
 
     def route(self, path: str) -> Route | None:
@@ -61,7 +61,9 @@ class SharedMemoryRoutes:
     def _status(self, name: str | None, exchange: Exchange) -> None:
         respond_json(exchange, [asdict(region) for region in self._regions.status(name)])
 
-    def _register(self, name: str, exchange: Exchange) -> None:
+    def _register(self, name: str | None, exchange: Exchange) -> None:
+        if name is None:
+            raise _without_name("system")
         given = parse_object(self._entry.command(exchange))
         key = _member(name, given, "key", str)
         byte_size = _member(name, given, "byte_size", int)
@@ -78,7 +80,9 @@ class SharedMemoryRoutes:
             raise RegionNotFound(f"Unable to find cuda shared memory region: '{name}'")
         respond_json(exchange, [])
 
-    def _register_cuda(self, name: str, exchange: Exchange) -> None:
+    def _register_cuda(self, name: str | None, exchange: Exchange) -> None:
+        if name is None:
+            raise _without_name("cuda")
         given = parse_object(self._entry.command(exchange))
         handle = _member(name, given, "raw_handle", dict)
         _member(name, handle, "b64", str)
@@ -90,6 +94,13 @@ class SharedMemoryRoutes:
 
     def _forget(self, name: str | None, exchange: Exchange) -> None:
         respond(exchange, b"")
+
+
+def _without_name(kind: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"'region name' is necessary to register {kind} shared memory region; POST to"
+        f" /v2/{kind}sharedmemory/region/NAME/register"
+    )
 
 
 def _member(region: str, given: dict[str, Any], name: str, kind: type) -> Any:

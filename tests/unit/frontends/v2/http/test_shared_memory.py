@@ -241,7 +241,7 @@ def test_cuda_memory_is_refused_and_forgotten_without_fuss(client: Client) -> No
         ("POST", "/v2/systemsharedmemory/status", 405),
         ("GET", "/v2/systemsharedmemory/unregister", 405),
         ("GET", "/v2/systemsharedmemory/region/r/register", 405),
-        ("POST", "/v2/systemsharedmemory/register", 404),
+        ("POST", "/v2/systemsharedmemory/register", 400),
         ("GET", "/v2/systemsharedmemory", 404),
         ("GET", "/v2/systemsharedmemory/region/r", 404),
         ("GET", "/v2/systemsharedmemory/region//status", 404),
