@@ -225,18 +225,12 @@ def test_refusals_look_as_openais_clients_expect(
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [("audio/speech", "is not among the routes"), ("responses/resp_1", "are not kept here")],
-)
-def test_a_route_of_openais_that_is_not_here_says_so(
-    server: wherry.Server, method: str, path: str, words: str
-) -> None:
-    answer = httpx.request(method, f"{server.url}/v1/{path}", timeout=60)
+def test_a_route_of_openais_that_is_not_here_says_so(server: wherry.Server, method: str) -> None:
+    answer = httpx.request(method, f"{server.url}/v1/audio/speech", timeout=60)
     assert answer.status_code == 404
     error = answer.json()["error"]
     assert error["code"] == "unknown_url"
-    assert words in error["message"]
+    assert "is not among the routes" in error["message"]
 
 
 def test_what_the_model_blames_is_the_param_of_the_error(client: openai.OpenAI) -> None:

@@ -262,6 +262,15 @@ def test_a_conversation_goes_on_with_what_a_response_has_said(
     _, counted = post(server, "tokenize", messages=messages)
     assert more.usage is not None
     assert more.usage.input_tokens == counted["count"]
+    kept: dict[str, Any] = {"model": "chat", "input": "And?", "previous_response_id": said.id}
+    same = client.responses.create(**kept, temperature=0, max_output_tokens=4)
+    assert (same.output_text, same.usage.input_tokens) == (more.output_text, counted["count"])
+    assert client.responses.retrieve(said.id) == said
+    (first,) = client.responses.input_items.list(said.id)
+    assert first.to_dict()["content"] == [{"type": "input_text", "text": "Hi"}]
+    client.responses.delete(said.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(said.id)
 
 
 # vLLM's routes for a model's tokenizer

@@ -12,7 +12,7 @@ from wherry.frontends.connections.limits import Limits
 from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http_app import HttpApp, refusal_form
-from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.common import Common, OpenAISettings
 from wherry.models.model import Model
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
@@ -47,7 +47,10 @@ class Asgi:
             keys=ApiKeys(self._options.access.api_keys),
             admission=Admission(self._options.capacity.max_in_flight),
             max_body_bytes=self._limits.max_body_bytes,
-            strict_fields=self._options.protocols.strict_fields,
+            openai=OpenAISettings(
+                strict_fields=self._options.protocols.strict_fields,
+                max_kept_responses=self._options.capacity.max_kept_responses,
+            ),
             input_urls=InputUrls(self._options.access.input_urls),
         )
         self._application = HttpApp(self.runtime, common=common)

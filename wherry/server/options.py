@@ -187,6 +187,9 @@ class Capacity:
         "with the oldest is cut off; a share of the machine's if not said", "SIZE", least=1)
     max_connection_received_bytes: int = option(256 * 2**20,
         "of one gRPC connection: beyond it a call is refused", "SIZE", least=1)
+    max_kept_responses: int = option(64 * 2**20,
+        "memory for responses of /v1/responses, which clients may refer to within an hour; 0: none "
+        "are kept, as with several fronts", "SIZE", least=0)
     idle_timeout: float = option(75.0, "close a connection that is idle for this time",
         "SECONDS", least=0.001)
     #: Everything that one client may cost, in place of the options above that say so; for programs.

@@ -19,7 +19,7 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.rows.listener import RowsListener
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
-from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.common import Common, OpenAISettings
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
@@ -208,7 +208,10 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         forwarding=None if pattern is None else HeaderForwarding(pattern),
         allow_model_upload=access.allow_model_upload or bool(access.api_keys),
         triton_strict=options.protocols.triton_strict,
-        strict_fields=options.protocols.strict_fields,
+        openai=OpenAISettings(
+            strict_fields=options.protocols.strict_fields,
+            max_kept_responses=options.capacity.max_kept_responses,
+        ),
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(options.protocols.trace_config),
         metrics=MetricsConfig.of(

@@ -68,6 +68,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "max_queue_wait": 17.0, "max_queue_bytes": 18,
         "max_unsent_bytes": 17, "max_connection_unsent_bytes": 18,
         "max_received_bytes": 19, "max_connection_received_bytes": 20,
+        "max_kept_responses": 21,
         "allowed_host": ["models.example.com"], "cors_origin": ["https://app.example.com"],
         "input_url": ["http://images.internal:9000"],
         "reuse_port": True, "fd": 21, "grpc_fd": 22, "fronts": 2,

@@ -35,6 +35,21 @@ class UnknownRoute(InvalidRequest):
     grpc_code = "UNIMPLEMENTED"
 
 
+class NotKept(InvalidRequest):
+    """No response of this id is kept for the client, or none any more."""
+
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class PreviousNotKept(InvalidRequest):
+    """The conversation that a request goes on with is not kept, or not whole any more."""
+
+    def __init__(self, id: str) -> None:
+        problem = f"Previous response with id '{id[:80]}' not found: send its items as input"
+        super().__init__(problem, field="previous_response_id")
+
+
 #: The type that goes with a status, as OpenAI names them.
 TYPES = {
     400: "invalid_request_error",
@@ -52,6 +67,7 @@ CODES = {
     UnknownModel: "model_not_found",
     AdapterNotFound: "model_not_found",
     UnknownRoute: "unknown_url",
+    PreviousNotKept: "previous_response_not_found",
     PromptTooLong: "context_length_exceeded",
 }
 

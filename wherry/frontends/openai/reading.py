@@ -32,7 +32,7 @@ def read_and_start(
 
     Errors of both are answered in the protocol's `form`.
     """
-    ignored: list[str] | None = None if entry.common.strict_fields else []
+    ignored: list[str] | None = None if entry.common.openai.strict_fields else []
 
     def refuse(exchange: Exchange, error: Exception) -> None:
         fail(exchange, error, form=form)

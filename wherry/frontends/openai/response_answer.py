@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from wherry.frontends.openai.answers import ChoiceDelta, Json
 from wherry.frontends.openai.chat_answer import ChatAnswer
@@ -12,14 +13,18 @@ from wherry.frontends.openai.parts import AnswerPart, PartedAnswer
 class ResponseAnswer(PartedAnswer):
     """Items: what the model thought, messages, and calls of tools.
 
-    `repeated` is what the response says of its request.
+    `repeated` is what the response says of its request; `keep` is called with the response when it
+    has ended.
     """
 
     kind, chunk_kind, prefix = "response", "response", "resp"
 
-    def __init__(self, chat: ChatAnswer, repeated: Json) -> None:
+    def __init__(
+        self, chat: ChatAnswer, repeated: Json, keep: Callable[[Json], None] | None = None
+    ) -> None:
         super().__init__(chat)
         self._repeated = repeated
+        self._keep = keep
         self._status = "in_progress"
         self._items: list[Json] = []
         self._events = 0
@@ -62,7 +67,10 @@ class ResponseAnswer(PartedAnswer):
             self.parts.append(empty)
             events = [*self.opened(empty), *self.closed(empty, cut=cut)]
         self._status = "incomplete" if cut else "completed"
-        return [*events, self._event(self._status, response=self.whole())]
+        whole = self.whole()
+        if self._keep is not None:
+            self._keep(whole)
+        return [*events, self._event(self._status, response=whole)]
 
     def whole(self) -> Json:
         usage = self.usage
@@ -117,7 +125,7 @@ class ResponseAnswer(PartedAnswer):
         return self._event(kind, **where, **fields)
 
     def _id(self, part: AnswerPart) -> str:
-        return f"{_PREFIXES[part.kind]}_{self.request_id}_{part.place}"
+        return f"{PREFIXES[part.kind]}_{self.request_id}_{part.place}"
 
     def _item(self, part: AnswerPart, status: str) -> Json:
         """A part as an item, with what it holds so far."""
@@ -138,4 +146,5 @@ _NAMES = {
     "text": "output_text",
     "call": "function_call_arguments",
 }
-_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
+#: How the ids of items begin.
+PREFIXES: Final = {"reasoning": "rs", "text": "msg", "call": "fc"}

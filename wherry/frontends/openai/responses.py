@@ -1,11 +1,8 @@
-"""What may stand in a request to /v1/responses, and which chat is it?
-
-Nothing is kept here between two requests: a conversation is sent whole, each time.
-"""
+"""What may stand in a request to /v1/responses, and which chat is it?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -93,7 +90,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     #: What the model thinks is no secret: there is nothing to encrypt.
     include: list[Literal["reasoning.encrypted_content"]] | None = None
 
-    # They ask for something to be kept.
+    # They ask for something to be kept, or for what was.
     store: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
@@ -111,14 +108,45 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     include_usage: ClassVar[bool] = False
     continuous_usage: ClassVar[bool] = False
 
-    def chat(self) -> ChatRequest:
-        """The chat that has the same answer."""
-        for field, problem in KEPT.items():
+    def check_kept(self, *, keeps: bool) -> None:
+        """Refuse what asks for more to be kept than is: BadField. `keeps`: responses are."""
+        for field, problem in (NEVER_KEPT if keeps else {**NEVER_KEPT, **KEPT}).items():
             if getattr(self, field):
-                raise BadField(field, f"responses are not kept here: {problem}")
+                raise BadField(field, problem)
+
+    def items(self) -> list[dict[str, Any]]:
+        """The items of the request's own input."""
+        return [_said(self.input)] if isinstance(self.input, str) else self.input
+
+    def references(self) -> Iterator[tuple[str, str]]:
+        """The places of the items that only refer to others, and the ids of those."""
+        for place, item in enumerate(self.items()):
+            if item.get("type") == "item_reference":
+                yield f"input[{place}]", _word(item, "id", f"input[{place}]")
+
+    def refers(self) -> bool:
+        """Whether what was kept is a part of this request."""
+        return bool(self.previous_response_id) or next(self.references(), None) is not None
+
+    def whole(self, items: Mapping[str, dict[str, Any]]) -> ResponsesRequest:
+        """The request with these items, by their ids, in the places of those that refer to them."""
+        given = list(self.items())
+        for place, item in enumerate(given):
+            if item.get("type") == "item_reference":
+                id = item["id"]
+                if id not in items:
+                    raise BadField(f"input[{place}]", f"no item '{id[:80]}' is kept: send it whole")
+                given[place] = items[id]
+        return msgspec.structs.replace(self, input=given)
+
+    def chat(self, before: Sequence[dict[str, Any]] = ()) -> ChatRequest:
+        """The chat that has the same answer. `before`: the items of the conversation so far."""
+        return self._chat(self._messages(before))
+
+    def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
         return ChatRequest(
             model=self.model,
-            messages=self._messages(),
+            messages=messages,
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -143,11 +171,12 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
             "metadata": self.metadata or {},
+            "previous_response_id": self.previous_response_id,
         }
 
     def named(self, blamed: str) -> str:
         """Return the name that a field which the model blames has in this request."""
-        return NAMES.get(name := self.chat().named(blamed), name)
+        return NAMES.get(name := self._chat([]).named(blamed), name)
 
     def _choice(self) -> Literal["none", "auto", "required"] | NamedTool | AllowedTools | None:
         match self.tool_choice:
@@ -167,17 +196,15 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             raise BadField("text.format.schema", "is missing")
         return ResponseFormat(type=form.type, json_schema=JsonSchema(schema=form.schema))
 
-    def _messages(self) -> list[dict[str, Any]]:
+    def _messages(self, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         given: list[dict[str, Any]] = []
         if self.instructions:
             given.append({"role": "system", "content": self.instructions})
-        if isinstance(self.input, str):
-            return [*given, {"role": "user", "content": self.input}]
-        if not self.input:
+        if not self.input and not before and not isinstance(self.input, str):
             raise BadField("input", "is empty")
         thoughts = ""
-        for place, item in enumerate(self.input):
-            where = f"input[{place}]"
+        for place, item in enumerate([*before, *self.items()], -len(before)):
+            where = f"input[{place}]" if place >= 0 else "previous_response_id"
             if item.get("type") == "reasoning":
                 thoughts += _thoughts(item, where)
                 continue
@@ -194,12 +221,16 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return given
 
 
-#: What asks for a response to be kept, and what to do instead.
+#: What asks for more than responses to be kept, and what to do instead.
+NEVER_KEPT: Final = {
+    "background": "a response is made while its client waits: wait for it, or stream it",
+    "conversation": "none are kept here: send previous_response_id, or its items as input",
+}
+#: What asks for a response to be kept where none are, and what to do instead.
 KEPT: Final = {
-    "store": "send store: false",
-    "background": "wait for it, or stream it",
-    "previous_response_id": "send what came before it as items of input",
-    "conversation": "send it as items of input",
+    "store": "responses are not kept here (--max-kept-responses): send store: false",
+    "previous_response_id": "responses are not kept here (--max-kept-responses):"
+    " send what came before it as items of input",
 }
 #: Fields of the chat by their names in the request.
 NAMES: Final = {
@@ -217,6 +248,11 @@ TEXTS: Final = {
 }
 #: Members of an item that holds thoughts.
 THOUGHTS: Final = ("content", "summary")
+
+
+def _said(text: str) -> dict[str, Any]:
+    """What the user says, as an item."""
+    return {"type": "message", "role": "user", "content": text}
 
 
 def _tool(tool: FunctionTool) -> Tool:
@@ -248,8 +284,6 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "function_call_output":
         result = _content(item, "output", where)
         return {"role": "tool", "tool_call_id": _word(item, "call_id", where), "content": result}
-    if kind == "item_reference":
-        raise BadField(f"{where}.type", "refers to an item, and none is kept here: send it whole")
     known = "message, reasoning, function_call or function_call_output"
     raise BadField(f"{where}.type", f"must be {known}, not {str(kind)[:40]!r}")
 

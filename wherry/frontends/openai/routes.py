@@ -32,8 +32,8 @@ from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
-from wherry.frontends.openai.response_answer import ResponseAnswer
-from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openai.response_routes import PATH as RESPONSES
+from wherry.frontends.openai.response_routes import ResponseRoutes
 from wherry.frontends.openai.text_answer import TextAnswer
 from wherry.frontends.openai.token_answers import PromptAnswer, TokensAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -53,6 +53,7 @@ class OpenAI:
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._models = AbleModels(entry.runtime)
+        self._responses = ResponseRoutes(entry, self._models)
         self._created = int(time.time())
 
     def routes(self) -> dict[str, Route]:
@@ -61,13 +62,12 @@ class OpenAI:
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         of_completions = partial(_read_fields, CompletionRequest)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
-        response = partial(self._read, _read_response, self._start_response)
         completion = partial(self._read, of_completions, self._start_completion)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
             "/v1/chat/completions": Route({"POST": chat}, "inference"),
             "/v1/completions": Route({"POST": completion}, "inference"),
-            "/v1/responses": Route({"POST": response}, "inference"),
+            RESPONSES: self._responses.create(),
             "/tokenize": Route({"POST": of_prompts}, "inference"),
             "/detokenize": Route({"POST": of_tokens}, "inference"),
             "/version": Route({"GET": self._version}, "metadata"),
@@ -78,6 +78,8 @@ class OpenAI:
         """The route of any other path below /v1; None if there is none."""
         if path.startswith(MODELS):
             return Route({"GET": partial(self._show, path.removeprefix(MODELS))}, "metadata")
+        if path.startswith(RESPONSES + "/") and (route := self._responses.route(path)):
+            return route
         if path.startswith("/v1/"):
             return Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference")
         return None
@@ -137,15 +139,6 @@ class OpenAI:
         answer = ChatAnswer(loaded.name, new_request_id(), wanted.calls(), echo=echo, shown=shown)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
-    def _start_response(
-        self, exchange: Exchange, read: tuple[ResponsesRequest, ChatRequest, Inputs]
-    ) -> None:
-        wanted, chat, inputs = read
-        loaded, about = self._models.able(wanted.model, "chat"), wanted.repeated()
-        spoken = ChatAnswer(loaded.name, new_request_id(), chat.calls())
-        answer = ResponseAnswer(spoken, about)
-        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
-
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
         loaded = self._models.able(wanted.model, "completions")
         prompts = wanted.prompts()
@@ -179,14 +172,6 @@ class OpenAI:
         self._read(partial(_read_inputs, fields), start, exchange)
 
 
-def _read_response(
-    body: Buffer, ignored: list[str] | None
-) -> tuple[ResponsesRequest, ChatRequest, Inputs]:
-    wanted = decoded(body, ResponsesRequest, ignored)
-    chat = wanted.chat()
-    return wanted, chat, chat.inputs()
-
-
 def _read_inputs(
     kind: type[WithInputs], body: Buffer, ignored: list[str] | None
 ) -> tuple[WithInputs, Inputs]:
@@ -210,5 +195,4 @@ def _shown(wanted: Request) -> AnswerParts:
 
 def _missing(exchange: Exchange) -> None:
     path = exchange.request.path
-    instead = "; responses are not kept here" if path.startswith("/v1/responses") else ""
-    fail(exchange, UnknownRoute(f"{path} is not among the routes of this server{instead}"))
+    fail(exchange, UnknownRoute(f"{path} is not among the routes of this server"))

@@ -33,7 +33,7 @@ from wherry.runtime.loaded_model import LoadedModel
 MAX_MODELS: Final = 100
 
 #: What stands for the parameters of a path when its route is looked up.
-SAMPLES: Final = {"model": "m", "version": "1", "region": "r"}
+SAMPLES: Final = {"model": "m", "version": "1", "region": "r", "response": "resp_1"}
 PARAMETERS: Final[dict[str, Json]] = {
     "model": {
         "name": "model",
@@ -41,6 +41,13 @@ PARAMETERS: Final[dict[str, Json]] = {
         "required": True,
         "description": "The name of a model.",
         "schema": {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"},
+    },
+    "response": {
+        "name": "response",
+        "in": "path",
+        "required": True,
+        "description": "The id of a response that is kept.",
+        "schema": {"type": "string", "pattern": "^resp_[0-9a-f]+$"},
     },
     "version": {
         "name": "version",

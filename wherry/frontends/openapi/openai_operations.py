@@ -163,6 +163,24 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     output: list[dict[str, Any]]
 
 
+class ResponseDeleted(msgspec.Struct, kw_only=True):
+    """A response that is not kept any more."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ResponseItems(msgspec.Struct, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class ResponseEvent(msgspec.Struct, kw_only=True):
     """A step of a response."""
 
@@ -345,6 +363,15 @@ _RECORDING: Final[Json] = {
     "required": ["file"],
 }
 
+#: Of a page of items.
+_PAGE: Final = tuple(
+    {"name": name, "in": "query", "schema": schema}
+    for name, schema in {
+        "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+        "after": ANY_TEXT,
+    }.items()
+)
 _READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
 
 
@@ -405,6 +432,18 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             ResponsesRequest,
             ResponseObject,
             ResponseEvent,
+        ),
+        ("GET", "/v1/responses/{response}"): Operation(
+            summary="A response that is kept", gives=json_of(ResponseObject), errors=(400, 404)
+        ),
+        ("DELETE", "/v1/responses/{response}"): Operation(
+            summary="A response is forgotten", gives=json_of(ResponseDeleted), errors=(404,)
+        ),
+        ("GET", "/v1/responses/{response}/input_items"): Operation(
+            summary="The items of a response's input, page by page",
+            gives=json_of(ResponseItems),
+            errors=(400, 404),
+            parameters=_PAGE,
         ),
         ("POST", "/v1/messages"): _generation(
             "A conversation goes on, in Anthropic's form",

@@ -25,6 +25,16 @@ FETCHING_THREADS: Final = 8
 FETCHING_BYTES: Final = 128 * 2**16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAISettings:
+    """What an operator decides about OpenAI's routes."""
+
+    #: Whether a field that is not known is refused, not ignored.
+    strict_fields: bool = False
+    #: Bytes of responses that clients may refer to; 0: none are kept.
+    max_kept_responses: int = 0
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Common:
     """The parts that every frontend of a server uses: what a client says over one protocol holds
@@ -43,8 +53,7 @@ class Common:
     allow_model_upload: bool = True
     #: Whether what a request may be is Triton's to the letter.
     triton_strict: bool = False
-    #: Whether a field of an OpenAI request that is not known is refused, not ignored.
-    strict_fields: bool = False
+    openai: OpenAISettings = field(default_factory=OpenAISettings)
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
     trace_settings: TraceSettings = field(default_factory=TraceSettings)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)

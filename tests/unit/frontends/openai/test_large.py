@@ -11,6 +11,7 @@ import pytest
 import wherry
 from tests.http_exchange import served
 from wherry.frontends.openai import embedding, routes
+from wherry.frontends.v2.common import OpenAISettings
 
 LONG = "word " * 40_000
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": LONG}]}
@@ -72,7 +73,7 @@ def test_fields_that_are_ignored_are_named_in_a_header() -> None:
 
 
 def test_a_server_may_refuse_what_it_does_not_know() -> None:
-    with served(chat, strict_fields=True) as client:
+    with served(chat, openai=OpenAISettings(strict_fields=True)) as client:
         answer = client.post("/v1/chat/completions", {**CHAT, "wrong": 1})
     assert answer.status == 400
     assert answer.json["error"]["param"] == "wrong"

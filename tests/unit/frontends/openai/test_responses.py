@@ -27,6 +27,13 @@ def messages(given: Any, **fields: Any) -> list[dict[str, Any]]:
     return found
 
 
+def read(fields: dict[str, Any]) -> None:
+    """Read it as a server does that keeps no responses."""
+    wanted = request(**fields)
+    wanted.check_kept(keeps=False)
+    wanted.chat().inputs()
+
+
 def test_a_text_is_what_the_user_says_and_instructions_come_before_it() -> None:
     assert messages("hello") == [{"role": "user", "content": "hello"}]
     assert messages("hello", instructions="be brief") == [
@@ -156,7 +163,7 @@ def test_the_form_of_the_text_is_the_chats(given: dict[str, Any], constraint: An
 )  # fmt: skip
 def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(BadField) as error:
-        request(**fields).chat().inputs()
+        read(fields)
     assert error.value.field == field
 
 

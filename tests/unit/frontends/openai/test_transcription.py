@@ -13,7 +13,7 @@ import pytest
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.openai.models import abilities
-from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.common import Common, OpenAISettings
 
 PATH = "/v1/audio/transcriptions"
 EDGE = "edge-of-the-form"
@@ -217,7 +217,7 @@ def test_what_asks_for_nothing_is_accepted(client: Client) -> None:
     answer = sent(client, form(**wanted, colour="blue"))
     assert answer.status == 200
     assert answer.headers["x-wherry-ignored"] == "colour"
-    with served(plain, common=Common(strict_fields=True)) as strict:
+    with served(plain, common=Common(openai=OpenAISettings(strict_fields=True))) as strict:
         assert refused(sent(strict, form(colour="blue")))[0] == "colour"
         assert sent(strict, form()).status == 200
 

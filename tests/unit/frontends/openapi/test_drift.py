@@ -21,6 +21,7 @@ DESCRIBED = {
 #: Files whose `route` finds paths that no table has.
 ROUTERS = {
     "natural/routes.py",  # of models with a route, whose operations are told with them
+    "openai/response_routes.py",  # /v1/responses/ID and the items of its input
     "openai/routes.py",  # /v1/models/M; every other path is a 404
     "v2/http/kserve.py",  # OF_MODEL, and a model's trace settings
     "v2/http/repository.py",  # patterns, as are the next one's

@@ -1,0 +1,229 @@
+"""How is a response asked for, which may go on from one that is kept, and asked for again?"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from wherry.frontends.http.answers import respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Route
+from wherry.frontends.offload import LARGE_BYTES
+from wherry.frontends.openai.answers import Json
+from wherry.frontends.openai.chat_answer import ChatAnswer
+from wherry.frontends.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.decoding import decoded
+from wherry.frontends.openai.generation import Generation
+from wherry.frontends.openai.kept_responses import KeptResponses, KeptTurn
+from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.reading import read_and_start
+from wherry.frontends.openai.response_answer import PREFIXES, ResponseAnswer
+from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.frontends.v2.long_arrays import check_values
+from wherry.values.buffer import Buffer
+
+PATH: Final = "/v1/responses"
+#: Items of one page of a response's input, the most and those without being asked.
+MOST_ITEMS, ITEMS = 100, 20
+
+
+@dataclass(slots=True)
+class ResponseAsked:
+    """A request, the items that came before its own, and the chat that both are."""
+
+    wanted: ResponsesRequest
+    before: list[Json] = field(default_factory=list)
+    chat: ChatRequest = field(init=False)
+    inputs: dict[str, Any] = field(init=False)
+
+    def read(self) -> ResponseAsked:
+        self.chat = self.wanted.chat(self.before)
+        self.inputs = self.chat.inputs()
+        return self
+
+
+class ResponseRoutes:
+    """The routes below /v1/responses of one server, and the responses that it keeps."""
+
+    def __init__(self, entry: HttpEntry, models: AbleModels) -> None:
+        self._entry = entry
+        self._models = models
+        self._kept = KeptResponses(entry.common.openai.max_kept_responses)
+
+    def create(self) -> Route:
+        post = partial(read_and_start, self._entry, self._read, self._find)
+        return Route({"POST": post}, "inference")
+
+    def route(self, path: str) -> Route | None:
+        """The route of a path below that of a kept response; None if there is none."""
+        id, _, rest = path.removeprefix(PATH + "/").partition("/")
+        handlers: dict[str, Mapping[str, Callable[[Exchange, KeptTurn], None]]] = {
+            "": {"GET": self._show, "DELETE": self._delete},
+            "input_items": {"GET": self._items},
+        }
+        if rest not in handlers:
+            return None
+        found = {method: partial(self._of, id, do) for method, do in handlers[rest].items()}
+        return Route(found, "inference")
+
+    # A new response
+
+    def _read(self, body: Buffer, ignored: list[str] | None) -> ResponseAsked:
+        wanted = decoded(body, ResponsesRequest, ignored)
+        wanted.check_kept(keeps=bool(self._kept))
+        asked = ResponseAsked(wanted)
+        return asked if wanted.refers() else asked.read()
+
+    def _find(self, exchange: Exchange, asked: ResponseAsked) -> None:
+        """Look up what the request refers to, and begin; reading much is for another thread."""
+        start = partial(self._start, exchange)
+        wanted = asked.wanted
+        if not wanted.refers():
+            start(asked)
+            return
+        before, named = self._referred(wanted, exchange.request.caller)
+        kept = [*before, *named.values()]
+        nbytes = sum(turn.nbytes for turn in kept)
+        if nbytes > self._entry.max_body_bytes:
+            problem = f"is of {nbytes} bytes, more than a body may have"
+            raise BadField("previous_response_id", f"the conversation {problem}: begin a new one")
+
+        def read() -> ResponseAsked:
+            asked.before = [item for turn in before for item in _items_of(turn)]
+            items = {id: item for turn in named.values() for id, item in _by_id(turn)}
+            asked.wanted = wanted.whole(items)
+            return asked.read()
+
+        def read_large() -> ResponseAsked:
+            check_values(b"".join(part for turn in kept for part in (turn.given, turn.response)))
+            return read()
+
+        if nbytes > LARGE_BYTES:
+            self._entry.off_loop(exchange, read_large, start, fail, reads=True)
+        else:
+            start(read())
+
+    def _referred(
+        self, wanted: ResponsesRequest, owner: str
+    ) -> tuple[list[KeptTurn], dict[str, KeptTurn]]:
+        """The turns before the request, and those of the items that it refers to."""
+        previous = wanted.previous_response_id or ""
+        before = self._kept.conversation(previous, owner)
+        if before is None:
+            raise PreviousNotKept(previous)
+        named: dict[str, KeptTurn] = {}
+        for where, id in wanted.references():
+            of = _response_of(id)
+            turn = named.get(of) or self._kept.find(of, owner)
+            if turn is None:
+                raise BadField(where, f"no item '{id[:80]}' is kept: send it whole")
+            named[of] = turn
+        return before, named
+
+    def _start(self, exchange: Exchange, asked: ResponseAsked) -> None:
+        wanted = asked.wanted
+        loaded = self._models.able(wanted.model, "chat")
+        # What is kept is found by its id alone: it must not be guessed from another's.
+        chat = ChatAnswer(loaded.name, secrets.token_hex(16), asked.chat.calls())
+        keeps = bool(self._kept) and wanted.store is not False
+        keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
+        answer = ResponseAnswer(chat, {**wanted.repeated(), "store": keeps}, keep)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([asked.inputs])
+
+    def _keep(self, wanted: ResponsesRequest, owner: str, response: Json) -> None:
+        given = msgspec.json.encode(wanted.items())
+        previous = wanted.previous_response_id or ""
+        told = msgspec.json.encode(response)
+        self._kept.keep(KeptTurn(response["id"], told, given, previous, owner))
+
+    # One that is kept
+
+    def _of(self, id: str, do: Callable[[Exchange, KeptTurn], None], exchange: Exchange) -> None:
+        try:
+            if not self._kept:
+                off = "this server keeps no responses (--max-kept-responses)"
+                raise UnknownRoute(f"{exchange.request.path} is not among the routes: {off}")
+            turn = self._kept.find(id, exchange.request.caller)
+            if turn is None:
+                raise NotKept(f"Response with id '{id[:80]}' not found")
+            do(exchange, turn)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(exchange, error)
+
+    def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
+        if _query(exchange).get("stream", "false") != "false":
+            raise BadField("stream", "a response that has ended is not streamed again")
+        respond(exchange, turn.response)
+
+    def _delete(self, exchange: Exchange, turn: KeptTurn) -> None:
+        self._kept.remove(turn.id)
+        gone = {"id": turn.id, "object": "response", "deleted": True}
+        respond(exchange, msgspec.json.encode(gone))
+
+    def _items(self, exchange: Exchange, turn: KeptTurn) -> None:
+        """A page of the items of the response's own input."""
+        query = _query(exchange)
+        given = msgspec.json.decode(turn.given)
+        items = [_numbered(item, turn.id, n) for n, item in enumerate(given)]
+        order = query.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise BadField("order", "must be asc or desc")
+        if order == "desc":
+            items.reverse()
+        if after := query.get("after"):
+            places = [n for n, item in enumerate(items) if item["id"] == after]
+            if not places:
+                raise BadField("after", f"no item '{after[:80]}' is in this input")
+            items = items[places[0] + 1 :]
+        limit = query.get("limit", str(ITEMS))
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_ITEMS):
+            raise BadField("limit", f"must be a whole number from 1 to {MOST_ITEMS}")
+        page = items[: int(limit)]
+        first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+        ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
+        respond(exchange, msgspec.json.encode({"object": "list", "data": page, **ends}))
+
+
+def _query(exchange: Exchange) -> dict[str, str]:
+    """The last value of each name in the query."""
+    return {name: values[-1] for name, values in parse_qs(exchange.request.query).items()}
+
+
+def _response_of(item: str) -> str:
+    """The id of the response that has the item of this id."""
+    return f"resp_{item.split('_')[-2]}" if item.count("_") > 1 else ""
+
+
+def _items_of(turn: KeptTurn) -> list[Json]:
+    given: list[Json] = msgspec.json.decode(turn.given)
+    return given + [item for _, item in _by_id(turn)]
+
+
+def _by_id(turn: KeptTurn) -> list[tuple[str, Json]]:
+    return [(item["id"], item) for item in msgspec.json.decode(turn.response)["output"]]
+
+
+def _numbered(item: Json, id: str, number: int) -> Json:
+    """An item of an input, with an id, and of the type that it may go without."""
+    made = {"type": "message", **item}
+    prefix = _INPUT_PREFIXES.get(made["type"], "msg")
+    made.setdefault("id", f"{prefix}_in_{id.removeprefix('resp_')}_{number}")
+    if isinstance(text := made.get("content"), str):
+        kind = "output_text" if made.get("role") == "assistant" else "input_text"
+        made["content"] = [{"type": kind, "text": text}]
+    return made
+
+
+_INPUT_PREFIXES: Final = {
+    "function_call": PREFIXES["call"],
+    "function_call_output": "fco",
+    "reasoning": PREFIXES["reasoning"],
+}
