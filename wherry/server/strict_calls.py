@@ -6,14 +6,21 @@ from contextlib import suppress
 from functools import partial
 
 from wherry.frontends.grpc.rpc import Application, CallMetadata, Rpc
+from wherry.frontends.v2.grpc.triton_admin import READERS
 from wherry.frontends.v2.grpc.triton_reading import first_fault
 from wherry.frontends.v2.triton_core import ViewOf
+from wherry.frontends.v2.triton_settings import NotTaken
 from wherry.frontends.v2.triton_words import ToldError, in_tritons_words
 from wherry.values.buffer import Buffer
 
 _INFER = ("/ModelInfer", "/ModelStreamInfer")
 #: What is wrong with the model's name or version: Triton looks at these first.
 _BEFORE_THE_REQUEST = ("failed to get model version", "ModelInfer RPC doesn't")
+
+
+#: What the application refuses, once it has looked who asks.
+_NO_MESSAGE = b"\x00"
+_MODEL = "Request for unknown model :"
 
 
 class StrictCalls:
@@ -30,13 +37,39 @@ class StrictCalls:
     def __call__(self, rpc: Rpc) -> None:
         strict = CallMetadata(rpc.metadata)  # equal calls may share the other
         strict.trace = rpc.metadata.trace
-        strict.words = partial(self._told, rpc.path, rpc.message)
+        refused = self._read_as_triton(rpc)
+        strict.words = partial(self._told, rpc.path, rpc.message, refused)
         rpc.metadata = strict
         self._application(rpc)
 
+    def _read_as_triton(self, rpc: Rpc) -> ToldError | None:
+        """Give the application what Triton would take of a request that is no inference; what
+        Triton says of it otherwise."""
+        name = rpc.path.rpartition("/")[2]
+        if name not in READERS or rpc.path not in self.methods:
+            return None
+        method = self.methods[rpc.path]
+        try:
+            read = READERS[name](method.request.decode(rpc.message))
+        except ValueError:
+            return None  # the application says so
+        except NotTaken as refused:
+            rpc.message = _NO_MESSAGE
+            return refused.told
+        rpc.message = method.request.encode(read)
+        return None
+
     def _told(
-        self, path: str, whole: Buffer, code: str, text: str, streamed: Buffer
+        self,
+        path: str,
+        whole: Buffer,
+        refused: ToldError | None,
+        code: str,
+        text: str,
+        streamed: Buffer,
     ) -> tuple[str, str]:
+        if refused and code == "INVALID_ARGUMENT" and not text.startswith(_MODEL):
+            return refused.code, refused.text
         message = whole or streamed
         request_id = ""
         if path.endswith(_INFER):

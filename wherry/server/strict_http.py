@@ -41,6 +41,8 @@ _NO_JSON: Final = b"!"
 _OWN_PAGES: Final = frozenset(("/", "/v2/models"))
 #: Triton has no route for them.
 _NO_METHODS: Final = frozenset(("HEAD", "OPTIONS"))
+#: The codings of a body that Triton knows, as they are written.
+_CODINGS: Final = frozenset(("", "identity", "gzip", "deflate"))
 #: What is wrong before Triton looks at a body.
 _BEFORE_THE_BODY: Final = (
     "inference header", "HTTP end point doesn't", "failed to get model version",
@@ -135,6 +137,11 @@ class StrictExchange(PassedOn):
         if self._refused and status == 400 and not text.startswith("Request for unknown model :"):
             return self._refused.status, self._refused.text
         status = 400 if status == 499 else status
+        coding = self.request.headers.get("content-encoding", "")
+        if path.endswith("/infer") and coding not in _CODINGS and status in (400, 415):
+            return 501, "Unsupported compression type"
+        if "/generate" in path and text.startswith("Failed to process the request(s)"):
+            status = 400
         given = self.request.headers.get("inference-header-content-length", "")
         if given and text.startswith("Unable to parse Inference-Header"):
             span = f"(0, {len(self._body)}), got: {given}"

@@ -190,3 +190,15 @@ def test_a_version_is_read_by_stol(strict: Server) -> None:
 
 def test_a_setting_that_is_not_known_is_not_looked_at(strict: Server) -> None:
     assert asked(strict, "POST", "/v2/logging", '{"nope": 1}')[0] == 200
+
+
+def test_what_triton_ignores_and_refuses_over_grpc(strict: Server) -> None:
+    with tritonclient.grpc.InferenceServerClient(strict.grpc_url) as client:
+        assert client.update_log_settings({"nope": True}) is not None
+        with pytest.raises(
+            InferenceServerException, match="invalid argument for log_format, got: x"
+        ):
+            client.update_log_settings({"log_format": "x"})
+        tensor = tritonclient.grpc.InferInput("text", [1, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([[b"a"]], object))
+        assert client.infer("upper", [tensor], timeout=-1).as_numpy("output")[0] == b"A"

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple
 
+from wherry.frontends.v2.element_bytes import unpack_bytes
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.unordered import in_order_of_a_hash_table
 from wherry.frontends.v2.wire_shape import dims_text
+from wherry.values.buffer import Buffer
 from wherry.values.datatypes import DATATYPES
 
 #: What Triton says of shapes where a model has a batch dimension.
@@ -30,7 +32,8 @@ _ROWS: Final = 2**32
 
 @dataclass(frozen=True, slots=True)
 class TakenInput:
-    """An input as Triton's reader hands it on; `nbytes` is None where that is not known."""
+    """An input as Triton's reader hands it on. `nbytes`, which of BYTES are elements, is None where
+    that is not known."""
 
     name: str
     datatype: str
@@ -91,6 +94,16 @@ def core_fault(
     except _Found as fault:
         return str(fault)
     return None
+
+
+def size_of(datatype: str, data: Buffer) -> int | None:
+    """The bytes of a binary tensor; of BYTES the elements, or None if their lengths are wrong."""
+    if datatype != "BYTES":
+        return len(data)
+    try:
+        return len(unpack_bytes(memoryview(data)))
+    except ValueError:
+        return None
 
 
 def id_before(text: str, request_id: str) -> str:
@@ -170,8 +183,10 @@ def _check_input(view: CoreView, one: TakenInput, rows: int) -> None:
         )
     dims = one.shape[1:] if view.rows else one.shape
     _check_dims(view, one, expected, dims)
-    if expected.datatype != "BYTES" and one.nbytes is not None:
-        size = prod(dims) * (rows or 1) * DATATYPES[expected.datatype].itemsize
+    if one.nbytes is not None:
+        size = prod(dims) * (rows or 1) * (DATATYPES[expected.datatype].itemsize or 1)
+        if size != one.nbytes and expected.datatype == "BYTES":
+            raise _FoundWithId(_wrong_number(view, one.name, size, one.nbytes))
         if size != one.nbytes:
             raise _FoundWithId(
                 f"input byte size mismatch for input '{one.name}' for model '{view.model}'."
@@ -200,6 +215,13 @@ def _check_dims(view: CoreView, one: TakenInput, expected: Expected, dims: Seque
         f"unexpected shape for input '{one.name}' for model '{view.model}'. Expected"
         f" {dims_text(full)}, got {dims_text(one.shape)}. {NOTE if view.rows else ''}"
     )
+
+
+def _wrong_number(view: CoreView, name: str, expected: int, got: int) -> str:
+    where = f"for inference input '{name}' for model '{view.model}'"
+    if got < expected:
+        return f"expected {expected} string elements {where}, got {got}"
+    return f"unexpected number of string elements {expected + 1} {where}, expecting {expected}"
 
 
 def _unexpected(view: CoreView, name: str) -> _Found:

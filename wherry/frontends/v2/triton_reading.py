@@ -72,8 +72,7 @@ def _request(
         given = given if isinstance(given, dict) else {}
         one = _input(given, binary_bytes, model, taken, request.get("id", ""))
         taken[one.name] = one
-        if "binary_data_size" in _of_tensor(given):
-            binary_bytes -= one.nbytes or 0
+        binary_bytes -= _of_tensor(given).get("binary_data_size", 0)
     if binary_bytes:
         raise _Refused(f"unexpected additional input data for model '{model}'", 400)
     outputs: list[str] = []
@@ -143,7 +142,7 @@ def _input(
                 f" bytes for model '{model}'",
                 400,
             )
-        return TakenInput(name, datatype, shape, size)
+        return TakenInput(name, datatype, shape, None if datatype == "BYTES" else size)
     _check_window(parameters)
     if "shared_memory_region" in parameters:
         raise _Elsewhere
@@ -153,6 +152,9 @@ def _input(
     if count:
         _data(_member(given, "data", "array"), name, datatype, count)
     known = DATATYPES.get(datatype)
+    if datatype == "BYTES":
+        elements = _flat(given["data"]) if count else ()
+        return TakenInput(name, datatype, shape, len(elements))
     return TakenInput(name, datatype, shape, count * known.itemsize if known else 0)
 
 

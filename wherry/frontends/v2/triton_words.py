@@ -189,7 +189,7 @@ GRPC_RULES: Final = (
 #: What an infer request is told as JSON; all else is text/plain there.
 JSON_OF_INFER: Final = re.compile(
     r"\[request id: |Unable to |Input must |parameter |inference request |invalid datatype |"
-    r"unexpected |receiving |attempt to |failed to "
+    r"unexpected |receiving |attempt to |failed to (?!get model version)"
 )
 
 

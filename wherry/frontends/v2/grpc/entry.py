@@ -14,6 +14,7 @@ from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.grpc.known_requests import Decoded, KnownRequests
+from wherry.frontends.v2.grpc.triton_reading import taken_by_triton
 from wherry.frontends.v2.whole_numbers import number_before
 from wherry.models.model import Pipeline
 from wherry.runtime.control import ModelControl
@@ -99,7 +100,12 @@ class GrpcEntry(Entry):
         if codec is None:
             views = not isinstance(loaded.model, Pipeline)
             tensors = self.tensors(loaded)
-            codec = self._codecs[loaded] = InferCodec(tensors, self._answer, views=views)
+            codec = self._codecs[loaded] = InferCodec(
+                tensors,
+                self._answer,
+                views=views,
+                versioned_ends=not self.common.triton_strict,
+            )
         return loaded, codec
 
     def decode(
@@ -109,6 +115,8 @@ class GrpcEntry(Entry):
 
         InvalidRequest as of InferCodec.decode.
         """
+        if self.common.triton_strict:
+            wire = taken_by_triton(wire)
         found = loaded, codec, codec.decode(wire)
         self.known.learn(message, wire, found)
         return found

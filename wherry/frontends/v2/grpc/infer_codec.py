@@ -60,10 +60,18 @@ class InferCodec:
     """The wire form of one model's requests and answers.
 
     With `views`, arrays may be views of the request's message, which cannot be written to: an
-    instance copies what its model may write. `answer` is the ModelInferResponse.
+    instance copies what its model may write. `answer` is the ModelInferResponse. Without
+    `versioned_ends` the empty response that ends a stream says no version.
     """
 
-    def __init__(self, tensors: ModelTensors, answer: Message, *, views: bool = True) -> None:
+    def __init__(
+        self,
+        tensors: ModelTensors,
+        answer: Message,
+        *,
+        views: bool = True,
+        versioned_ends: bool = True,
+    ) -> None:
         self.model = tensors.model
         self.tensors = tensors
         #: Inputs whose columns may be views. Rows that are arrays each go to the model as they are.
@@ -73,6 +81,7 @@ class InferCodec:
             if views and codec.spec.form is not Form.ARRAYS
         )
         self._fields = AnswerFields(answer, tensors.model, tensors.version)
+        self._versioned_ends = versioned_ends
         self._all_outputs = [WantedOutput(codec) for codec in tensors.outputs.values()]
 
     # The request
@@ -247,6 +256,8 @@ class InferCodec:
         is said in a stream only."""
         fields = self._fields
         head = fields.begin
+        if final and not response.outputs and not self._versioned_ends:
+            head = fields.begin_of_end
         if id:
             head += fields.id(id)
         if response.parameters or final is not None:

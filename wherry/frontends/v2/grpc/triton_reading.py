@@ -10,9 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, KIND_OF_FIELD
-from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before
+import numpy as np
+
+from wherry.frontends.v2.grpc.infer_codec import (
+    CONTENTS_DTYPE,
+    CONTENTS_FIELD,
+    EMPTY_FINAL_RESPONSE,
+    KIND_OF_FIELD,
+)
+from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before, size_of
 from wherry.values.datatypes import DATATYPES
+from wherry.values.errors import InvalidRequest
 
 #: The kinds of values that Triton's own parameters may have.
 _KINDS: Final = {
@@ -59,6 +67,31 @@ def first_fault(request: Mapping[str, Any], model: str, view: CoreView | None = 
     return core_fault(view, _taken(request), outputs, request.get("id", ""))
 
 
+def taken_by_triton(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request as Triton takes it: numbers wrap around, and a timeout below 0 is none.
+    InvalidRequest, in its words, for what it refuses where this server would not."""
+    if told := first_fault(request, request.get("model_name", "")):
+        raise InvalidRequest(told)
+    taken = dict(request)
+    parameters = request.get("parameters", {})
+    if parameters.get("timeout", {}).get("int64_param", 0) < 0:
+        taken["parameters"] = {k: v for k, v in parameters.items() if k != "timeout"}
+    if "inputs" in request and "raw_input_contents" not in request:
+        taken["inputs"] = [_wrapped(given) for given in request["inputs"]]
+    return taken
+
+
+def _wrapped(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An input whose numbers its datatype can hold."""
+    datatype, contents = given.get("datatype", ""), given.get("contents", {})
+    field = CONTENTS_FIELD.get(datatype, "")
+    if field not in CONTENTS_DTYPE or not len(contents.get(field, ())):
+        return given
+    wide = np.asarray(contents[field], CONTENTS_DTYPE[field])
+    values = wide.astype(DATATYPES[datatype].dtype).astype(wide.dtype)
+    return {**given, "contents": {**contents, field: values}}
+
+
 def _taken(request: Mapping[str, Any]) -> list[TakenInput]:
     """What the core gets of the inputs."""
     found = []
@@ -66,11 +99,11 @@ def _taken(request: Mapping[str, Any]) -> list[TakenInput]:
     for given in request.get("inputs", ()):
         datatype = given.get("datatype", "")
         if "raw_input_contents" in request:
-            nbytes = len(next(raw, b""))
+            nbytes = size_of(datatype, next(raw, b""))
         else:
             known = DATATYPES.get(datatype)
             values = next(iter(given.get("contents", {}).values()), ())
-            nbytes = len(values) * known.itemsize if known else 0
+            nbytes = len(values) * (known.itemsize or 1) if known else 0
         name, shape = given.get("name", ""), given.get("shape", ())
         found.append(TakenInput(name, datatype, shape, nbytes))
     return found
@@ -79,13 +112,31 @@ def _taken(request: Mapping[str, Any]) -> list[TakenInput]:
 def _of_parameter(name: str, parameter: Mapping[str, Any]) -> str | None:
     kinds = _KINDS.get(name)
     if kinds is None:
-        return None
+        return _of_other_parameter(name, parameter)
     if not set(parameter) & set(kinds):
         expected = " or ".join(kinds)
         return f"invalid value type for '{name}' parameter, expected {expected}."
     if name == "priority" and parameter.get("int64_param", 0) < 0:
         return "invalid value for 'priority', expected value >= 0."
     return None
+
+
+def _of_other_parameter(name: str, parameter: Mapping[str, Any]) -> str | None:
+    if name == EMPTY_FINAL_RESPONSE:
+        wanted: tuple[str, ...] = ("bool_param",)
+        told = f"invalid value type for '{name}' parameter, expected bool_param."
+    elif name.startswith("triton_"):
+        return (
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the"
+            f" following keys starting with 'triton_' are allowed: {EMPTY_FINAL_RESPONSE}"
+        )
+    else:
+        wanted = ("int64_param", "bool_param", "string_param", "double_param")
+        told = (
+            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or"
+            " string_param."
+        )
+    return None if set(parameter) & set(wanted) else told
 
 
 def _of_shared_memory(name: str, parameters: Mapping[str, Any]) -> str | None:

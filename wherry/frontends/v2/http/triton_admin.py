@@ -14,8 +14,13 @@ from typing import Any, Final
 
 from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.rapidjson import refusal
+from wherry.frontends.v2.triton_settings import (
+    TRACE_NUMBERS,
+    NotTaken,
+    taken_levels,
+    taken_number,
+)
 from wherry.frontends.v2.triton_words import ToldError
-from wherry.frontends.v2.whole_numbers import number_before
 from wherry.values.buffer import Buffer
 
 _LOADS: Final = re.compile(r"/v2/repository/models/[^/]+/load")
@@ -25,18 +30,9 @@ _TRACE: Final = re.compile(r"/v2/(models/[^/]+/)?trace/setting")
 _SYSTEM: Final = re.compile(r"/v2/systemsharedmemory/region/[^/]+/register")
 _CUDA: Final = re.compile(r"/v2/cudasharedmemory/region/[^/]+/register")
 
-_INT32: Final = range(-(2**31), 2**31)
 _UINT64: Final = range(2**64)
-_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 #: The bytes of a cudaIpcMemHandle_t.
 _HANDLE_BYTES: Final = 64
-
-
-class _NotTaken(Exception):
-    """Status and text."""
-
-    def __init__(self, status: int, text: str) -> None:
-        self.told = ToldError(status, "", text)
 
 
 def read_as_triton(path: str, body: Buffer) -> bytes | ToldError | None:
@@ -48,7 +44,7 @@ def read_as_triton(path: str, body: Buffer) -> bytes | ToldError | None:
         try:
             given = {} if may_be_empty and not body else _parsed(bytes(body))
             return json.dumps(read(given)).encode()
-        except _NotTaken as refused:
+        except NotTaken as refused:
             return refused.told
         except (ValueError, RecursionError):
             return None
@@ -60,7 +56,7 @@ def read_as_triton(path: str, body: Buffer) -> bytes | ToldError | None:
 def _parsed(body: bytes) -> Mapping[str, Any]:
     """The members; none of what is JSON, but no object."""
     if refused := refusal(body):
-        raise _NotTaken(500, f"failed to parse the request JSON buffer: {refused}")
+        raise NotTaken(500, f"failed to parse the request JSON buffer: {refused}")
     found = json.loads(body)
     return found if isinstance(found, dict) else {}
 
@@ -74,11 +70,11 @@ def _load(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     parameters = given["parameters"]
     if not isinstance(parameters, dict):
-        raise _NotTaken(500, "attempt to get members for non-object")
+        raise NotTaken(500, "attempt to get members for non-object")
     for name, value in parameters.items():
         _str(value)
         if name != "config" and not name.startswith("file:"):
-            raise _NotTaken(500, "unexpected error on creating Triton parameter")
+            raise NotTaken(500, "unexpected error on creating Triton parameter")
     return {"parameters": parameters}
 
 
@@ -95,7 +91,7 @@ def _unload(body: bytes) -> bytes:
 def _logging(given: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if value is not None}
     if "log_file" in given:
-        raise _NotTaken(501, "log file location can not be updated through network protocol")
+        raise NotTaken(501, "log file location can not be updated through network protocol")
     taken: dict[str, Any] = {}
     for name in ("log_info", "log_warning", "log_error"):
         if name in given:
@@ -105,52 +101,26 @@ def _logging(given: Mapping[str, Any]) -> dict[str, Any]:
     if "log_format" in given:
         taken["log_format"] = named = _str(given["log_format"])
         if named not in ("default", "ISO8601"):
-            raise _NotTaken(503, f"invalid argument for --log_format, got: {named}")
+            raise NotTaken(503, f"invalid argument for --log_format, got: {named}")
     return taken
 
 
 def _trace(given: Mapping[str, Any]) -> dict[str, Any]:
     if "trace_file" in given:
-        raise _NotTaken(501, "trace file location can not be updated through network protocol")
+        raise NotTaken(501, "trace file location can not be updated through network protocol")
     taken: dict[str, Any] = {}
     if "trace_level" in given:
-        _put_levels(taken, given["trace_level"])
-    for name in ("trace_rate", "trace_count", "log_frequency"):
+        levels = given["trace_level"]
+        if levels is not None and not isinstance(levels, list):
+            raise NotTaken(500, mismatch("array"))
+        known = None if levels is None else taken_levels([_str(level) for level in levels])
+        if known != []:
+            taken["trace_level"] = known
+    for name in TRACE_NUMBERS:
         if name in given:
             value = given[name]
-            taken[name] = None if value is None else _trace_number(name, _str(value))
+            taken[name] = None if value is None else taken_number(name, _str(value))
     return taken
-
-
-def _put_levels(taken: dict[str, Any], levels: Any) -> None:
-    """The levels that there are; others are not looked at."""
-    if levels is None:
-        taken["trace_level"] = None
-        return
-    if not isinstance(levels, list):
-        raise _NotTaken(500, mismatch("array"))
-    known = [level for level in map(_str, levels) if level in _LEVELS]
-    if "OFF" in known and len(levels) > 1:
-        raise _NotTaken(400, "Expect only one trace level 'OFF' is specified")
-    if known:
-        taken["trace_level"] = known
-
-
-def _trace_number(name: str, text: str) -> str:
-    number = number_before(text)
-    if number is None:
-        raise _NotTaken(400, f"Unable to parse '{name}', got: {text}")
-    least, most = (-1, _INT32.stop - 1) if name == "trace_count" else (0, 2**32 - 1)
-    if number not in _INT32:
-        raise _NotTaken(
-            400,
-            f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text}",
-        )
-    if name != "trace_count":
-        return str(number % 2**32)
-    if number < least:
-        raise _NotTaken(400, f"Unable to parse '{name}'. Expecting value >= {least}, got:{text}")
-    return str(number)
 
 
 def _system_region(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,37 +137,40 @@ def _cuda_region(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("byte_size", "device_id"):
         _unsigned(_member(given, name))
     if len(text.rstrip("=")) * 3 // 4 != _HANDLE_BYTES:
-        raise _NotTaken(400, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
+        raise NotTaken(
+            400,
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+        )
     return dict(given)
 
 
 def _needed(given: Mapping[str, Any], name: str) -> Any:
     if name not in given:
-        raise _NotTaken(400, f"Shared memory register request has no '{name}' field")
+        raise NotTaken(400, f"Shared memory register request has no '{name}' field")
     return given[name]
 
 
 def _member(given: Mapping[str, Any], name: str) -> Any:
     if name not in given:
-        raise _NotTaken(500, f"attempt to access non-existing object member '{name}'")
+        raise NotTaken(500, f"attempt to access non-existing object member '{name}'")
     return given[name]
 
 
 def _str(value: Any) -> str:
     if not isinstance(value, str):
-        raise _NotTaken(500, mismatch("str"))
+        raise NotTaken(500, mismatch("str"))
     return value
 
 
 def _bool(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _NotTaken(500, mismatch("bool"))
+        raise NotTaken(500, mismatch("bool"))
     return value
 
 
 def _unsigned(value: Any) -> int:
     if type(value) is not int or value not in _UINT64:
-        raise _NotTaken(500, mismatch("unsigned"))
+        raise NotTaken(500, mismatch("unsigned"))
     return value
 
 
