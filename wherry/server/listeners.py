@@ -10,20 +10,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wherry.frontends.access.origins import Binding, Origins
+from wherry.frontends.access.origins import Binding
 from wherry.frontends.access.restricted import GROUPS
 from wherry.frontends.connections.full_memory import MemoryPlan
-from wherry.frontends.connections.open_connections import holdings_of
 from wherry.frontends.connections.passed import passed_socket
-from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
-from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp, refusal_form
+from wherry.frontends.http_app import MANAGEMENT, PartOfApp
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.observability.otel.providers import metrics_of
 from wherry.runtime.threads import in_thread
-from wherry.server.access_log import AccessLog
 from wherry.server.fronts import Fronts
+from wherry.server.layers import Layers
 from wherry.server.options import Options, TlsFiles
 from wherry.server.parts import Applications, rows_listener
 from wherry.values.errors import ConfigError
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from wherry.frontends.grpc.listener import GrpcListener
-    from wherry.frontends.grpc.rpc import Application as GrpcApplication
+
 
 log = logging.getLogger("wherry")
 
@@ -69,40 +67,14 @@ class Listeners:
         self._serves_at_once = not self._listen.reuse_port and (
             self._listen.fd is None and self._listen.grpc_fd is None
         )
-        holdings = holdings_of(plan.limits)
-        origins = Origins(options.access.allowed_hosts, options.access.cors_origins)
-        logged = options.protocols.access_log
-        self._tracing = tracing = applications.common.tracing
+        self._tracing = applications.common.tracing
         #: Exports the metrics, of fronts too: then the owner does.
         self._metrics = None
         if not is_front:
             self._metrics = metrics_of(self._measured, applications.common.version)
         #: That of `start`.
         self._loop: asyncio.AbstractEventLoop | None = None
-
-        def listener(application: Application) -> Listener:
-            if options.protocols.triton_strict:
-                from wherry.server.strict_http import StrictHttp
-
-                application = StrictHttp(application, applications.view_of)
-            if logged:
-                application = AccessLog(application)
-            if tracing is not None:
-                from wherry.server.traced_http import TracedHttp
-
-                scheme = "http" if options.tls.of_http[0] is None else "https"
-                application = TracedHttp(application, tracing, scheme)
-            if origins:
-                application = Cors(application, origins)
-            return Listener(
-                application,
-                plan.limits,
-                origins,
-                holdings,
-                vital=VITAL,
-                refusal_form=refusal_form,
-            )
-
+        layers = Layers(applications, options, plan.limits)
         self._app = app = applications.http
         public: Application = app
         #: Listeners for operators, by the name of their option without _port.
@@ -110,38 +82,15 @@ class Listeners:
         if self._listen.management_port is not None:
             if not is_front:
                 management = app if fronts is None else fronts.application
-                self._operators["management"] = listener(management)
+                self._operators["management"] = layers.over_http(management)
             public = PartOfApp(app, set(GROUPS) - MANAGEMENT)
         if self._listen.metrics_port is not None and not is_front:
-            self._operators["metrics"] = listener(PartOfApp(app, {"metrics"}))
+            self._operators["metrics"] = layers.over_http(PartOfApp(app, {"metrics"}))
         self._fronts = fronts
         if fronts is not None:
             app.measure(fronts.figures)
-        self._http = listener(public) if fronts is None else None
-        self._grpc: GrpcListener | None = None
-        if applications.grpc is not None and self._listen.speaks_grpc and fronts is None:
-            from wherry.frontends.grpc.listener import GrpcListener
-
-            calls: GrpcApplication = applications.grpc
-            ended = None
-            if options.protocols.triton_strict:
-                from wherry.server.strict_calls import StrictCalls
-
-                calls = StrictCalls(calls, applications.view_of)
-            if tracing is not None:
-                from wherry.server.traced_calls import TracedCalls
-
-                calls = traced = TracedCalls(calls, tracing)
-                ended = traced.ended
-            self._grpc = GrpcListener(
-                calls,
-                plan.limits,
-                ended=ended,
-                compression=options.protocols.grpc_compression,
-                access_log=logging.getLogger("wherry.access") if logged else None,
-                holdings=holdings,
-                offload=applications.common.offload,
-            )
+        self._http = layers.over_http(public) if fronts is None else None
+        self._grpc = layers.over_grpc() if fronts is None and self._listen.speaks_grpc else None
         #: By "http", "management" and "metrics", once they listen.
         self.urls: dict[str, str] = {}
         self._draining: set[asyncio.Task[None]] = set()

@@ -1,0 +1,88 @@
+"""What lies between a listener and the application that it calls?"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from wherry.frontends.access.origins import Origins
+from wherry.frontends.connections.limits import Limits
+from wherry.frontends.connections.open_connections import holdings_of
+from wherry.frontends.http.cors import Cors
+from wherry.frontends.http.exchange import Application
+from wherry.frontends.http.listener import Listener
+from wherry.frontends.http_app import VITAL, refusal_form
+from wherry.server.access_log import AccessLog
+from wherry.server.options import Options
+from wherry.server.parts import Applications
+
+if TYPE_CHECKING:
+    from wherry.frontends.grpc.listener import GrpcListener
+    from wherry.frontends.grpc.rpc import Application as GrpcApplication
+
+
+class Layers:
+    """Makes the listeners of one server, which share what its connections may hold.
+
+    From the listener inwards: origins, traces, the access log, Triton's words, the application. A
+    layer that is off is not there.
+    """
+
+    def __init__(self, applications: Applications, options: Options, limits: Limits) -> None:
+        self._applications = applications
+        self._options = options
+        self._limits = limits
+        self._holdings = holdings_of(limits)
+        self._origins = Origins(options.access.allowed_hosts, options.access.cors_origins)
+
+    def over_http(self, application: Application) -> Listener:
+        protocols, tracing = self._options.protocols, self._applications.common.tracing
+        if protocols.triton_strict:
+            from wherry.server.strict_http import StrictHttp
+
+            application = StrictHttp(application, self._applications.view_of)
+        if protocols.access_log:
+            application = AccessLog(application)
+        if tracing is not None:
+            from wherry.server.traced_http import TracedHttp
+
+            scheme = "http" if self._options.tls.of_http[0] is None else "https"
+            application = TracedHttp(application, tracing, scheme)
+        if self._origins:
+            application = Cors(application, self._origins)
+        return Listener(
+            application,
+            self._limits,
+            self._origins,
+            self._holdings,
+            vital=VITAL,
+            refusal_form=refusal_form,
+        )
+
+    def over_grpc(self) -> GrpcListener | None:
+        """The listener of the gRPC application, if there is one."""
+        if self._applications.grpc is None:
+            return None
+        from wherry.frontends.grpc.listener import GrpcListener
+
+        protocols, common = self._options.protocols, self._applications.common
+        calls: GrpcApplication = self._applications.grpc
+        ended = None
+        if protocols.triton_strict:
+            from wherry.server.strict_calls import StrictCalls
+
+            calls = StrictCalls(calls, self._applications.view_of)
+        if common.tracing is not None:
+            from wherry.server.traced_calls import TracedCalls
+
+            calls = traced = TracedCalls(calls, common.tracing)
+            ended = traced.ended
+        return GrpcListener(
+            calls,
+            self._limits,
+            ended=ended,
+            compression=protocols.grpc_compression,
+            access_log=logging.getLogger("wherry.access") if protocols.access_log else None,
+            holdings=self._holdings,
+            offload=common.offload,
+        )
