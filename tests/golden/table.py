@@ -50,15 +50,14 @@ of its members. Times, counts and random numbers are not compared.
 TAIL = """
 ## What `--triton-strict` does not do
 
-- Pages that Triton does not have stay: `/v1/...`, `/metrics` beside the port of metrics, the board.
-- Numbers that a datatype cannot hold are refused, not wrapped around; so is a priority that there
-  is not, and a text as the id of a sequence whose control is a number.
+- Pages that Triton does not have stay, but for `/` and `GET /v2/models`: `/v1/...`, the board, and
+  `/metrics` on the port of HTTP.
 - Tracebacks of a model's code stay in the log.
-- What the server does with a request that it takes stays its own: parameters of an unknown kind
-  (`uint64_param`), a timeout, which counts from
-  the request's arrival here and not in a queue only.
-- Of several faults of one infer request Triton's first is told where it is in the JSON or the
-  message; of several faults beside the model's own inputs the first may differ.
+- A timeout counts from the request's arrival here, and not in a queue only.
+- An input that is not optional is missed before the model runs, and a shape whose size overflows is
+  refused: Triton counts inputs only, and a large such shape ends it.
+- Of several faults of one infer request Triton's first is told, that of its core too; those of
+  regions, of texts' bytes and of the model's own code come after them.
 - The server tells its own version and extensions.
 """
 

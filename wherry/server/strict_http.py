@@ -20,6 +20,7 @@ from wherry.frontends.http.exchange import (
     error_body,
 )
 from wherry.frontends.v2.http.triton_admin import read_as_triton
+from wherry.frontends.v2.http.triton_forgiving import as_triton_takes_it
 from wherry.frontends.v2.rapidjson import refusal
 from wherry.frontends.v2.triton_core import ViewOf
 from wherry.frontends.v2.triton_reading import first_fault
@@ -64,7 +65,7 @@ class StrictHttp:
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
-        strict = StrictExchange(exchange, self._view_of)
+        strict = StrictExchange(exchange, self._application, self._view_of)
         if request.method == "POST" and not _coded(exchange):
             strict.read_as_triton()
         if "/generate" in request.path and _coded(exchange):
@@ -77,10 +78,12 @@ class StrictHttp:
 class StrictExchange(PassedOn):
     """An exchange whose answer gets Triton's status, text, type and coding."""
 
-    __slots__ = ("_body", "_refused", "_view_of")
+    __slots__ = ("_again", "_body", "_refused", "_view_of")
 
-    def __init__(self, inner: Exchange, view_of: ViewOf) -> None:
+    def __init__(self, inner: Exchange, application: Application, view_of: ViewOf) -> None:
         super().__init__(inner)
+        #: Answers a request that Triton would take; None once it was asked again.
+        self._again: Application | None = application
         self._view_of = view_of
         self._body = self.request.body
         #: What Triton's reading of the body ends with, where that was looked at before.
@@ -100,10 +103,12 @@ class StrictExchange(PassedOn):
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         path = self.request.path
-        if path in _OWN_PAGES and status < 400:
+        if status < 400 and (path in _OWN_PAGES or _lists_nothing(path, body)):
             status, body = 404, error_body("Not Found")
         if self.request.method in _NO_METHODS and status < 400 and path.startswith("/v2"):
             status, body = 405, error_body("Method Not Allowed")
+        if status == 400 and path.endswith("/infer") and self._asked_again(_text_of(body)):
+            return
         if status >= 400 and path.startswith("/v2"):
             status, text = self._told(status, body)
             body, content_type = error_body(text), TEXT if self._is_plain(text) else JSON
@@ -120,6 +125,21 @@ class StrictExchange(PassedOn):
                 body, more = packed(body, accepts, MAX_BYTES_IN_LOOP, least=0)
                 headers = (*headers, *more)
         self._inner.respond(status, body, content_type=content_type, headers=headers)
+
+    def _asked_again(self, told: str) -> bool:
+        """Have a request answered that Triton would take where it was refused with `told`."""
+        again, text = self._again, self._json()
+        self._again = None
+        if again is None or not text:
+            return False
+        binary = self._body[len(text) :]
+        sized = "inference-header-content-length" in self.request.headers
+        taken = as_triton_takes_it(text, told, same_length=sized)
+        if taken is None or self._fault() is not None:
+            return False
+        self._body = self.request.body = taken + bytes(binary)
+        again(self)
+        return True
 
     def _told(self, status: int, body: Body) -> tuple[int, str]:
         text = _text_of(body)
@@ -213,6 +233,11 @@ def _sorted(body: Body) -> bytes:
     whole = body if isinstance(body, bytes) else b"".join(body)
     members = msgspec.json.decode(whole, type=dict[str, msgspec.Raw])
     return msgspec.json.encode(dict(sorted(members.items())))
+
+
+def _lists_nothing(path: str, body: Body) -> bool:
+    """Whether it is OpenAI's list of models where there are none for its clients."""
+    return path == "/v1/models" and b'"data":[]' in (body if isinstance(body, bytes) else b"")
 
 
 def _coded(exchange: Exchange) -> bool:

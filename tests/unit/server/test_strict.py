@@ -6,13 +6,14 @@ import http.client
 import json
 import queue
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
+import wherry
 from tests.unit.server.asking import upper
 from wherry.server.server import Server
 from wherry.testing import local_server
@@ -20,9 +21,16 @@ from wherry.testing import local_server
 pytestmark = pytest.mark.slow
 
 
+@wherry.model
+def double(
+    number: Annotated[np.ndarray, wherry.UINT8[1]],
+) -> Annotated[np.ndarray, wherry.UINT8[1]]:
+    return number * 2
+
+
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Server]:
-    with local_server(upper, triton_strict=True, grpc_port=0) as server:
+    with local_server(upper, double, triton_strict=True, grpc_port=0) as server:
         yield server
 
 
@@ -202,3 +210,12 @@ def test_what_triton_ignores_and_refuses_over_grpc(strict: Server) -> None:
         tensor = tritonclient.grpc.InferInput("text", [1, 1], "BYTES")
         tensor.set_data_from_numpy(np.array([[b"a"]], object))
         assert client.infer("upper", [tensor], timeout=-1).as_numpy("output")[0] == b"A"
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_number_wraps_around(strict: Server, binary: bool) -> None:
+    tensor = {"name": "number", "shape": [1, 1], "datatype": "UINT8", "data": [257]}
+    body = json.dumps({"inputs": [tensor]})
+    length = {"Inference-Header-Content-Length": str(len(body))} if binary else {}
+    status, _, told = asked(strict, "POST", "/v2/models/double/infer", body, **length)
+    assert (status, told["outputs"][0]["data"]) == (200, [2])

@@ -100,9 +100,19 @@ def model_config(loaded: LoadedModel) -> Json:
         devices = {instance.device for instance in loaded.runner.instances}
         gpus = sorted(device.index for device in devices if device.kind == "cuda")
         # Nothing of our own beside it: clients change a member and send it back to load.
-        return to_json(triton, gpus=gpus)
+        told: Json = _plain(to_json(triton, gpus=gpus))
+        return told
     described = filled(triton_config(loaded.config, loaded.signature))
     return {**described, "wherry": _own_settings(loaded)}
+
+
+def _plain(value: Any) -> Any:
+    """JSON as protobuf's printer writes it: a whole number is one, whatever its field holds."""
+    if isinstance(value, dict):
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def statistics(loaded: LoadedModel) -> Json:

@@ -1,0 +1,77 @@
+"""What does Triton take of an infer request that this server refuses? For `--triton-strict`.
+
+Numbers that their datatype cannot hold wrap around, a priority that there is not is the default
+one, and a text may be the id of a sequence whose control is a number. Pure; it is asked only about
+requests that were refused for one of these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from wherry.values.datatypes import DATATYPES
+
+_NUMBERS: Final = re.compile(r".*(data\[.*\]: expected int|out of the range of|non-unsigned-integer"
+                             r" as unsigned-integer \(input ).*", re.DOTALL)  # fmt: skip
+_PRIORITY: Final = re.compile(r"model '.*': priority \d+ is not between .*")
+_SEQUENCE: Final = re.compile(r"model '.*': sequence id '.*' is text, but .*")
+_NARROW: Final = ("INT8", "INT16", "INT32", "UINT8", "UINT16", "UINT32")
+#: Ids that stand for texts begin here.
+_FIRST_ID: Final = 2**62
+
+
+def as_triton_takes_it(text: bytes, told: str, *, same_length: bool) -> bytes | None:
+    """The JSON of a request that was refused with `told`, as Triton takes it; None if it would not.
+
+    `same_length`: binary data follows it.
+    """
+    is_wide, priority, sequence = (
+        pattern.fullmatch(told) is not None for pattern in (_NUMBERS, _PRIORITY, _SEQUENCE)
+    )
+    if not (is_wide or priority or sequence):
+        return None
+    try:
+        request = json.loads(text)
+        if is_wide:
+            request["inputs"] = [_wrapped(given) for given in request["inputs"]]
+        if priority:
+            request["parameters"].pop("priority")
+        if sequence:
+            named = request["parameters"]["sequence_id"].encode()
+            request["parameters"]["sequence_id"] = _FIRST_ID + zlib.crc32(named)
+    except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
+        return None
+    made = json.dumps(request, separators=(",", ":")).encode()
+    if not same_length:
+        return made
+    return made.ljust(len(text)) if len(made) <= len(text) else None
+
+
+def _wrapped(given: dict[str, Any]) -> dict[str, Any]:
+    """An input whose numbers its datatype can hold."""
+    datatype = given["datatype"]
+    if "data" not in given or datatype not in (*_NARROW, "FP32"):
+        return given
+    elements = [*_elements(given["data"])]
+    if datatype == "FP32":
+        with np.errstate(over="ignore"):
+            return {**given, "data": np.array(elements, float).astype(np.float32).tolist()}
+    if any(type(element) is not int or not -(2**63) <= element < 2**64 for element in elements):
+        return given
+    wide = np.array([element % 2**64 for element in elements], np.uint64)
+    return {**given, "data": wide.astype(DATATYPES[datatype].dtype).tolist()}
+
+
+def _elements(data: Any) -> Iterator[Any]:
+    """The elements of lists that may be nested."""
+    if isinstance(data, list):
+        for element in data:
+            yield from _elements(element)
+    else:
+        yield data
