@@ -86,6 +86,38 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
         ) from None
     if returns is not None:
         hints["return"] = without_aliases(returns)
+    inputs, by_row = _inputs(function, hints, model)
+    if "return" not in hints:
+        raise ConfigError(
+            f"model {model!r}: {function.__qualname__} has no return annotation;"
+            f" write for example -> {_example_of_return(function, by_row)}"
+        )
+    result, streams, is_async = _unwrap_stream(hints["return"])
+    if inspect.isgeneratorfunction(function) and not streams:
+        raise ConfigError(
+            f"model {model!r}: {function.__qualname__} yields, so it returns an iterator;"
+            " write for example -> Iterator[list[str]]"
+        )
+    if inspect.iscoroutinefunction(function) and streams:
+        raise ConfigError(
+            f"model {model!r}: an async function that streams must `yield`;"
+            f" {function.__qualname__} does not"
+        )
+    outputs, returns = _outputs(result, by_row, f"model {model!r}: return value")
+    return Signature(
+        inputs=inputs,
+        outputs=outputs,
+        row_wise=by_row,
+        streams=streams,
+        is_async=is_async or inspect.iscoroutinefunction(function),
+        returns=returns,
+    )
+
+
+def _inputs(
+    function: Callable[..., Any], hints: Mapping[str, Any], model: str
+) -> tuple[tuple[TensorSpec, ...], bool]:
+    """An input for each parameter, and whether they are single values: of one row, not columns."""
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     inputs: list[TensorSpec] = []
     row_wise: set[bool] = set()
@@ -107,32 +139,7 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
             f"model {model!r}: some parameters are columns (list[...]) and some single values;"
             " make all of them columns, or none"
         )
-    by_row = row_wise == {True}
-    if "return" not in hints:
-        raise ConfigError(
-            f"model {model!r}: {function.__qualname__} has no return annotation;"
-            f" write for example -> {_example_of_return(function, by_row)}"
-        )
-    result, streams, is_async = _unwrap_stream(hints["return"])
-    if inspect.isgeneratorfunction(function) and not streams:
-        raise ConfigError(
-            f"model {model!r}: {function.__qualname__} yields, so it returns an iterator;"
-            " write for example -> Iterator[list[str]]"
-        )
-    if inspect.iscoroutinefunction(function) and streams:
-        raise ConfigError(
-            f"model {model!r}: an async function that streams must `yield`;"
-            f" {function.__qualname__} does not"
-        )
-    outputs, returns = _outputs(result, by_row, f"model {model!r}: return value")
-    return Signature(
-        inputs=tuple(inputs),
-        outputs=outputs,
-        row_wise=by_row,
-        streams=streams,
-        is_async=is_async or inspect.iscoroutinefunction(function),
-        returns=returns,
-    )
+    return tuple(inputs), row_wise == {True}
 
 
 def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
