@@ -98,6 +98,13 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"wherry {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
+    for add in (_add_serving, _add_call, _add_questions, _add_top, _add_around, _add_bench):
+        add(commands)
+    return root
+
+
+def _add_serving(commands: Any) -> None:
+    """serve, check and config: they take a server's settings."""
     serve = _command(
         commands, "serve", "serve models over HTTP", "serve:serve", PRECEDENCE, EVERYDAY
     )
@@ -120,6 +127,8 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_settings(config)
 
+
+def _add_call(commands: Any) -> None:
     call = _command(
         commands,
         "call",
@@ -144,6 +153,9 @@ def parser() -> argparse.ArgumentParser:
     call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")
     _add_client(call)
 
+
+def _add_questions(commands: Any) -> None:
+    """models and explain: they ask a running server."""
     models = _command(commands, "models", "list the models of a running server", "call:models")
     models.add_argument("--json", action="store_true", help="one JSON object a line")
     _add_client(models)
@@ -154,6 +166,8 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
 
+
+def _add_top(commands: Any) -> None:
     top = _command(
         commands,
         "top",
@@ -171,6 +185,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
     _add_client(top)
 
+
+def _add_around(commands: Any) -> None:
+    """init, doctor, grafana: what surrounds a server."""
     init = _command(
         commands,
         "init",
@@ -204,6 +221,9 @@ def parser() -> argparse.ArgumentParser:
     board.add_argument("--title", help="title of the board [wherry]")
     board.add_argument("--uid", help="uid of the board, which is in its URL [wherry]")
 
+
+def _add_bench(commands: Any) -> None:
+    """bench, and completion, which comes last."""
     bench = _command(
         commands,
         "bench",
@@ -229,7 +249,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="WORD",
         help="the words so far: say what the last may become, as the script asks",
     )
-    return root
 
 
 def _command(
