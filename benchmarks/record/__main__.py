@@ -1,6 +1,7 @@
 """Record every figure of the documentation again, in one go, at one commit.
 
     python -m benchmarks.record --triton TRITON/bin/python --mosec MOSEC/bin/python
+        --vllm VLLM/bin/python --transformers TRANSFORMERS/bin/python
         [--minutes 60] [--only NAME,..] [--without NAME,..] [--again] [--short] [--list]
 
 `--list` says what is recorded, by which command, and how long it takes. A tree with changes is
@@ -29,7 +30,7 @@ from typing import Any, Final
 
 from benchmarks import pages
 from benchmarks.harness import ROOT, busy_seconds, commit, facts
-from benchmarks.record.plan import ENTRIES, Entry, lacking
+from benchmarks.record.plan import ENTRIES, PEERS, Entry, lacking
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
 #: About the whole: machine, commit, how long each took, and what is missing.
@@ -46,7 +47,7 @@ def main() -> int:
     if options.list:
         listed(entries)
         return 0
-    peers = {name: path for name in ("triton", "mosec") if (path := getattr(options, name))}
+    peers = {name: path for name in PEERS if (path := getattr(options, name))}
     at = commit(ROOT)
     for entry in entries:
         if why := lacking(entry, peers):
@@ -74,8 +75,8 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--triton", metavar="PYTHON", help="of an environment with nvidia-pytriton")
-    add("--mosec", metavar="PYTHON", help="of an environment with mosec")
+    for name, what in PEERS.items():
+        add(f"--{name}", metavar="PYTHON", help=f"of an environment with {what}")
     add("--minutes", type=float, default=60, help="for all; what is left over is missing [60]")
     add("--only", default="", help="these entries; files of the others stay if of this commit")
     add("--without", default="", help="entries that are left out, and whose files are deleted")

