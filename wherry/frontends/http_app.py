@@ -23,6 +23,7 @@ from wherry.frontends.http.answers import describe, fail, respond
 from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
+from wherry.frontends.openai.adapter_routes import AdapterRoutes
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.openai.task_routes import TaskRoutes
@@ -104,6 +105,7 @@ class HttpApp:
             **self._repository.routes(),
             **self._openai.routes(),
             **TaskRoutes(entry).routes(),
+            **AdapterRoutes(entry, control).routes(),
             **Anthropic(entry).routes(),
             **setting_routes(entry),
             **self._dashboard.routes(),

@@ -264,6 +264,7 @@ class LLM(StepModel):
                 f"llm {self.source}: prompt_share must be between 0 and 1, not {prompt_share}"
             )
         self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
+        self.variant_store = self.adapters
         default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
         self._settings = {
             "name": name or default_name,
@@ -398,13 +399,6 @@ class LLM(StepModel):
             if not answer.done:
                 self.engine.remove(answer.sequence)
                 self._requests.pop(answer.sequence, None)
-
-    def variants(self) -> Sequence[str]:
-        """The names of its adapters."""
-        return self.adapters.names()
-
-    def may_have_variant(self, name: str) -> bool:
-        return self.adapters.may_have(name)
 
     def gauges(self) -> Mapping[str, float]:
         return self.engine.gauges()

@@ -80,7 +80,9 @@ class Adapters:
         """Read an adapter's files, if it is not attached. Blocks. InvalidRequest if it cannot be
         read: its folder is not the server's own."""
         try:
-            key = f"{folder.name} {(folder / WEIGHTS).stat().st_mtime_ns}"
+            # With the file itself: a link of the same name may lead to another of the same time.
+            at = (folder / WEIGHTS).stat()
+            key = f"{folder.name} {at.st_dev}.{at.st_ino}.{at.st_mtime_ns}"
             if key in self._kept:
                 return AdapterWeights(folder, key, None)
             return AdapterWeights(folder, key, read_pairs(folder, self._dtype, self._device))

@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from wherry.models.config import FIELDS, ModelConfig, model_config
@@ -25,6 +26,27 @@ from wherry.values.request import Columns
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class VariantStore(Protocol):
+    """The variants of a model, which may come and go while it is served."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether variants may be added."""
+
+    def names(self) -> Sequence[str]:
+        """Those that there are now. May read files."""
+
+    def may_have(self, name: str) -> bool:
+        """Whether there may be one of this name, without a look at files."""
+
+    def add(self, name: str, source: Path, *, replace: bool) -> None:
+        """Add a variant from its files, or have it take the place of one of this name. Reads
+        files; InvalidRequest if they do not fit."""
+
+    def remove(self, name: str) -> None:
+        """Remove a variant that was added; AdapterNotFound if there is none of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +143,16 @@ class Model:
     #: Makes an instance of a special kind from its name, device, configuration and the Runtime.
     make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
 
+    #: The further names by which clients may ask for this model: adapters of a language model.
+    variant_store: VariantStore | None = None
+
     def variants(self) -> Sequence[str]:
-        """Further names by which clients may ask for this model: adapters of a language model. May
-        read files."""
-        return ()
+        """Those names. May read files."""
+        return () if self.variant_store is None else self.variant_store.names()
 
     def may_have_variant(self, name: str) -> bool:
         """Whether this may be one of `variants`, as far as is known without reading files."""
-        return name in self.variants()
+        return self.variant_store is not None and self.variant_store.may_have(name)
 
     @property
     def variable_strings(self) -> Sequence[str]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from wherry.frontends.openai.errors import BadField, UnknownModel
 from wherry.frontends.openai.fits import hearing_fit, score_fit, vector_fit
+from wherry.models.model import VariantStore
 from wherry.models.signature import Signature
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -73,6 +74,19 @@ class AbleModels:
             raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
         return loaded
 
+    def store(self, name: str | None) -> VariantStore:
+        """Where the variants of the model of this name are, or without one those of the only model
+        that takes any. BadField if it takes none."""
+        taking = {m.name: s for m in self._runtime.models() if (s := _store(m))}
+        names = [*taking] if name is None else [n for n in taking if n == name]
+        if len(names) != 1:
+            there = ", ".join(sorted(taking)) or "none: start one with adapter_folder=FOLDER"
+            raise BadField(
+                "base_model_name",
+                f"must be one of the models that take adapters; there are {there}",
+            )
+        return taking[names[0]]
+
     def _only(self, ability: str) -> str:
         """Return the only model that has this ability; BadField if there are more or none."""
         able = self.names(ability)
@@ -97,4 +111,12 @@ def abilities(loaded: LoadedModel) -> set[str]:
     able |= {ability for ability, fit in fits.items() if fit(signature) is not None}
     if (hears := hearing_fit(signature)) is not None:
         able |= {"transcriptions", "translations"} if hears.translates else {"transcriptions"}
+    if _store(loaded):
+        able.add("adapters")
     return able
+
+
+def _store(loaded: LoadedModel) -> VariantStore | None:
+    """Where a model's variants may be added, if they may."""
+    store = loaded.model.variant_store
+    return store if store is not None and store.takes_more else None

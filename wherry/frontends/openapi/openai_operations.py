@@ -11,6 +11,7 @@ import msgspec
 
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
 from wherry.frontends.content.media_types import FORM
+from wherry.frontends.openai.adapter_routes import LoadAdapter, UnloadAdapter
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
@@ -397,6 +398,16 @@ def _conversion(summary: str, takes: Any, gives: Any) -> Operation:
     )
 
 
+def _adapter(summary: str, takes: Any) -> Operation:
+    return Operation(
+        summary=summary,
+        description="In the model control mode `explicit` only.",
+        takes=json_of(takes),
+        gives={TEXT: ANY_TEXT},
+        errors=(400, 403, 404, 503),
+    )
+
+
 def _hearing(summary: str) -> Operation:
     return Operation(
         summary=summary,
@@ -475,6 +486,10 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     },
     "translations": {
         ("POST", "/v1/audio/translations"): _hearing("What is said in a recording, in English"),
+    },
+    "adapters": {
+        ("POST", "/v1/load_lora_adapter"): _adapter("Load an adapter (LoRA)", LoadAdapter),
+        ("POST", "/v1/unload_lora_adapter"): _adapter("Unload an adapter (LoRA)", UnloadAdapter),
     },
     "tokens": {
         ("POST", "/v1/messages/count_tokens"): _conversion(
