@@ -146,14 +146,14 @@ class StrictExchange(PassedOn):
         path = self.request.path
         if _READY_OF_ANY.fullmatch(path) and self.request.method in _NO_METHODS:
             return 405, "Method Not Allowed"
-        if _READY.fullmatch(path) and status in (404, 503):
-            return 400, "Model version not ready"
         version = _VERSION.fullmatch(path)
         if version and (number_before(version[1]) or 0) > _MOST and status in (400, 404):
             return 400, (
                 f"failed to get model version from specified version string '{version[1]}'"
                 " (details: stol), version should be an integral value > 0"
             )
+        if _READY.fullmatch(path) and status in (404, 503):
+            return 400, "Model version not ready"
         if self._refused and status == 400 and not text.startswith("Request for unknown model :"):
             return self._refused.status, self._refused.text
         status = 400 if status == 499 else status

@@ -146,7 +146,8 @@ def _input(
     _check_window(parameters)
     if "shared_memory_region" in parameters:
         raise _Elsewhere
-    count = prod(shape) % _UNSIGNED.stop  # as its product wraps around
+    # The product wraps around, and nothing is read of no shape.
+    count = prod(shape) % _UNSIGNED.stop if shape else 0
     if count >= _SIGNED.stop:
         raise _Elsewhere
     if count:

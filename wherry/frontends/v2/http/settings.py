@@ -18,7 +18,10 @@ def setting_routes(entry: HttpEntry) -> dict[str, Route]:
             respond_json(exchange, settings.values())
 
         def change(exchange: Exchange) -> None:
-            respond_json(exchange, settings.update(entry.members(exchange)))
+            given = entry.members(exchange)
+            if isinstance(settings, LogSettings):  # null leaves one as it is; a trace setting goes
+                given = {name: value for name, value in given.items() if value is not None}
+            respond_json(exchange, settings.update(given))
 
         return Route({"GET": tell, "POST": change}, group)
 

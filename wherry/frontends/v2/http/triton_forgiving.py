@@ -1,6 +1,7 @@
 """What does Triton take of an infer request that this server refuses? For `--triton-strict`.
 
-Numbers that their datatype cannot hold wrap around, a priority that there is not is the default
+Numbers that their datatype cannot hold wrap around, the data of a shape without elements is not
+read, a priority that there is not is the default
 one, and a text may be the id of a sequence whose control is a number. Pure; it is asked only about
 requests that were refused for one of these.
 """
@@ -19,6 +20,11 @@ from wherry.values.datatypes import DATATYPES
 
 _NUMBERS: Final = re.compile(r".*(data\[.*\]: expected int|out of the range of|non-unsigned-integer"
                              r" as unsigned-integer \(input ).*", re.DOTALL)  # fmt: skip
+_NOTHING: Final = re.compile(
+    r"unexpected number of string elements .*, expecting 0"
+    r"|Unable to parse 'data': Shape does not match .*needs 0 elements.*",
+    re.DOTALL,
+)
 _PRIORITY: Final = re.compile(r"model '.*': priority \d+ is not between .*")
 _SEQUENCE: Final = re.compile(r"model '.*': sequence id '.*' is text, but .*")
 _NARROW: Final = ("INT8", "INT16", "INT32", "UINT8", "UINT16", "UINT32")
@@ -31,15 +37,20 @@ def as_triton_takes_it(text: bytes, told: str, *, same_length: bool) -> bytes | 
 
     `same_length`: binary data follows it.
     """
-    is_wide, priority, sequence = (
-        pattern.fullmatch(told) is not None for pattern in (_NUMBERS, _PRIORITY, _SEQUENCE)
+    is_wide, is_unread, priority, sequence = (
+        pattern.fullmatch(told) is not None
+        for pattern in (_NUMBERS, _NOTHING, _PRIORITY, _SEQUENCE)
     )
-    if not (is_wide or priority or sequence):
+    if not (is_wide or is_unread or priority or sequence):
         return None
     try:
         request = json.loads(text)
         if is_wide:
             request["inputs"] = [_wrapped(given) for given in request["inputs"]]
+        if is_unread:
+            for given in request["inputs"]:
+                if "data" in given and 0 in given["shape"]:
+                    given["data"] = []
         if priority:
             request["parameters"].pop("priority")
         if sequence:

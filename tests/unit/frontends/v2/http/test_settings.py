@@ -35,6 +35,7 @@ def test_the_log_is_told_and_changed(client: Client) -> None:
     changed = client.post("/v2/logging", {"log_verbose_level": 3, "log_warning": False}).json
     assert changed["log_verbose_level"] == 3
     assert client.get("/v2/logging").json == changed
+    assert client.post("/v2/logging", {"log_warning": None, "log_file": None}).json == changed
     assert logging.getLogger("wherry").isEnabledFor(logging.DEBUG)
     assert client.post("/v2/logging").json == changed
 
