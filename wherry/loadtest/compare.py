@@ -7,6 +7,7 @@ comparisons of a thing with itself every figure says "no difference".
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ FEWEST = 5
 #: Below this share a change is of no interest, even if it is real.
 SMALLEST = 0.01
 
+#: What a request costs its server, where the server is on this machine: latency and throughput
+#: hide it as long as cores are free.
+CPU: Final = "server CPU ms/request"
 #: What is compared: its name, the field, its unit's factor, if more is better, and how many times
 #: as noisy as a mean it is taken to be where runs cannot tell.
 METRICS: Final = (
@@ -30,6 +34,7 @@ METRICS: Final = (
     ("p50 ms", "p50", 1e3, False, 1.0),
     ("p95 ms", "p95", 1e3, False, 1.5),
     ("p99 ms", "p99", 1e3, False, 2.0),
+    (CPU, "cpu_seconds_per_request", 1e3, False, 1.0),
 )
 
 
@@ -120,12 +125,15 @@ def _by_settings(report: Report) -> dict[bytes, list[Point]]:
 
 def _values(points: list[Point], name: str) -> list[float]:
     """A figure of each run; zero where it has none."""
-    values = []
-    for point in points:
-        told = point.figures
-        source = told if name.endswith("per_second") else told.latency
-        values.append(float(getattr(source, name)) if source is not None else 0.0)
-    return values
+    return [_value(point, name) for point in points]
+
+
+def _value(point: Point, name: str) -> float:
+    told = point.figures
+    if name == "cpu_seconds_per_request":
+        return (point.server_cores or 0.0) / (told.requests_per_second or math.inf)
+    source = told if name.endswith("per_second") else told.latency
+    return float(getattr(source, name)) if source is not None else 0.0
 
 
 def _pieces(point: Point) -> int:

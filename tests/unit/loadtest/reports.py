@@ -22,6 +22,7 @@ def point(
     seed: int = 0,
     repeat: int = 0,
     pieces: int = 20,
+    cores: float | None = 0.5,
     **settings: Any,
 ) -> Point:
     """A run whose pieces lie around `rate` and `latency` with this much noise."""
@@ -67,7 +68,7 @@ def point(
             requests=1000, rows=1000, executions=250, queue=0.001, compute_infer=0.005,
             mean_batch_size=4.0, batch_sizes={4: 250},
         ),
-        server_cores=0.5,
+        server_cores=cores,
         client=ClientSide(processes=1, cores=0.1, busiest=0.1),
     )  # fmt: skip
 

@@ -51,6 +51,33 @@ def test_in_turns_the_runs_are_pairs_and_what_both_share_is_no_noise() -> None:
     assert verdicts(compare(before, after))["requests/s"] == "no difference"
 
 
+def test_a_server_that_takes_twice_the_cpu_is_told_though_its_answers_are_as_fast() -> None:
+    before = report(*(point(cores=0.5 + 0.02 * n, repeat=n, seed=n) for n in range(10)))
+    after = report(*(point(cores=1.0 + 0.02 * n, repeat=n, seed=90 + n) for n in range(10)))
+    by_name = {change.metric: change for change in compare(before, after, in_turns=True)}
+    assert by_name.pop("server CPU ms/request").verdict == "worse"
+    assert {change.verdict for change in by_name.values()} == {"no difference"}
+
+
+def test_cpu_time_is_that_of_a_request() -> None:
+    """Twice the requests with twice the cores is no more CPU."""
+    found = compare(
+        report(*(point(100, cores=0.5, repeat=n, seed=n) for n in range(10))),
+        report(*(point(200, cores=1.0, repeat=n, seed=n) for n in range(10))),
+        in_turns=True,
+    )
+    changes = {change.metric: change for change in found}
+    cpu = changes["server CPU ms/request"]
+    assert cpu.verdict == "no difference"
+    assert 4.5 < cpu.before < 5.5
+    assert changes["requests/s"].verdict == "better"
+
+
+def test_a_server_elsewhere_has_no_cpu_time_to_compare() -> None:
+    changes = compare(report(point(cores=None)), report(point(seed=1)))
+    assert "server CPU ms/request" not in {change.metric for change in changes}
+
+
 def test_the_last_pair_may_lack_its_second_half() -> None:
     before = report(*(point(100, repeat=n, seed=n) for n in range(4)))
     after = report(*(point(100, repeat=n, seed=10 + n) for n in range(3)))
