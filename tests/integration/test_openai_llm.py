@@ -480,3 +480,34 @@ def test_adapters_are_loaded_by_clients_only_where_models_are(folder: Path, tmp_
         )
         assert status == 403
         assert "--model-control-mode explicit" in answer["error"]["message"]
+
+
+def test_a_batch_of_chats_has_a_choice_for_each(server: wherry.Server) -> None:
+    def asked(status: int, **fields: Any) -> Any:
+        got, answer = post(server, "v1/chat/completions/batch", max_tokens=4, **fields)
+        assert got == status, answer
+        return answer
+
+    one, two = ([{"role": "user", "content": text}] for text in ("one two", "word7 word8 word9"))
+    same = {"temperature": 0, "ignore_eos": True}
+    both = asked(200, messages=[one, two], **same)
+    assert [choice["index"] for choice in both["choices"]] == [0, 1]
+    alone = [
+        post(server, "v1/chat/completions", model="chat", max_tokens=4, messages=chat, **same)[1]
+        for chat in (one, two)
+    ]
+    assert [c["message"]["content"] for c in both["choices"]] == [
+        answer["choices"][0]["message"]["content"] for answer in alone
+    ]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert both["usage"][name] == sum(answer["usage"][name] for answer in alone)
+    tool = {"type": "function", "function": {"name": "f"}}
+    for field, fields in (
+        ("messages", {"messages": []}),
+        ("messages[1]", {"messages": [one, []]}),
+        ("messages[1][0].role", {"messages": [one, [{"content": "x"}]]}),
+        ("stream", {"messages": [one], "stream": True}),
+        ("n", {"messages": [one], "n": 2}),
+        ("tools", {"messages": [one], "tools": [tool]}),
+    ):
+        assert asked(400, **fields)["error"]["param"] == field

@@ -20,6 +20,7 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import UnknownRoute, fail
+from wherry.frontends.openai.fields.batch import BatchRequest
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import (
@@ -62,10 +63,12 @@ class OpenAI:
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         of_completions = partial(_read_fields, CompletionRequest)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
+        batch = partial(self._read, _read_batch, self._start_batch)
         completion = partial(self._read, of_completions, self._start_completion)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
             "/v1/chat/completions": Route({"POST": chat}, "inference"),
+            "/v1/chat/completions/batch": Route({"POST": batch}, "inference"),
             "/v1/completions": Route({"POST": completion}, "inference"),
             RESPONSES: self._responses.create(),
             "/tokenize": Route({"POST": of_prompts}, "inference"),
@@ -139,6 +142,12 @@ class OpenAI:
         answer = ChatAnswer(loaded.name, new_request_id(), wanted.calls(), echo=echo, shown=shown)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
+    def _start_batch(self, exchange: Exchange, read: tuple[BatchRequest, list[Inputs]]) -> None:
+        wanted, inputs = read
+        loaded = self._models.able(wanted.model, "chat")
+        answer = ChatAnswer(loaded.name, new_request_id(), shown=_shown(wanted))
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
+
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
         loaded = self._models.able(wanted.model, "completions")
         prompts = wanted.prompts()
@@ -170,6 +179,11 @@ class OpenAI:
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
         self._read(partial(_read_inputs, fields), start, exchange)
+
+
+def _read_batch(body: Buffer, ignored: list[str] | None) -> tuple[BatchRequest, list[Inputs]]:
+    wanted = decoded(body, BatchRequest, ignored)
+    return wanted, wanted.conversations()
 
 
 def _read_inputs(

@@ -12,6 +12,7 @@ import msgspec
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
 from wherry.frontends.content.media_types import FORM
 from wherry.frontends.openai.adapter_routes import LoadAdapter, UnloadAdapter
+from wherry.frontends.openai.fields.batch import BatchRequest
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
@@ -437,6 +438,9 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     "chat": {
         ("POST", "/v1/chat/completions"): _generation(
             "A conversation goes on", ChatRequest, ChatCompletion, ChatChunk
+        ),
+        ("POST", "/v1/chat/completions/batch"): _conversion(
+            "Several conversations go on", BatchRequest, ChatCompletion
         ),
         ("POST", "/v1/responses"): _generation(
             "A conversation goes on, in OpenAI's newer form",

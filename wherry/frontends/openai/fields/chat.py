@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -73,10 +73,14 @@ class ChatRequest(Request):
 
     def inputs(self) -> dict[str, Any]:
         """The model's inputs: conversation, wishes, tools, variables of the template."""
+        return self.inputs_of(self.messages, "messages")
+
+    def inputs_of(self, messages: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+        """Those of a conversation, which stands in the field `where`."""
         if self.modalities not in (None, ["text"]):
             raise BadField("modalities", "only ['text'] is supported")
         inputs: dict[str, Any] = {
-            "messages": conversation(self.messages),
+            "messages": conversation(messages, where),
             "parameters": self.sampling(),
         }
         if tools := self.callable_tools():

@@ -10,11 +10,14 @@ import msgspec
 from wherry.frontends.openai.errors import BadField
 
 
-def conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as a chat template takes them: text, and arguments of calls as objects."""
+def conversation(
+    messages: Sequence[Mapping[str, Any]], where: str = "messages"
+) -> list[dict[str, Any]]:
+    """Messages as a chat template takes them: text, and arguments of calls as objects. `where` is
+    the field that has them."""
     if not messages:
-        raise BadField("messages", "must hold at least one message")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        raise BadField(where, "must hold at least one message")
+    return [_message(message, f"{where}[{i}]") for i, message in enumerate(messages)]
 
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")

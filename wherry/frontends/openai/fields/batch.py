@@ -1,0 +1,32 @@
+"""What may stand in a request to /v1/chat/completions/batch: several conversations at once?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import MAX_PROMPTS
+
+
+class BatchRequest(ChatRequest):
+    """POST /v1/chat/completions/batch, as vLLM has it: a chat's fields, for each conversation. Its
+    answer has a choice for each, and is not streamed."""
+
+    messages: list[list[dict[str, Any]]]  # type: ignore[assignment] # of several chats
+
+    def conversations(self) -> list[dict[str, Any]]:
+        """The model's inputs for each conversation."""
+        given = self.messages
+        if not 0 < len(given) <= MAX_PROMPTS:
+            problem = f"must hold 1 to {MAX_PROMPTS} conversations, not {len(given)}"
+            raise BadField("messages", problem)
+        alone = "; send each conversation to /v1/chat/completions"
+        if self.stream:
+            raise BadField("stream", f"a batch is answered in one piece{alone}")
+        if self.n not in (None, 1):
+            raise BadField("n", f"each conversation has one answer in a batch{alone}")
+        for field in ("tools", "echo"):
+            if getattr(self, field):
+                raise BadField(field, f"a batch does not take it{alone}")
+        return [self.inputs_of(each, f"messages[{i}]") for i, each in enumerate(given)]
