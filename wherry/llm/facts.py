@@ -9,6 +9,7 @@ from typing import Any, Final
 from wherry.llm import gguf_header
 from wherry.llm.checkpoint import MOST_REFUSALS, NOT_ALONE, Checkpoint
 from wherry.llm.choice import Facts, Here
+from wherry.llm.damaged import hindrance as no_engine_runs
 from wherry.llm.known import QUANTIZED, refusals
 from wherry.values.errors import ConfigError
 
@@ -59,6 +60,7 @@ def folder_facts(checkpoint: Checkpoint) -> Facts:
     config = checkpoint.object("config.json")
     found = refusals(config)
     hindrance = next((str(one) for one in found if one.field == "auto_map"), "")
+    hindrance = hindrance or no_engine_runs(config)
     reasons = [str(one) for one in found[:MOST_REFUSALS]]
     for name, remedy in NOT_ALONE.items():
         if (checkpoint.folder / name).exists():

@@ -8,6 +8,7 @@ constraints and cancellation are the same; no two sequences share a product or a
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -22,6 +23,8 @@ from wherry.llm.model import MOST_POSITIONS
 from wherry.llm.scheduler import Chunk
 from wherry.llm.weights import DTYPES
 from wherry.values.errors import ConfigError
+
+log = logging.getLogger("wherry")
 
 #: What transformers calls a model's cache, newest name first.
 CACHES: Final = ("cache", "past_key_values", "cache_params", "state")
@@ -114,10 +117,13 @@ class StateRunner:
         ):
             try:
                 found = self._in_pieces(sample, pieces)
-            except Exception:  # noqa: BLE001 - of any type: it does not go on this way
-                continue
-            if found is not None and _near(found, expected, tolerance):
-                return way
+            except Exception as error:  # noqa: BLE001 - of any type: it does not go on this way
+                why = brief(error)
+            else:
+                if found is not None and _near(found, expected, tolerance):
+                    return way
+                why = "it gives no cache" if found is None else _off(found, expected)
+            log.info("cache not used", extra={"model": name, "way": way.value, "why": why})
         if not _near(self._net(input_ids=sample[None, :20]).logits[0], expected[:20], tolerance):
             raise ConfigError(f"{name}: {kind} is no causal model: it looks at later tokens")
         return Way.ANEW
@@ -153,6 +159,14 @@ def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     if found.shape != expected.shape:
         return False
     return bool((found.float() - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _off(found: Tensor, expected: Tensor) -> str:
+    """By how much logits differ from those of the whole text, for the log."""
+    if found.shape != expected.shape:
+        return f"logits of shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
+    off = (found.float() - expected).abs().max() / expected.abs().max()
+    return f"the logits differ by {off:.2g} of the largest"
 
 
 def _tensors(held: Any, seen: set[int] | None = None) -> Iterator[Tensor]:

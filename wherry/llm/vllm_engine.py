@@ -165,7 +165,7 @@ class VLLM(StepModel):
         try:
             self._engine.add_request(request.id, given, self._sampling(wanted))
         except self._refusals as error:  # parameters that vLLM does not support
-            raise self._refused(str(error)) from error
+            raise self._refused(str(error), _field_of(str(error))) from error
         return request
 
     def step(self, active: list[_VllmRequest]) -> list[Step[Delta]]:
@@ -287,3 +287,10 @@ class VLLM(StepModel):
 
     def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
         return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
+
+
+def _field_of(problem: str) -> str | None:
+    """The field that vLLM's words about a request mean, where they name none themselves."""
+    if problem.startswith("Grammar error"):
+        return "constraint"
+    return "token_ids" if problem.startswith("Token id") else None

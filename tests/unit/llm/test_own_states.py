@@ -148,10 +148,14 @@ def test_memory_bounds_how_many_run_at_once(tmp_path: Path) -> None:
         load_engine(str(tmp_path), "m", "cpu", cache_gb=1e-6, threads=1)
 
 
-def test_a_model_that_looks_at_later_tokens_is_refused() -> None:
+def test_a_model_that_looks_at_later_tokens_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "wherry")
     net = tiny.network(("BertConfig", tiny.SIZES | {"is_decoder": False})).eval()
     with pytest.raises(ConfigError, match="no causal model"):
         StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
+    told = [(record.msg, vars(record)["way"], vars(record)["why"]) for record in caplog.records]
+    ways = ("prompts in pieces", "prompts as a whole")
+    assert told == [("cache not used", way, "it gives no cache") for way in ways]
 
 
 def engine_runner(engine: Engine) -> StateRunner:

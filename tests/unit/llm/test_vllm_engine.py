@@ -21,7 +21,7 @@ from tests.unit.llm import tiny
 from wherry.llm import vllm_engine
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
-from wherry.llm.vllm_engine import VLLM
+from wherry.llm.vllm_engine import VLLM, _field_of
 from wherry.models.model import Device
 
 #: Any two tokens.
@@ -352,6 +352,14 @@ def test_what_it_refuses_is_the_callers_fault(
 ) -> None:
     with pytest.raises(wherry.InvalidRequest, match=problem):
         vllm.deltas(**inputs)
+
+
+def test_what_vllm_refuses_names_the_field_that_it_means(vllm: Fake) -> None:
+    with pytest.raises(wherry.InvalidRequest) as refused:
+        vllm.deltas(token_ids=[4, 999])
+    assert refused.value.field == "token_ids"
+    assert _field_of("Grammar error: Invalid type: wonder") == "constraint"
+    assert _field_of("n must be 1 when using greedy sampling, got 2.") is None
 
 
 def test_one_who_leaves_is_aborted(vllm: Fake) -> None:

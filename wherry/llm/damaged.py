@@ -1,0 +1,68 @@
+"""Can no engine here run what this config.json says: sizes that are none, another kind of model?
+
+What an engine does not know, another may; a number that is a text is wrong for all of them, and
+libraries that are given an absurd one allocate it, or loop over it, before they look. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wherry.llm.config_fields import FIELDS, Number, Whole
+
+#: Models of 1,000 layers were trained for a paper; transformers makes a module of each.
+MOST_LAYERS: Final = 4096
+#: The largest vocabularies have 300,000 tokens, the widest layers 100,000 features.
+MOST: Final = 1 << 24
+AGAIN: Final = "download the checkpoint again, or correct the field"
+#: Fields that count layers, and others that are sizes, by all names that configurations use.
+LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+SIZES: Final = (
+    "hidden_size", "n_embd", "d_model", "vocab_size", "intermediate_size", "n_inner", "ffn_dim",
+    "num_attention_heads", "n_head", "num_key_value_heads", "head_dim",
+)  # fmt: skip
+PARTS: Final = ("text_config",)
+
+
+def hindrance(config: Mapping[str, Any]) -> str:
+    """Why no engine may load it, with field and remedy; "" if there is no such reason."""
+    if config.get("is_encoder_decoder") is True:
+        return (
+            "is_encoder_decoder = True: an encoder with a decoder (T5, BART, Whisper) does not go"
+            " on from its prompt, and no engine here runs it: call transformers' generate() in a"
+            " model of your own (docs/tutorial)"
+        )
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        return f"config.json: model_type = {_shown(kind)}: it names no kind of model: {AGAIN}"
+    parts = [config, *(config[name] for name in PARTS if isinstance(config.get(name), dict))]
+    return next((problem for part in parts for problem in [_wrong_size(part)] if problem), "")
+
+
+def _wrong_size(part: Mapping[str, Any]) -> str:
+    for name, value in part.items():
+        if name in LAYERS or name in SIZES:
+            most = MOST_LAYERS if name in LAYERS else MOST
+            if not _is_size(value, most):
+                return (
+                    f"config.json: {name} = {_shown(value)}: must be a whole number from 0 to"
+                    f" {most}: {AGAIN}"
+                )
+        elif isinstance(value, str) and isinstance(FIELDS.get(name), Whole | Number):
+            return f"config.json: {name} = {_shown(value)}: must be a number: {AGAIN}"
+    return ""
+
+
+def _is_size(value: Any, most: int) -> bool:
+    """Whether it may be one: null takes a library's default, a list has one for each layer."""
+    if value is None:
+        return True
+    if isinstance(value, list):
+        return len(value) <= MOST_LAYERS and all(_is_size(one, most) for one in value)
+    return type(value) is int and 0 <= value <= most
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
