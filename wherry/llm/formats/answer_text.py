@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wherry.llm.formats.call_text import CallText, Parts
@@ -39,8 +39,12 @@ class AnswerText:
         if family is not None and family.format is None:
             self._harmony = HarmonyText(functions)
             return
-        if family is not None and family.format is not None and functions:
-            self._calls = CallText(family.format, functions)
+        if family is not None and family.format is not None:
+            if functions:
+                self._calls = CallText(family.format, functions)
+            elif family.format.dropped:
+                none = replace(family.format, marks=(), inline=(), bare=())
+                self._calls = CallText(none, functions)
         if thoughts := THOUGHT_FAMILIES.get(style.thoughts):
             self._thoughts = ThoughtText(thoughts.format, opened=style.opened)
 

@@ -34,6 +34,8 @@ class CallFormat:
     pieces: PiecesOf | None = None
     #: A call that is cut off is not read as a whole one.
     delimited: bool = True
+    #: Marks around what is said, which are left out.
+    dropped: tuple[str, ...] = ()
 
 
 #: Parts of an answer in their order: text, and calls or pieces of them.
@@ -68,8 +70,9 @@ class CallText:
         self._in_value = False
         self._shown = False
         self._blanks = ""
-        #: Ends of marks, to be left out: a call was read that began without its mark.
-        self._stray: tuple[tuple[str, str], ...] = ()
+        #: Marks to be left out: the format's, and ends of calls' marks once a call was read that
+        #: began without its mark.
+        self._stray = tuple((mark, "") for mark in format_.dropped)
 
     def feed(self, text: str) -> Parts:
         """Take more text; return what is certain now: text that may be shown, and calls."""
@@ -164,7 +167,8 @@ class CallText:
             made = bool(read)
             parts += read or [self._begin + whole[:behind]]
         if made and not self._begin:
-            self._stray = tuple((end, "") for _, end in self._format.marks if end)
+            ends = [end for _, end in self._format.marks if end]
+            self._stray = tuple((mark, "") for mark in (*self._format.dropped, *ends))
         return whole[behind:]
 
     def _end_of(self) -> int:

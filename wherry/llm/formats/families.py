@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from wherry.llm.formats.call_text import CallFormat
+from wherry.llm.formats.calls import CallReader
 from wherry.llm.formats.gemma_calls import with_quotes
 from wherry.llm.formats.harmony import MARKS as HARMONY_MARKS
 from wherry.llm.formats.json_calls import (
@@ -20,6 +21,7 @@ from wherry.llm.formats.json_calls import (
     OBJECTS,
     after_names,
     end_of_objects,
+    first_of,
     named_shape,
     objects_or,
     of_objects,
@@ -58,12 +60,14 @@ def _tagged(
     argument_end: str,
     *,
     inline: str = "",
+    otherwise: CallReader | None = None,
 ) -> CallFormat:
-    """Calls in tags; `inline`: what begins a call where there are no marks around it."""
+    """Calls in tags; `inline`: what begins a call where there are no marks around it; `otherwise`
+    reads what is between the marks and has no tags."""
     tags = Tags(call, call_end, argument, argument_end)
     ends = [end for end in (argument_end, call_end) if end]
     return CallFormat(
-        tags.read,
+        first_of(tags.read, otherwise) if otherwise else tags.read,
         (marks,) if marks else (),
         ((inline, call_end),) if inline else (),
         values=values_in_tags(argument, *ends),
@@ -95,14 +99,15 @@ def _hunyuan(suffix: str) -> CallFormat:
     )
 
 
-def _dsml(marks: str) -> CallFormat:
+def _dsml(marks: str, space: str = "") -> CallFormat:
+    dsml = _DSML + space
     return _tagged(
-        (f"<{_DSML}{marks}>", f"</{_DSML}{marks}>"),
-        rf'<{_DSML}invoke name="(?P<name>[^"]+)">',
-        f"</{_DSML}invoke>",
-        rf'<{_DSML}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
-        f"</{_DSML}parameter>",
-        inline=f"<{_DSML}invoke name=",
+        (f"<{dsml}{marks}>", f"</{dsml}{marks}>"),
+        rf'<{dsml}invoke name="(?P<name>[^"]+)">',
+        f"</{dsml}invoke>",
+        rf'<{dsml}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
+        f"</{dsml}parameter>",
+        inline=f"<{dsml}invoke name=",
     )
 
 
@@ -129,6 +134,14 @@ _BAR: Final = "\uff5c"
 _DSML: Final = f"{_BAR}DSML{_BAR}"
 
 
+#: What the marks of PLaMo begin and end with: tokens of their own.
+_PLAMO: Final = ("<|plamo:begin_", "<|plamo:end_", ":plamo|>")
+
+
+def _plamo(name: str) -> str:
+    return rf"<\|plamo:{name}:plamo\|>"
+
+
 def _wide(name: str) -> str:
     return f"<{_BAR}{name}{_BAR}>"
 
@@ -152,6 +165,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     "deepseek_v32": ToolFamily(
         "DeepSeek V3.2", _dsml("function_calls"), ((_DSML, "function_calls>"),)
     ),
+    "deepseek_v41": ToolFamily("DeepSeek V4.1", _dsml("calls", " "), ((_DSML, " calls>"),)),
     "deepseek_v4": ToolFamily("DeepSeek V4", _dsml("tool_calls"), ((_DSML,),)),
     "deepseek": ToolFamily(
         "DeepSeek V3, V3.1, R1",
@@ -173,6 +187,84 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("<|tool_calls_section_begin|>",),),
         ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    ),
+    "kimi_k3": ToolFamily(
+        "Kimi K3",
+        replace(
+            _tagged(
+                ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+                r'<\|open\|>call tool="(?P<name>[^"]+)"[^<]*<\|sep\|>',
+                "<|close|>call<|sep|>",
+                r'<\|open\|>argument key="(?P<key>[^"]*)"(?: type="(?P<string>\w+)")?[^<]*'
+                r"<\|sep\|>",
+                "<|close|>argument<|sep|>",
+            ),
+            dropped=(
+                "<|open|>response<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>message<|sep|>",
+            ),
+        ),
+        (("<|open|>", "<|close|>", "<|sep|>"),),
+        ("<|open|>", "<|close|>", "<|sep|>"),
+    ),
+    "k2_horizon": ToolFamily(
+        "K2 Horizon",
+        _tagged(
+            ("<ifm|tool_calls>", "</ifm|tool_calls>"),
+            r"<ifm\|tool_call>\s*(?P<name>[^\s<{]+)",
+            "</ifm|tool_call>",
+            r"<ifm\|arg_key>(?P<key>[^<]*)</ifm\|arg_key>\s*"
+            r"(?:<ifm\|arg_type>(?P<string>[^<]*)</ifm\|arg_type>\s*)?<ifm\|arg_value>",
+            "</ifm|arg_value>",
+            otherwise=after_names(
+                r'<ifm\|tool_call>\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"arguments"\s*:',
+                r"\}\s*</ifm\|tool_call>",
+            ),
+        ),
+        (("<ifm|tool_calls>",),),
+        tuple(
+            f"<{end}ifm|{name}>"
+            for name in ("tool_call", "arg_key", "arg_type", "arg_value")
+            for end in ("", "/")
+        ),
+    ),
+    "plamo3": ToolFamily(
+        "PLaMo 3",
+        _named(
+            rf"{_plamo('begin_tool_request')}\s*{_plamo('begin_tool_name')}(?P<name>[^<]+)"
+            rf"{_plamo('end_tool_name')}\s*{_plamo('begin_tool_arguments')}"
+            r"<\|plamo:constrain\|>json<\|plamo:msg\|>",
+            rf"{_plamo('end_tool_arguments')}\s*{_plamo('end_tool_request')}",
+            marks=(
+                (
+                    "<|plamo:begin_tool_requests:plamo|>",
+                    "<|plamo:end_tool_requests:plamo|>",
+                ),
+            ),
+        ),
+        (("<|plamo:begin_tool_requests:plamo|>",),),
+        (*_PLAMO, "<|plamo:constrain|>", "<|plamo:msg|>"),
+    ),
+    "inkling": ToolFamily(
+        "Inkling",
+        replace(
+            _json(("<|content_invoke_tool_json|>", "<|end_message|>")),
+            dropped=("<|content_text|>", "<|end_message|>"),
+        ),
+        (("<|content_invoke_tool_json|>",),),
+    ),
+    "dots": ToolFamily(
+        "dots.llm",
+        _tagged(
+            ("<dots_function_call>", "</dots_function_call>"),
+            r'<invoke\s+name\s*=\s*"?(?P<name>[^">]+)"?\s*>',
+            "</invoke>",
+            r'<parameter\s+name\s*=\s*"?(?P<key>[^">]+)"?\s*>',
+            "</parameter>",
+            otherwise=of_objects,
+        ),
+        (("<dots_function_call>",),),
     ),
     "step3": ToolFamily(
         "Step3",
@@ -373,8 +465,16 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         _python(("```tool_code", "```"), ("```python", "```"), bare=("[",)),
         (("[func_name1(",), ("```tool_code",)),
     ),
+    "ernie45": ToolFamily(
+        "ERNIE 4.5",
+        replace(
+            _json(("<tool_call>", "</tool_call>"), bare=_OBJECT),
+            dropped=("<response>", "\n</response>", "</response>"),
+        ),
+        (("<tool_call>", "<response>"),),
+    ),
     "hermes": ToolFamily(
-        "Qwen 2.5, Qwen3, QwQ, Hermes, SmolLM3, Granite 4, EXAONE 4, ERNIE 4.5; any other",
+        "Qwen 2.5, Qwen3, QwQ, Hermes, SmolLM3, Granite 4, EXAONE 4; any other",
         _json(("<tool_call>", "</tool_call>"), bare=_OBJECT),
         (("<tool_call>",),),
     ),
@@ -439,6 +539,24 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
         (("<think:opensource>",), ("<think{}>", ":opensource")),
     ),
     "minimax_m3": ThoughtFamily("MiniMax M3", _tags("mm:think"), (("<mm:think>",),)),
+    "kimi_k3": ThoughtFamily(
+        "Kimi K3",
+        ThoughtFormat("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        (("<|open|>", "<|close|>", "<|sep|>"),),
+        ("<|open|>", "<|close|>", "<|sep|>"),
+    ),
+    "k2_horizon": ThoughtFamily("K2 Horizon", _tags("ifm|think"), (("<ifm|think>",),)),
+    "plamo3": ThoughtFamily(
+        "PLaMo 3",
+        ThoughtFormat("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
+        (("<|plamo:begin_think:plamo|>",),),
+        _PLAMO,
+    ),
+    "inkling": ThoughtFamily(
+        "Inkling",
+        ThoughtFormat("<|content_thinking|>", "<|end_message|>"),
+        (("<|content_thinking|>",),),
+    ),
     "think": ThoughtFamily(
         "DeepSeek R1 and V3.1, Qwen3, QwQ, GLM-4.5, MiniMax M1 and M2, Hunyuan, SmolLM3, EXAONE 4,"
         " Nemotron, Olmo 3, ERNIE 4.5",

@@ -14,7 +14,7 @@ from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
 
 #: Where objects have the name, and the arguments.
 _NAMES: Final = ("name", "tool_name")
-_ARGUMENTS: Final = ("arguments", "parameters")
+_ARGUMENTS: Final = ("arguments", "parameters", "args")
 _Members = dict[str, msgspec.Raw]
 _decode: Final = msgspec.json.Decoder(_Members | list[_Members]).decode
 _members: Final = msgspec.json.Decoder(_Members).decode
@@ -57,7 +57,7 @@ def _call(members: _Members, functions: Functions) -> ToolCall:
 _NUMBERS: Final = r'(?:"(?:id|type|index|tool_call_id)"\s*:\s*(?:"[^"\\]*"|\d+)\s*,\s*)*'
 _HEAD: Final = (
     rf'\{{\s*{_NUMBERS}"(?:name|tool_name)"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
-    rf'{_NUMBERS}"(?:arguments|parameters)"\s*:\s*'
+    rf'{_NUMBERS}"(?:arguments|parameters|args)"\s*:\s*'
 )
 _TAIL: Final = r'\s*(?:,\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*)*\}'
 
@@ -125,6 +125,18 @@ def end_of_objects(text: str) -> int:
         between = _BETWEEN.match(text, end)
         at = between.end() if between else end
     return end
+
+
+def first_of(one: CallReader, other: CallReader) -> CallReader:
+    """A reader of one form, or of another where that cannot be read."""
+
+    def read(text: str, functions: Functions) -> list[ToolCall]:
+        try:
+            return one(text, functions)
+        except (ValueError, RecursionError):
+            return other(text, functions)
+
+    return read
 
 
 def objects_or(other: CallReader, begins: tuple[str, ...]) -> CallReader:

@@ -60,7 +60,7 @@ class ModelStyle:
         None. With `calls` those of calls are not left out."""
         marks: tuple[str, ...] = ()
         family = TOOL_FAMILIES.get(self.tools)
-        if family is not None and (calls or family.format is None):
+        if family is not None and (calls or family.format is None or family.format.dropped):
             marks = family.marks
         if thoughts := THOUGHT_FAMILIES.get(self.thoughts):
             marks = (*marks, thoughts.format.begin, thoughts.format.end, *thoughts.inner)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,10 @@ from wherry.llm.formats.calls import Functions, ToolCall, call_of
 
 #: XML's marks around a text with any characters.
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
+#: Where a JSON schema has alternatives.
+_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+#: How many references are followed, one after another: they may go in a circle.
+MOST_REFERENCES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Tags:
     """The tags of calls and of their arguments.
 
     `call` and `argument` are patterns of the tags that begin them, with groups `name` and `key`;
-    `argument` may have a group `string`, "true" for a text and "false" for JSON. `call_end` may be
+    `argument` may have a group `string`, "true" or "string" for a text. `call_end` may be
     "": the text is one call.
     """
 
@@ -101,8 +105,9 @@ class TagPieces:
         self._tags = tags
         self._functions = functions
         self._held = ""
-        #: The name of the call that goes on, and whether it has no arguments yet.
+        #: The name of the call that goes on, its arguments' schemas, and whether it has none yet.
         self._name = ""
+        self._types: Mapping[str, Any] = {}
         self._first = True
         #: An argument that has begun; what has come since, and the last characters of that.
         self._argument: re.Match[str] | None = None
@@ -133,7 +138,7 @@ class TagPieces:
         if cut:
             return [], ""
         try:
-            members, at = self._tags.arguments(rest, 0, self._types())
+            members, at = self._tags.arguments(rest, 0, self._types)
         except ValueError:
             members, at = [], 0
         made = [self._member(one) for one in members]
@@ -157,10 +162,10 @@ class TagPieces:
             self._argument = begun
             self._last = self._held[begun.end() :][1 - len(self._tags.argument_end) :]
             return None
-        value, at = self._tags.value(self._held, begun.end(), close, self._types())
+        value, at = self._tags.value(self._held, begun.end(), close, self._types)
         self._argument = None
         self._take(at)
-        return self._member(member(begun, value, self._types()))
+        return self._member(member(begun, value, self._types))
 
     def _begin(self) -> ToolCall | None:
         found = self._tags.begin_call.match(self._held, 0, MOST_BEFORE)
@@ -172,11 +177,9 @@ class TagPieces:
             self._over = True
             return None
         self._name, self._first = name, True
+        self._types = types_of(self._functions[name])
         self._take(found.end())
         return ToolCall(name, "")
-
-    def _types(self) -> Mapping[str, Any]:
-        return types_of(self._functions[self._name])
 
     def _member(self, text: str) -> ToolCall:
         if not self._first:
@@ -199,15 +202,43 @@ def member(begun: re.Match[str], value: str, types: Mapping[str, Any]) -> str:
     """An argument as a member of a JSON object."""
     key = begun["key"].strip()
     schema = types.get(key)
-    if begun.groupdict().get("string") == "true" and not _types(schema):
+    if begun.groupdict().get("string") in ("true", "string") and not _types(schema):
         schema = {"type": "string"}
     return f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, schema)}"
 
 
 def types_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schemas of a function's arguments by their names."""
+    """The schemas of a function's arguments by their names, with those they refer to."""
     types = schema.get("properties")
-    return types if isinstance(types, dict) else {}
+    if not isinstance(types, dict):
+        return {}
+    if "$defs" not in schema and "definitions" not in schema:
+        return types
+    return {name: _resolved(one, schema) for name, one in types.items()}
+
+
+def _referred(part: Any, schema: Mapping[str, Any]) -> Any:
+    """What a part of a schema refers to, or itself."""
+    for _ in range(MOST_REFERENCES):
+        if not isinstance(part, Mapping) or not isinstance(part.get("$ref"), str):
+            break
+        where, _, name = part["$ref"].rpartition("/")
+        known = schema.get(where.removeprefix("#/"))
+        part = known.get(name) if isinstance(known, Mapping) else None
+    return part
+
+
+def _resolved(part: Any, schema: Mapping[str, Any]) -> Any:
+    """As `_referred`, in the part's alternatives, too."""
+    part = _referred(part, schema)
+    if not isinstance(part, Mapping):
+        return part
+    several = {
+        key: [_referred(one, schema) for one in part[key]]
+        for key in _ALTERNATIVES
+        if isinstance(part.get(key), list)
+    }
+    return {**part, **several} if several else part
 
 
 def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
@@ -239,7 +270,7 @@ def _types(schema: Any) -> set[str]:
         return set()
     named = schema.get("type")
     found = {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, str)}
-    for several in ("anyOf", "oneOf"):
+    for several in _ALTERNATIVES:
         parts = schema.get(several)
         for part in parts if isinstance(parts, list) else ():
             found |= _types(part)

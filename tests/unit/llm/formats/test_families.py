@@ -33,7 +33,11 @@ WEATHER = {
         "maybe": {"type": ["string", "null"]},
         "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "chosen": {"enum": ["1", "2"]},
+        "referred": {"$ref": "#/$defs/Letter"},
+        "perhaps": {"anyOf": [{"$ref": "#/$defs/Letter"}, {"type": "null"}]},
+        "endless": {"$ref": "#/$defs/Endless"},
     },
+    "$defs": {"Letter": {"type": "string"}, "Endless": {"$ref": "#/$defs/Endless"}},
 }
 FUNCTIONS = {"get_weather": WEATHER, "get_time": {}}
 PARIS = ("get_weather", {"city": "Paris", "days": 3})
@@ -91,6 +95,55 @@ EXAMPLES = {
         f"</{B}DSML{B}invoke>\n</{B}DSML{B}tool_calls>",
         [PARIS],
     ),
+    "deepseek_v41": (
+        f'<{B}DSML{B} calls>\n<{B}DSML{B} invoke name="get_weather">\n'
+        f'<{B}DSML{B} parameter name="city" string="true">Paris</{B}DSML{B} parameter>\n'
+        f'<{B}DSML{B} parameter name="days" string="false">3</{B}DSML{B} parameter>\n'
+        f"</{B}DSML{B} invoke>\n</{B}DSML{B} calls>",
+        [PARIS],
+    ),
+    "kimi_k3": (
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|>'
+        '<|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|>'
+        '<|close|>call<|sep|><|open|>call tool="get_time" index="2"<|sep|><|close|>call<|sep|>'
+        "<|close|>tools<|sep|><|close|>message<|sep|>",
+        [PARIS, TIME],
+    ),
+    "k2_horizon": (
+        "<ifm|tool_calls><ifm|tool_call>get_weather<ifm|arg_key>city</ifm|arg_key>"
+        "<ifm|arg_value>Paris</ifm|arg_value><ifm|arg_key>days</ifm|arg_key>"
+        "<ifm|arg_type>integer</ifm|arg_type><ifm|arg_value>3</ifm|arg_value></ifm|tool_call>\n"
+        "<ifm|tool_call>get_time</ifm|tool_call></ifm|tool_calls>",
+        [PARIS, TIME],
+    ),
+    "k2_horizon: json": (
+        f"<ifm|tool_calls><ifm|tool_call>{OBJECT}</ifm|tool_call>\n"
+        f"<ifm|tool_call>{TIME_OBJECT}</ifm|tool_call></ifm|tool_calls>",
+        [PARIS, TIME],
+    ),
+    "plamo3": (
+        "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+        "<|plamo:begin_tool_name:plamo|>get_weather<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+        f"{ARGUMENTS}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"
+        "<|plamo:end_tool_requests:plamo|>",
+        [PARIS],
+    ),
+    "inkling": (
+        "<|content_invoke_tool_json|>"
+        f"{OBJECT.replace('arguments', 'args')}<|end_message|><|content_invoke_tool_json|>"
+        f"{TIME_OBJECT.replace('arguments', 'args')}<|end_message|>",
+        [PARIS, TIME],
+    ),
+    "dots": (
+        '<dots_function_call>\n<invoke name="get_weather">\n<parameter name="city">Paris'
+        '</parameter>\n<parameter name="days">3</parameter>\n</invoke>\n<invoke name=get_time>'
+        "</invoke>\n</dots_function_call>",
+        [PARIS, TIME],
+    ),
+    "dots: json": (f"<dots_function_call>[{OBJECT}]</dots_function_call>", [PARIS]),
+    "ernie45": (f"<tool_call>\n{OBJECT}\n</tool_call>\n", [PARIS]),
     "minicpm5": (
         '<function name="get_weather"><param name="city"><![CDATA[Paris]]></param>'
         '<param name="days">3</param></function>\n<function name="get_time"></function>',
@@ -348,6 +401,10 @@ def test_texts_in_tags_are_taken_as_they_are(value: str, argument: str) -> None:
         ("either", "12", "12"),
         ("either", "null", None),
         ("chosen", "1", "1"),
+        ("referred", "1", "1"),
+        ("perhaps", "1", "1"),
+        ("perhaps", "null", None),
+        ("endless", "1", 1),
         ("unknown", "[1]", [1]),
         ("unknown", "None", None),
         ("unknown", "[1", "[1"),
@@ -444,7 +501,17 @@ def test_arguments_are_the_model_s_own_json() -> None:
     assert read(AnswerStyle(), text).calls[0].arguments == arguments
 
 
-WHOLE = {"lfm2", "functiongemma", "gemma4", "olmo3", "pythonic", "llama4", "command_r"}
+WHOLE = {
+    "k2_horizon: json",
+    "dots: json",
+    "lfm2",
+    "functiongemma",
+    "gemma4",
+    "olmo3",
+    "pythonic",
+    "llama4",
+    "command_r",
+}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -565,6 +632,38 @@ def test_thoughts_are_told_from_the_answer(
     for pieces in ([text], list(text), re.findall(r"(?s).{1,4}", text)):
         said = read(style, *pieces)
         assert (said.thoughts, said.text) == (thoughts, answer)
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "thoughts"),
+    [
+        (
+            AnswerStyle("kimi_k3", "kimi_k3", opened=True),
+            "Hm.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>"
+            "<|close|>message<|sep|>",
+            "Hm.",
+        ),
+        (
+            AnswerStyle("inkling", "inkling"),
+            "<|content_thinking|>Hm.<|end_message|><|content_text|>Yes.<|end_message|>",
+            "Hm.",
+        ),
+        (
+            AnswerStyle("ernie45", "think"),
+            "<think>Hm.</think><response>\nYes.\n</response>\n",
+            "Hm.",
+        ),
+    ],
+)
+def test_marks_around_what_is_said_are_left_out(
+    style: AnswerStyle, text: str, thoughts: str
+) -> None:
+    for functions in (FUNCTIONS, {}):
+        for pieces in ([text], list(text)):
+            reader = AnswerText(style, functions)
+            said = [one for parts in [*map(reader.feed, pieces), reader.end()] for one in parts]
+            assert "".join(one.thoughts for one in said) == thoughts
+            assert "".join(one.text for one in said).strip() == "Yes."
 
 
 def test_calls_follow_thoughts_and_none_are_within() -> None:
