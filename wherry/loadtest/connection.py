@@ -41,12 +41,13 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     ssl_ca: str | None = None
     #: Accept any certificate.
     insecure: bool = False
-    #: "status": nothing but the status; "openai": a whole JSON answer with its usage;
-    #: "openai_events", "v2_events": a stream of server-sent events; "grpc": a gRPC status;
-    #: "grpc_stream": the responses of a gRPC stream.
-    reads: Literal["status", "openai", "openai_events", "v2_events", "grpc", "grpc_stream"] = (
-        "status"
-    )
+    #: "status": nothing but the status; "openai", "anthropic": a whole JSON answer with its usage;
+    #: the same with "_events", and "v2_events": a stream of server-sent events; "grpc": a gRPC
+    #: status; "grpc_stream": the responses of a gRPC stream.
+    reads: Literal[
+        "status", "openai", "openai_events", "anthropic", "anthropic_events", "v2_events",
+        "grpc", "grpc_stream",
+    ] = "status"  # fmt: skip
     #: gRPC, which cannot accept any certificate: the one to trust.
     shown: Shown | None = None
     #: gRPC: what goes with each call. (Over HTTP it stands in the request.)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -103,6 +103,27 @@ def chat(row: Any, model: str, *, stream: bool, max_tokens: int | None) -> bytes
 def completion(row: Any, model: str, *, stream: bool, max_tokens: int | None) -> bytes:
     body = dict(row) if isinstance(row, dict) and "prompt" in row else {"prompt": prompt_of(row)}
     return _openai(body, model, stream, max_tokens)
+
+
+def message(row: Any, model: str, *, stream: bool, max_tokens: int | None) -> bytes:
+    """A request to Anthropic's messages: a body with `messages`, or a prompt."""
+    if isinstance(row, dict) and "messages" in row:
+        body = {"model": model, **row}
+    else:
+        body = {"model": model, "messages": [{"role": "user", "content": prompt_of(row)}]}
+    if max_tokens is not None:
+        body.setdefault("max_tokens", max_tokens)  # Anthropic's must have it
+    return msgspec.json.encode(body | ({"stream": True} if stream else {}))
+
+
+def anthropic_headers(api_key: str | None) -> dict[str, str]:
+    """What Anthropic's own server must have. A key goes as a bearer's, too, for others."""
+    key = {"X-Api-Key": api_key} if api_key else {}
+    return {"Anthropic-Version": "2023-06-01", **key}
+
+
+#: Who writes a request of one prompt, by protocol.
+PROMPTS: Final = {"chat": chat, "completions": completion, "messages": message}
 
 
 def embedding(rows: Sequence[Any], model: str) -> bytes:

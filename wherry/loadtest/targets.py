@@ -19,8 +19,8 @@ from wherry.loadtest.observe import Observer, over_http
 from wherry.values.errors import ConfigError
 
 Protocol = Literal[
-    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc",
-    "local",
+    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "messages", "http",
+    "grpc", "local",
 ]  # fmt: skip
 
 #: Ends of a URL's path that say which protocol is spoken there.
@@ -31,12 +31,15 @@ PATHS: Final[Mapping[str, Protocol]] = {
     "/chat/completions": "chat",
     "/completions": "completions",
     "/embeddings": "embeddings",
+    "/v1/messages": "messages",
 }
 
-OPENAI: Final[Mapping[str, str]] = {
+#: Where OpenAI and, for messages, Anthropic have their routes.
+ROUTES: Final[Mapping[str, str]] = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
     "embeddings": "/v1/embeddings",
+    "messages": "/v1/messages",
 }
 
 
@@ -52,7 +55,7 @@ class Sending:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: V2: numbers as binary tensors.
     binary: bool = True
-    #: OpenAI: stream, and no more tokens than these.
+    #: OpenAI and Anthropic: stream, and no more tokens than these.
     stream: bool = True
     max_tokens: int | None = 128
     method: str | None = None
@@ -94,7 +97,7 @@ def find(url: str, sending: Sending) -> Target:
     protocol = sending.protocol or _by_path(where.path) or _by_asking(control, sending)
     if protocol == "http":
         return _plain(where, sending)
-    if protocol in OPENAI:
+    if protocol in ROUTES:
         return _openai(where, control, sending, protocol)
     return _v2(where, control, sending, protocol)
 
@@ -285,14 +288,14 @@ def _grpc(where: Address, sending: Sending) -> Target:
     )  # fmt: skip
 
 
-# OpenAI
+# OpenAI and Anthropic
 
 
 def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Protocol) -> Target:
     model = sending.model or _first_openai_model(control)
     bare = where.path.partition("?")[0].rstrip("/")
     # OpenAI clients write the base URL with /v1.
-    path = where.path if _by_path(bare) == protocol else bare.removesuffix("/v1") + OPENAI[protocol]
+    path = where.path if _by_path(bare) == protocol else bare.removesuffix("/v1") + ROUTES[protocol]
     rows: list[Any]
     if sending.inputs is not None:
         rows, source = inputs.given(sending.inputs), sending.inputs
@@ -300,7 +303,10 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
         draw_text = sending.text or Lengths(low=50, high=400)
         rows, source = inputs.prompts(draw_text, seed=sending.seed), "made-up prompts"
     stream = sending.stream and protocol != "embeddings"
-    headers = {"Content-Type": "application/json", **sending.all_headers()}
+    more = {"Content-Type": "application/json"}
+    if protocol == "messages":
+        more |= encode.anthropic_headers(sending.api_key)
+    headers = {**more, **sending.all_headers()}
 
     def requests(size: int) -> list[Encoded]:
         if size > 1 and protocol != "embeddings":
@@ -310,12 +316,14 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
             if protocol == "embeddings":
                 body = encode.embedding(batch, model)
             else:
-                write = encode.chat if protocol == "chat" else encode.completion
-                body = write(batch[0], model, stream=stream, max_tokens=sending.max_tokens)
+                body = encode.PROMPTS[protocol](
+                    batch[0], model, stream=stream, max_tokens=sending.max_tokens
+                )
             made.append(encode.http("POST", path, where.name, headers, body, size))
         return made
 
-    wire = _wire(where, sending, "openai_events" if stream else "openai")
+    words = "anthropic" if protocol == "messages" else "openai"
+    wire = _wire(where, sending, f"{words}_events" if stream else words)
     return Target(protocol, where, wire, requests, model, source)
 
 

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import wherry
 from wherry.loadtest.control import Unreachable, address
 from wherry.loadtest.inputs import Lengths
-from wherry.loadtest.targets import Sending, find
+from wherry.loadtest.targets import Protocol, Sending, find
 from wherry.testing import local_server
 from wherry.values.errors import ConfigError
 
@@ -121,6 +122,20 @@ def test_an_openai_server_is_known_by_its_models() -> None:
         assert embeddings.requests(2)[0].rows == 2
         with pytest.raises(ConfigError, match="one prompt"):
             target.requests(2)
+
+
+@pytest.mark.parametrize(("path", "protocol"), [("/v1/messages", None), ("", "messages")])
+def test_messages_are_sent_as_anthropics_client_does(path: str, protocol: Protocol | None) -> None:
+    with pages({"/v1/models": {"data": [{"id": "llm"}]}}) as url:
+        target = find(url + path, Sending(protocol=protocol, api_key="k", max_tokens=9))
+        assert (target.protocol, target.wire.reads) == ("messages", "anthropic_events")
+        head, _, body = target.requests(1)[0].data.partition(b"\r\n\r\n")
+        assert head.startswith(b"POST /v1/messages HTTP/1.1\r\n")
+        assert b"\r\nX-Api-Key: k" in head
+        assert b"\r\nAnthropic-Version: " in head
+        sent = msgspec.json.decode(body)
+        assert (sent["model"], sent["max_tokens"], sent["stream"]) == ("llm", 9, True)
+        assert find(url + path, Sending(protocol=protocol, stream=False)).wire.reads == "anthropic"
 
 
 def test_anything_else_is_a_plain_url(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ INT: Final = {"type": int}
 FLOAT: Final = {"type": float}
 REPEATED: Final = {"action": "append"}
 PROTOCOLS: Final = (
-    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc"
+    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "messages", "http",
+    "grpc",
 )  # fmt: skip
 
 GROUPS: Final = {
