@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from wherry.llm.constraint import AnswerForm
+from wherry.llm.constraint import MOST_CHARACTERS, AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
 from wherry.llm.formats.read_already import STYLE, OneText
 from wherry.llm.sampling import Parameters, Sampling
@@ -25,6 +25,8 @@ from wherry.values.errors import ConfigError, InvalidRequest
 
 #: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
+#: Parentheses of a grammar within each other.
+MOST_DEPTH: Final = 500
 #: Parameters that llama.cpp does not have.
 UNSUPPORTED: Final = (
     "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
@@ -74,8 +76,8 @@ class LlamaCpp(StepModel):
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
     `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
     llama.cpp reads calls of tools and thoughts itself: they are in the text as Hermes writes them.
-    Refused: what UNSUPPORTED lists, skip_special_tokens and add_special_tokens off, regular
-    expressions, grammars, and chat templates of requests.
+    Grammars are GBNF, as llama.cpp reads them. Refused: what UNSUPPORTED lists, skip_special_tokens
+    and add_special_tokens off, regular expressions, and chat templates of requests.
     """
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
@@ -279,7 +281,11 @@ class LlamaCpp(StepModel):
         if wanted.choice is not None:
             choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
             return {"grammar": f"root ::= {choices}"}
-        problem = "regular expressions and grammars are not supported by llama.cpp's adapter"
+        if wanted.grammar is not None:
+            if problem := _unsound(wanted.grammar):
+                raise self._refused(f"constraint: {problem}", "constraint")
+            return {"grammar": wanted.grammar}
+        problem = "regular expressions are not supported by llama.cpp's adapter: send a grammar"
         raise self._refused(problem, "constraint")
 
     def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
@@ -287,8 +293,23 @@ class LlamaCpp(StepModel):
 
     def _failure(self, error: Mapping[str, Any]) -> Exception:
         if error.get("code") == 400:
-            return self._refused(str(error.get("message")))
+            problem = str(error.get("message"))
+            return self._refused(problem, "constraint" if "parse grammar" in problem else None)
         return RuntimeError(f"llama.cpp: {error.get('message')}")
+
+
+def _unsound(grammar: str) -> str:
+    """Why a grammar is not given to llama.cpp's parser, which takes an empty one for none, and a
+    stack frame for each parenthesis; "" if it is."""
+    if not grammar.strip():
+        return "the grammar is empty"
+    if len(grammar) > MOST_CHARACTERS:
+        return f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read"
+    depth = deepest = 0
+    for character in grammar:  # those within quotes count, too: it is a bound
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return "" if deepest <= MOST_DEPTH else f"its parentheses are more than {MOST_DEPTH} deep"
 
 
 def _in_openai_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

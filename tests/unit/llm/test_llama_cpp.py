@@ -71,6 +71,7 @@ def test_log_probabilities_are_those_asked_for(runtime: wherry.Runtime) -> None:
     [
         ({"choice": ["Rome", 'a "quote"']}, ("Rome", 'a "quote"')),
         ({"json_schema": {"const": "yes"}}, ('"yes"',)),
+        ({"grammar": 'root ::= "a" [0-9] "!"'}, tuple(f"a{number}!" for number in range(10))),
     ],
 )
 def test_an_answer_has_the_form_asked_for(
@@ -97,6 +98,24 @@ def test_what_it_cannot_do_is_refused(
     with pytest.raises(wherry.InvalidRequest, match=problem):
         deltas(runtime, **inputs)
     assert text(deltas(runtime, prompt=PROMPT)) == "The capital of France is Paris."
+
+
+@pytest.mark.parametrize(
+    ("grammar", "problem"),
+    [
+        ("root ::= (", "failed to parse grammar"),
+        ("root ::= root", "failed to parse grammar"),
+        (" ", "the grammar is empty"),
+        ("root ::= " + "(" * 100_000, "more than 500 deep"),
+        ("root ::= " + '"a" ' * 100_000, "at most 131072 are read"),
+    ],
+)
+def test_a_grammar_that_is_none_is_refused(
+    runtime: wherry.Runtime, grammar: str, problem: str
+) -> None:
+    with pytest.raises(wherry.InvalidRequest, match=problem) as refused:
+        deltas(runtime, prompt="a", parameters={"constraint": {"grammar": grammar}})
+    assert refused.value.field == "constraint"
 
 
 def test_more_callers_than_slots_are_all_answered(runtime: wherry.Runtime) -> None:
