@@ -58,6 +58,11 @@ TAIL = """
   refused: Triton counts inputs only, and a large such shape ends it.
 - Of several faults of one infer request Triton's first is told, that of its core too; those of
   regions, of texts' bytes and of the model's own code come after them.
+- A model whose load failed leaves the server ready, as it was no part of it before: Triton's
+  `/v2/health/ready` is 400 from then on.
+- A path is decoded before it is looked up: a name with `%20` is told as the text that it means.
+- A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
+  that were sent.
 - The server tells its own version and extensions.
 """
 

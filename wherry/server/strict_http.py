@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
@@ -22,7 +22,7 @@ from wherry.frontends.http.exchange import (
 from wherry.frontends.v2.http.triton_admin import read_as_triton
 from wherry.frontends.v2.http.triton_forgiving import as_triton_takes_it
 from wherry.frontends.v2.rapidjson import refusal
-from wherry.frontends.v2.triton_core import ViewOf
+from wherry.frontends.v2.triton_core import CoreView, ViewOf
 from wherry.frontends.v2.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import JSON_OF_INFER, ToldError, in_tritons_words
 from wherry.frontends.v2.whole_numbers import number_before
@@ -46,9 +46,11 @@ _NO_METHODS: Final = frozenset(("HEAD", "OPTIONS"))
 _CODINGS: Final = frozenset(("", "identity", "gzip", "deflate"))
 #: What is wrong before Triton looks at a body.
 _BEFORE_THE_BODY: Final = (
-    "inference header", "HTTP end point doesn't", "failed to get model version",
-    "the compressed body", "Unable to parse Inference-Header",
+    "Request for unknown model", "inference header", "HTTP end point doesn't",
+    "failed to get model version", "the compressed body", "Unable to parse Inference-Header",
 )  # fmt: skip
+#: A parameter of generate, by itself or within `parameters`.
+_PARAMETER: Final = re.compile(r"parameter '(.*)' has invalid type")
 #: The JSON objects in server-sent events.
 _EVENTS: Final = re.compile(rb"(?<=^data: )\{.*\}$", re.MULTILINE)
 #: Of larger bodies that are refused it is not found out where their JSON is wrong, nor their id.
@@ -68,7 +70,8 @@ class StrictHttp:
         strict = StrictExchange(exchange, self._application, self._view_of)
         if request.method == "POST" and not _coded(exchange):
             strict.read_as_triton()
-        if "/generate" in request.path and _coded(exchange):
+        asked = _INFER.fullmatch(request.path)
+        if asked and asked["way"] != "infer" and _coded(exchange) and strict.view(asked):
             text = "Unsupported content-encoding, only 'identity' is supported."
             exchange.respond(400, error_body(text))
         else:
@@ -88,6 +91,10 @@ class StrictExchange(PassedOn):
         self._body = self.request.body
         #: What Triton's reading of the body ends with, where that was looked at before.
         self._refused: ToldError | None = None
+
+    def view(self, asked: re.Match[str]) -> CoreView | None:
+        """The model that the path of an inference names; None if it is not loaded."""
+        return self._view_of(unquote(asked["model"]), asked["version"] or "")
 
     def read_as_triton(self) -> None:
         """Give the application what Triton would take of the body of a request that is no
@@ -166,11 +173,15 @@ class StrictExchange(PassedOn):
         if given and text.startswith("Unable to parse Inference-Header"):
             span = f"(0, {len(self._body)}), got: {given}"
             return 400, f"inference header size should be in range {span}"
-        if status == 400 and not text.startswith(_BEFORE_THE_BODY):
+        if status in (400, 404) and not text.startswith(_BEFORE_THE_BODY):
             fault = self._fault()
             if fault is not None:
                 return fault.status, fault.text
         told = in_tritons_words(ToldError(status, "", text), self._request_id())
+        named = _PARAMETER.match(told.text) if "/generate" in path else None
+        within = self._members().get("parameters") if named else None
+        if named and isinstance(within, dict) and named[1] in within:
+            return told.status, f"Converting keyword: 'parameters': {told.text}"
         return told.status, told.text
 
     def _fault(self) -> ToldError | None:
@@ -185,9 +196,8 @@ class StrictExchange(PassedOn):
             return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
         if asked["way"] != "infer":
             return None
-        model, version = unquote(asked["model"]), asked["version"] or ""
-        view = self._view_of(model, version)
-        return first_fault(text, len(self._body) - len(text), model, view)
+        binary = len(self._body) - len(text)
+        return first_fault(text, binary, unquote(asked["model"]), self.view(asked))
 
     def _is_plain(self, text: str) -> bool:
         path = self.request.path
@@ -196,6 +206,11 @@ class StrictExchange(PassedOn):
         if path in _HEALTH or _READY_OF_ANY.fullmatch(path):
             return True
         return text == "Not Found"
+
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
+        """Begin a stream of events: its status is 400 if a model fails at once."""
+        status = 400 if status == 500 else status
+        self._inner.start(status, content_type=content_type, headers=headers)
 
     def send(self, chunk: bytes) -> None:
         if "/generate" in self.request.path:
@@ -206,12 +221,16 @@ class StrictExchange(PassedOn):
         """The id in the body's JSON, if that has one."""
         if not _INFER.fullmatch(self.request.path):
             return ""
+        given = self._members().get("id")
+        return given if isinstance(given, str) else ""
+
+    def _members(self) -> dict[str, Any]:
+        """Of the body's JSON; none if that is no object."""
         try:
             found = msgspec.json.decode(self._json() or b"{}")
         except ValueError:
-            return ""
-        given = found.get("id") if isinstance(found, dict) else None
-        return given if isinstance(given, str) else ""
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _json(self) -> bytes | None:
         """The JSON of the request's body; None if it is large or packed, or if there is none."""

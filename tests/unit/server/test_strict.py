@@ -219,3 +219,21 @@ def test_a_number_wraps_around(strict: Server, binary: bool) -> None:
     length = {"Inference-Header-Content-Length": str(len(body))} if binary else {}
     status, _, told = asked(strict, "POST", "/v2/models/double/infer", body, **length)
     assert (status, told["outputs"][0]["data"]) == (200, [2])
+
+
+def test_generate_looks_for_the_model_before_the_coding(strict: Server) -> None:
+    coded = {"Content-Encoding": "gzip"}
+    told = asked(strict, "POST", "/v2/models/none/generate", "x", **coded)
+    assert told[0] == 404
+    status, _, said = asked(strict, "POST", GENERATE, "x", **coded)
+    assert (status, said["error"][:28]) == (400, "Unsupported content-encoding")
+
+
+def test_generate_says_where_a_parameter_was(strict: Server) -> None:
+    body = json.dumps({"text": "a", "parameters": {"x": [1]}})
+    status, _, said = asked(strict, "POST", GENERATE, body)
+    assert status == 400
+    assert said["error"] == (
+        "Converting keyword: 'parameters': parameter 'x' has invalid type. It should be either"
+        " 'int', 'bool', or 'string'."
+    )
