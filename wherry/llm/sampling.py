@@ -15,6 +15,7 @@ MAX_LOGPROBS: Final = 20
 #: Limits of what is compared with each token: characters of stop strings and of bad words, tokens
 #: in a list.
 MOST_STOP_CHARACTERS: Final = 1024
+MOST_STOPS: Final = 64
 MOST_TOKENS_NAMED: Final = 1024
 MOST_TOKENS_BANNED: Final = 4096
 #: Limit of the tokens to which a choice is restricted: a vocabulary has no more.
@@ -184,7 +185,7 @@ class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True
         yield fine, "truncate_prompt", "at least 0"
 
     def _lists(self) -> Iterator[_Check]:
-        for field, most in (("stop", 64), ("bad_words", MOST_TOKENS_NAMED)):
+        for field, most in (("stop", MOST_STOPS), ("bad_words", MOST_TOKENS_NAMED)):
             texts: tuple[str, ...] = getattr(self, field)
             yield (
                 len(texts) <= most and all(texts) and sum(map(len, texts)) <= MOST_STOP_CHARACTERS,

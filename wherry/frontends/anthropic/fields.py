@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -19,7 +19,13 @@ from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
 from wherry.frontends.openai.fields.kinds import Positive, Whole
 from wherry.frontends.openai.fields.not_done import NotDone
-from wherry.frontends.openai.fields.tools import FunctionSpec, NamedFunction, NamedTool, Tool
+from wherry.frontends.openai.fields.tools import (
+    MOST_TOOLS,
+    FunctionSpec,
+    NamedFunction,
+    NamedTool,
+    Tool,
+)
 
 #: What asks for more than a model's answer.
 NOT_DONE: Final = {
@@ -96,7 +102,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     messages: list[GivenMessage]
     system: str | list[TextBlock] | None = None
-    tools: list[CustomTool] | None = None
+    tools: Annotated[list[CustomTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: AutoChoice | AnyChoice | NoChoice | NamedChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None

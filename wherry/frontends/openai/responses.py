@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ from wherry.frontends.openai.fields.kinds import Whole
 from wherry.frontends.openai.fields.messages import ROLES
 from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
 from wherry.frontends.openai.fields.tools import (
+    MOST_TOOLS,
     AllowedTools,
     FunctionSpec,
     NamedFunction,
@@ -78,7 +79,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     temperature: float | None = None
     top_p: float | None = None
     text: TextOptions | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Annotated[list[FunctionTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolByName | SomeByName | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None

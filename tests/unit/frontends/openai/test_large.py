@@ -5,12 +5,16 @@ import json
 import threading
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import wherry
 from tests.http_exchange import served
 from wherry.frontends.openai import embedding, routes
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.v2.common import OpenAISettings
 
 LONG = "word " * 40_000
@@ -102,3 +106,25 @@ def test_many_vectors_are_written_beside_the_loop(
     if encoding == "float":
         assert data[199]["embedding"] == [199.0] * 64
     assert set(pauses) == {"wherry-offload"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("logit_bias", {str(token): 1 for token in range(1025)}),
+        ("stop", ["x"] * 65),
+        ("stop_token_ids", [1] * 1025),
+        ("logprob_token_ids", [1] * 1025),
+        ("allowed_token_ids", [1] * ((1 << 18) + 1)),
+        ("bad_words", ["x"] * 1025),
+        ("tools", [{"type": "function", "function": {"name": "f"}}] * 1025),
+    ],
+)
+def test_lists_have_bounds_where_they_are_read(field: str, value: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], field: value}
+    with pytest.raises(BadField, match="of length <= ") as refused:
+        decoded(msgspec.json.encode(body), ChatRequest)
+    assert refused.value.field == field
+    some = [*value.items()] if isinstance(value, dict) else value
+    fewer = type(value)(some[: len(some) - 1])
+    assert decoded(msgspec.json.encode({**body, field: fewer}), ChatRequest) is not None

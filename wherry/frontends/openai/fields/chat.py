@@ -12,7 +12,7 @@ from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 from wherry.frontends.openai.fields.messages import conversation
 from wherry.frontends.openai.fields.not_done import OF_CHATS, NotDone
-from wherry.frontends.openai.fields.tools import AllowedTools, NamedTool, Tool
+from wherry.frontends.openai.fields.tools import AllowedTools, NamedTool, Tool, Tools
 from wherry.frontends.openai.tool_calls import AllowedCalls
 
 #: Fields that are variables of the chat template by the same name.
@@ -36,7 +36,7 @@ class ChatRequest(Request):
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
-    tools: list[Tool] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None

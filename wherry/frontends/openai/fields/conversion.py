@@ -9,7 +9,7 @@ import msgspec
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.kinds import Whole
-from wherry.frontends.openai.fields.tools import Tool
+from wherry.frontends.openai.fields.tools import Tools
 
 
 class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +37,7 @@ class TokenizeRequest(Conversion):
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    tools: list[Tool] | None = None
+    tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

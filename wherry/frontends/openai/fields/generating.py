@@ -20,6 +20,7 @@ from wherry.frontends.openai.fields.form import (
 )
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 from wherry.frontends.openai.fields.not_done import OF_GENERATIONS, NotDone
+from wherry.llm.sampling import MOST_STOPS, MOST_TOKENS_ALLOWED, MOST_TOKENS_NAMED
 
 #: Fields that the engine calls by the same name.
 SAME: Final = (
@@ -33,6 +34,9 @@ RENAMED: Final = {
     "include_stop_str_in_output": "include_stop",
     "return_token_ids": "report_prompt_tokens",
 }
+#: As many as the engine takes. A list beyond is refused while it is read: to hand it on, and to
+#: describe it, would cost others more time than it took to send.
+NamedTokens = Annotated[list[Whole], msgspec.Meta(max_length=MOST_TOKENS_NAMED)]
 #: What vLLM says for "as many as the model takes".
 ALL: Final = -1
 
@@ -57,20 +61,24 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     n: Whole | None = None
     temperature: float | None = None
     top_p: float | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=MOST_STOPS)] | None = None
     seed: Whole | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = (
+        None
+    )
 
     # Beyond OpenAI
     top_k: Whole | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     min_tokens: Whole | None = None
-    stop_token_ids: list[Whole] | None = None
-    allowed_token_ids: Annotated[list[Whole], msgspec.Meta(min_length=1)] | None = None
-    bad_words: list[str] | None = None
+    stop_token_ids: NamedTokens | None = None
+    allowed_token_ids: (
+        Annotated[list[Whole], msgspec.Meta(min_length=1, max_length=MOST_TOKENS_ALLOWED)] | None
+    ) = None
+    bad_words: Annotated[list[str], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     #: The tokenizers in use put none.
@@ -79,7 +87,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncate_prompt_tokens: Whole | None = None
     truncation_side: Literal["left", "right"] | None = None
     prompt_logprobs: Alternatives | None = None
-    logprob_token_ids: list[Whole] | None = None
+    logprob_token_ids: NamedTokens | None = None
     echo: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

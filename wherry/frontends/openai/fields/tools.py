@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,12 @@ class FunctionSpec(msgspec.Struct, kw_only=True):
 class Tool(msgspec.Struct, kw_only=True):
     type: str
     function: FunctionSpec | None = None
+
+
+#: The most functions of a request (OpenAI: 128): each is told to the model, and is read again with
+#: each answer.
+MOST_TOOLS: Final = 1024
+Tools = Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)]
 
 
 class NamedFunction(msgspec.Struct, kw_only=True):
