@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,28 +78,41 @@ class HttpControl:
     headers: Mapping[str, str] = field(default_factory=dict)
     ssl_ca: str | None = None
     insecure: bool = False
+    #: Seconds to connect, and for the whole of an answer.
     timeout: float = 5.0
 
     def json(self, path: str, *, method: str = "GET") -> Any:
         """The answer's JSON. Unreachable, or NotThere if it is another status or no JSON."""
-        connection = self._connection()
-        try:
-            connection.request(method, path, headers=dict(self.headers))
-            response = connection.getresponse()
-            body = response.read(16 * 2**20)
-        except (OSError, http.client.HTTPException) as error:
-            why = str(error) or type(error).__name__
-            raise Unreachable(f"{self.address.url}: {why}; is a server running there?") from None
-        finally:
-            connection.close()
-        if response.status >= 300:
-            raise NotThere(
-                f"{method} {path} is {response.status}: {body[:200].decode(errors='replace')}"
-            )
+        status, body = self._exchange(method, path)
+        if status >= 300:
+            raise NotThere(f"{method} {path} is {status}: {body[:200].decode(errors='replace')}")
         try:
             return msgspec.json.decode(body)
         except msgspec.DecodeError as error:
             raise NotThere(f"{method} {path}: {error}") from None
+
+    def _exchange(self, method: str, path: str) -> tuple[int, bytes]:
+        connection, patience = self._connection(), _Patience(self.timeout)
+        try:
+            connection.connect()
+            patience.begin(connection.sock)
+            connection.request(method, path, headers=dict(self.headers))
+            response = connection.getresponse()
+            body = response.read(16 * 2**20)
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error).strip() or type(error).__name__
+            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+                why = f"{why[:80]!r} is no HTTP"
+            raise self._unreachable(patience.lost or why) from None
+        finally:
+            patience.end()
+            connection.close()
+        if patience.lost:
+            raise self._unreachable(patience.lost)
+        return response.status, body
+
+    def _unreachable(self, why: str) -> Unreachable:
+        return Unreachable(f"{self.address.url}: {why}; is a server running there?")
 
     def _connection(self) -> http.client.HTTPConnection:
         where = self.address
@@ -108,3 +124,26 @@ class HttpControl:
                 where.host, where.port, timeout=self.timeout, context=context
             )
         return http.client.HTTPConnection(where.host, where.port, timeout=self.timeout)
+
+
+class _Patience:
+    """Hang up on an answer that is not whole in time: each byte renews a socket's own timeout."""
+
+    def __init__(self, seconds: float) -> None:
+        self.lost = ""
+        self._seconds = seconds
+        self._timer: threading.Timer | None = None
+
+    def begin(self, peer: socket.socket) -> None:
+        def hang_up() -> None:
+            self.lost = f"no whole answer within {self._seconds:g} s"
+            with contextlib.suppress(OSError):  # it has just been closed
+                socket.socket.shutdown(peer, socket.SHUT_RDWR)  # a TLS socket's own says goodbye
+
+        self._timer = threading.Timer(self._seconds, hang_up)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

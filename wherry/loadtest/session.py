@@ -145,7 +145,7 @@ def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
     if point.stopped:
         found.append(f"stopped early: {point.stopped}")
     elif point.silent_end:
-        found.append(f"the target was gone: no answer in the last {number(point.silent_end)} s")
+        found.append(f"nothing but failures in the last {number(point.silent_end)} s")
     if raw.interrupted:
         found.append("interrupted: these are the figures so far")
     if plan.warmup and not told.warmup_excluded:
