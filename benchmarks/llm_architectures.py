@@ -1,0 +1,177 @@
+"""How many of transformers' architectures give the same tokens here as in transformers?
+
+    python -m benchmarks.llm_architectures [--only llama,mamba] [--timeout 60] [--jobs 2]
+        [--json FILE]
+
+Each causal architecture of the installed transformers is made tiny, with random weights and one
+set of sizes, saved, and loaded as `wherry serve llm:FOLDER` does: by wherry's engine, transformers'
+modules with our attention, or with a cache for each sequence. Two prompts run at once, greedy, and
+the tokens are compared with those of transformers' generate(), one by one. A line for each: equal
+(by which way), different, refused (why), failed, or not made (it needs sizes of its own). It ends
+with 1 if any is different. Each runs in a process of its own, so that none takes the rest along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import multiprocessing
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.harness import facts
+
+VOCABULARY: Final = 300
+NEW_TOKENS: Final = 12
+PROMPTS: Final = (tuple(range(5, 25)), tuple(range(40, 47)))
+#: Sizes by all names that configurations have; each takes those that it knows.
+SIZES: Final[dict[str, Any]] = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "state_size": 8,
+    "max_position_embeddings": 256, "moe_intermediate_size": 32, "num_experts": 4,
+    "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "bos_token_id": None,
+    "eos_token_id": 2, "pad_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
+#: Those that every configuration has.
+TOKENS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+#: Larger ones were not made tiny by these sizes.
+MOST_WEIGHTS: Final = 20_000_000
+
+
+def tried(kind: str) -> tuple[str, str]:
+    """One architecture, by its model_type: what came of it, and by which engine or why not."""
+    import torch
+    import transformers
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        made_of = CONFIG_MAPPING[kind]
+        known = {*inspect.signature(made_of).parameters, *made_of.attribute_map, *TOKENS}
+        config = made_of(**{name: size for name, size in SIZES.items() if name in known})
+        with torch.device("meta"):
+            meta = AutoModelForCausalLM.from_config(config)
+        weights = sum(one.numel() for one in meta.parameters())
+        if weights > MOST_WEIGHTS:
+            return "not made", f"{weights} weights: it needs sizes of its own"
+        net: Any = AutoModelForCausalLM.from_config(config).eval()
+        for one in net.parameters():  # some begin as zeros, with which anything is equal
+            if not one.any():
+                torch.nn.init.normal_(one, std=0.02)
+        expected = [_generated(net, prompt) for prompt in PROMPTS]
+    except Exception as error:  # noqa: BLE001 - of any type, by what it needs
+        return "not made", _brief(error)
+    with tempfile.TemporaryDirectory() as made:
+        return _compared(net, Path(made) / kind, expected)
+
+
+def _generated(net: Any, prompt: tuple[int, ...]) -> list[int]:
+    import torch
+
+    ids = torch.tensor([prompt])
+    answer = net.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None,
+        pad_token_id=0, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS,
+    )  # fmt: skip
+    return [int(token) for token in answer[0, len(prompt) :]]
+
+
+def _compared(net: Any, folder: Path, expected: list[list[int]]) -> tuple[str, str]:
+    from wherry.llm.loading import load_engine
+    from wherry.llm.sampling import Sampling
+    from wherry.values.errors import ConfigError
+
+    wanted = Sampling(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
+    try:
+        net.save_pretrained(folder)
+        _tokenizer().save_pretrained(folder)
+        engine, _ = load_engine(str(folder), "model", "cpu", cache_gb=0.05, threads=1)
+    except ConfigError as error:
+        return "refused", _brief(error)
+    except Exception as error:  # noqa: BLE001 - of any type: our own fault, or a library's
+        return "failed", _brief(error)
+    sequences = [engine.add(list(prompt), wanted)[0] for prompt in PROMPTS]
+    while engine.busy:
+        engine.step()
+    found = [one.tokens[one.prompt_tokens :] for one in sequences]
+    run: Any = engine._run  # what computes the steps, for its name
+    by = type(getattr(run, "__self__", run)).__name__
+    by = {"StateRunner": "a cache for each sequence"}.get(by, "paged attention")
+    return ("equal", by) if found == expected else ("different", f"{by}: {found} not {expected}")
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{number}": number for number in range(VOCABULARY)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")), eos_token="w2"
+    )
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+
+
+def in_a_process(kind: str, timeout: float) -> tuple[str, str]:
+    """What `tried` says, from a process that may end as it likes."""
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_told, args=(kind, sending))
+    process.start()
+    sending.close()
+    try:
+        if not receiving.poll(timeout):
+            return "failed", f"no answer in {timeout:g} s"
+        said: tuple[str, str] = receiving.recv()
+        return said
+    except EOFError:
+        process.join()
+        return "failed", f"its process ended with {process.exitcode}"
+    finally:
+        receiving.close()
+        process.kill()
+        process.join()
+
+
+def _told(kind: str, sending: Any) -> None:
+    sending.send(tried(kind))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="these model_types")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds for each")
+    parser.add_argument("--jobs", type=int, default=2, help="so many at once")
+    parser.add_argument("--json", type=Path, help="write what came of each here")
+    options = parser.parse_args()
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+    kinds = list(filter(None, options.only.split(","))) or sorted(KNOWN)
+    rows = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for kind, (what, why) in zip(
+            kinds, pool.map(lambda one: in_a_process(one, options.timeout), kinds), strict=True
+        ):
+            rows.append({"architecture": kind, "what": what, "why": why})
+            print(f"{kind:24s} {what:10s} {why}", flush=True)
+    counts = Counter(row["what"] for row in rows)
+    print(f"{len(rows)} architectures: {', '.join(f'{n} {what}' for what, n in counts.items())}")
+    if options.json is not None:
+        options.json.write_text(json.dumps({**facts(), "counts": counts, "rows": rows}, indent=1))
+    return 1 if counts["different"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
