@@ -27,6 +27,7 @@ from wherry.llm.formats.json_calls import (
     of_objects,
     pieces_of,
 )
+from wherry.llm.formats.nested_calls import SPACE, of_nested
 from wherry.llm.formats.python_calls import of_python
 from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags
 from wherry.llm.formats.thoughts import ThoughtFormat
@@ -278,6 +279,12 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("<steptml:invoke",),),
         (_wide("tool_call_begin"), _wide("tool_sep"), _wide("tool_call_end")),
+    ),
+    "minimax_m3": ToolFamily(
+        "MiniMax M3",
+        CallFormat(of_nested, ((f"{SPACE}<tool_call>", f"{SPACE}</tool_call>"),), values=None),
+        ((SPACE,),),
+        (SPACE,),
     ),
     "minimax_m2": ToolFamily(
         "MiniMax M2",

@@ -19,6 +19,8 @@ from wherry.llm.formats.calls import Functions, ToolCall, call_of
 
 #: XML's marks around a text with any characters.
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
+#: Zeros that a number may begin with, but not in JSON.
+_LEADING_ZEROS: Final = re.compile(r"^(-?)0+(?=\d)")
 #: Where a JSON schema has alternatives.
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 #: How many references are followed, one after another: they may go in a circle.
@@ -202,9 +204,9 @@ def member(begun: re.Match[str], value: str, types: Mapping[str, Any]) -> str:
     """An argument as a member of a JSON object."""
     key = begun["key"].strip()
     schema = types.get(key)
-    if begun.groupdict().get("string") in ("true", "string") and not _types(schema):
+    if begun.groupdict().get("string") in ("true", "string") and not type_names(schema):
         schema = {"type": "string"}
-    return f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, schema)}"
+    return f"{json.dumps(key, ensure_ascii=False)}: {json_of(value, schema)}"
 
 
 def types_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -246,11 +248,13 @@ def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
     return re.compile(f"(?P<open>{argument})|(?P<close>{'|'.join(map(re.escape, ends))})")
 
 
-def _typed(value: str, schema: Any) -> str:
+def json_of(value: str, schema: Any) -> str:
     """The JSON of a value that was written without quotes."""
     bare = value.strip()
     bare = PYTHON.get(bare, bare)
-    types = _types(schema)
+    types = type_names(schema)
+    if types & {"integer", "number"}:
+        bare = _LEADING_ZEROS.sub(r"\1", bare)
     if "string" not in types or (bare == "null" and "null" in types):
         try:
             msgspec.json.decode(bare)
@@ -264,7 +268,7 @@ def _typed(value: str, schema: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _types(schema: Any) -> set[str]:
+def type_names(schema: Any) -> set[str]:
     """The types that a JSON schema names: itself, in one of its alternatives, or by its values."""
     if not isinstance(schema, Mapping):
         return set()
@@ -273,7 +277,7 @@ def _types(schema: Any) -> set[str]:
     for several in _ALTERNATIVES:
         parts = schema.get(several)
         for part in parts if isinstance(parts, list) else ():
-            found |= _types(part)
+            found |= type_names(part)
     values = schema.get("enum")
     if isinstance(values, list) and values and all(isinstance(one, str) for one in values):
         found.add("string")

@@ -23,6 +23,7 @@ from wherry.llm.formats.families import (
 )
 
 B = "\uff5c"
+M3 = "]<]minimax[>["
 WEATHER = {
     "type": "object",
     "properties": {
@@ -144,6 +145,12 @@ EXAMPLES = {
     ),
     "dots: json": (f"<dots_function_call>[{OBJECT}]</dots_function_call>", [PARIS]),
     "ernie45": (f"<tool_call>\n{OBJECT}\n</tool_call>\n", [PARIS]),
+    "minimax_m3": (
+        f'{M3}<tool_call>\n{M3}<invoke name="get_weather">{M3}<city>Paris{M3}</city>'
+        f'{M3}<days>3{M3}</days>{M3}</invoke>\n{M3}<invoke name="get_time">{M3}</invoke>\n'
+        f"{M3}</tool_call>",
+        [PARIS, TIME],
+    ),
     "minicpm5": (
         '<function name="get_weather"><param name="city"><![CDATA[Paris]]></param>'
         '<param name="days">3</param></function>\n<function name="get_time"></function>',
@@ -346,6 +353,31 @@ def test_the_result_does_not_depend_on_the_cuts(
         assert read(style, *pieces) == read(style, text)
 
 
+TEXTS = st.sampled_from([*STRANGE, "</tool_call>", "}}", "'", "\u2028"]) | st.text(max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, width=16) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.sampled_from(sorted(name for name in EXAMPLES if ARGUMENTS in EXAMPLES[name][0])),
+    st.dictionaries(st.text("abc", min_size=1, max_size=3) | st.just("city"), VALUES, max_size=4),
+    st.booleans(),
+    st.integers(1, 40),
+)
+def test_any_arguments_in_json_are_read_however_they_are_cut(
+    example: str, arguments: dict[str, object], ascii_: bool, size: int
+) -> None:
+    text, calls = EXAMPLES[example]
+    text = text.replace(ARGUMENTS, json.dumps(arguments, ensure_ascii=ascii_))
+    said = read(style_of(example), text)
+    assert called(said) == [("get_weather", arguments), *calls[1:]]
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert read(style_of(example), *pieces) == said
+
+
 @given(st.sampled_from(sorted(EXAMPLES)), st.integers(0, 400), st.integers(0, 400))
 def test_a_part_of_an_example_is_read_without_an_error(example: str, one: int, two: int) -> None:
     text = EXAMPLES[example][0]
@@ -395,6 +427,7 @@ def test_texts_in_tags_are_taken_as_they_are(value: str, argument: str) -> None:
         ("detailed", "false", False),
         ("days", " 3 ", 3),
         ("days", "three", "three"),
+        ("days", "007", 7),
         ("places", '["a", {"b": null}]', ["a", {"b": None}]),
         ("maybe", "12", "12"),
         ("maybe", "None", None),
@@ -415,6 +448,33 @@ def test_other_values_in_tags_are_json_if_they_are(name: str, value: str, argume
         f"<tool_call>get_weather<arg_key>{name}</arg_key><arg_value>{value}</arg_value></tool_call>"
     )
     assert called(read(AnswerStyle("glm"), text)) == [("get_weather", {name: argument})]
+
+
+@pytest.mark.parametrize(
+    ("members", "arguments"),
+    [
+        ("<city>12{0}</city>", {"city": "12"}),
+        ("<places>{0}<item>a{0}</item>{0}<item>2{0}</item>{0}</places>", {"places": ["a", 2]}),
+        ("<places>{0}</places>", {"places": []}),
+        ("<x>{0}<a>1{0}</a>{0}<b>{0}<c>t{0}</c>{0}</b>{0}</x>", {"x": {"a": 1, "b": {"c": "t"}}}),
+        ("<x>{0}<a>1{0}</a>{0}<a>2{0}</a>{0}</x>", {"x": {"a": [1, 2]}}),
+        ("<x>{0}<item>1{0}</item>{0}</x>", {"x": [1]}),
+        ("<city>a</city> <b>{0}</city>", {"city": "a</city> <b>"}),
+    ],
+)
+def test_values_in_nested_tags_are_objects_and_lists(
+    members: str, arguments: dict[str, object]
+) -> None:
+    inner = f'<invoke name="get_weather">{M3}{members.format(M3)}{M3}</invoke>'
+    text = f"{M3}<tool_call>{M3}{inner}{M3}</tool_call>"
+    assert called(read(AnswerStyle("minimax_m3"), text)) == [("get_weather", arguments)]
+
+
+@pytest.mark.parametrize("members", ["<x>" + M3, "<x>{0}</y>{0}", ("<x>" + M3) * 9_000])
+def test_nested_tags_that_do_not_fit_are_shown(members: str) -> None:
+    text = f'{M3}<tool_call>{M3}<invoke name="get_time">{M3}{members}</invoke>{M3}</tool_call>'
+    said = read(AnswerStyle("minimax_m3"), text)
+    assert (said.calls, said.text) == ([], text)
 
 
 @pytest.mark.parametrize(
@@ -504,6 +564,7 @@ def test_arguments_are_the_model_s_own_json() -> None:
 WHOLE = {
     "k2_horizon: json",
     "dots: json",
+    "minimax_m3",
     "lfm2",
     "functiongemma",
     "gemma4",
