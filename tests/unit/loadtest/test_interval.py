@@ -15,7 +15,7 @@ Noise = Callable[[np.random.Generator, int], Any]
 COMPARISONS = 4 * settings().max_examples
 PAIRS = 10
 #: Figures of one run: they share the machine's noise and have a little of their own.
-FIGURES = 6
+FIGURES = 7
 
 
 def autocorrelated(draw: np.random.Generator, runs: int) -> Any:
