@@ -27,6 +27,8 @@ WEIGHTS: Final = "adapter_model.safetensors"
 MOST_CONFIG_BYTES: Final = 1 << 20
 #: Largest rank: beyond, the layer itself would hardly be larger.
 MOST_RANK: Final = 4096
+#: Initial weights for which peft changes the model's own.
+CHANGE_BASE: Final = ("pissa", "olora", "corda", "loftq")
 #: A name is a folder's name, never a path.
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -42,6 +44,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     bias: str = "none"
     fan_in_fan_out: bool = False
     modules_to_save: Any = None
+    init_lora_weights: Any = True
     alpha_pattern: Any = None
     trainable_token_indices: Any = None
 
@@ -53,12 +56,19 @@ class AdapterConfig(msgspec.Struct, frozen=True):
             "use_dora": self.use_dora,
             f"bias = {self.bias!r}": self.bias != "none",
             "fan_in_fan_out": self.fan_in_fan_out,
+            f"init_lora_weights = {self.init_lora_weights!r}": self._changes_base(),
             "modules_to_save": self.modules_to_save,
             "alpha_pattern": self.alpha_pattern,
             "trainable_token_indices": self.trainable_token_indices,
         }
         found = next((name for name, is_wrong in wrong.items() if is_wrong), "")
         return f"{found} is not computed here; merge the adapter into its model" if found else ""
+
+    def _changes_base(self) -> bool:
+        """Whether it was trained beside weights that are not the checkpoint's: these ways to begin
+        take a part out of them, unless peft has converted the adapter, and then says true here."""
+        begun = self.init_lora_weights
+        return isinstance(begun, str) and begun.lower().startswith(CHANGE_BASE)
 
     def scale(self, rank: int) -> float:
         """What the product of matrices of this rank is multiplied with."""

@@ -157,6 +157,7 @@ def test_those_that_were_used_the_longest_ago_make_room(
         ({"r": 1 << 20}, "r = 1048576"),
         ({"r": "4"}, "expected|Expected"),
         ({"use_dora": True}, "use_dora"),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights = 'pissa_niter_16'"),
         ({"bias": "all"}, "bias = 'all'"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"alpha_pattern": {"q": 1}}, "alpha_pattern"),
