@@ -8,7 +8,7 @@ from typing import Final
 
 from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
 
-_BEGIN: Final = re.compile(r"\s*call:\s*(?P<name>[\w.-]+)\s*(?=\{)")
+_BEGIN: Final = re.compile(r"\s*(?:call)?:\s*(?P<name>[\w.-]+)\s*(?=\{)")
 _KEY: Final = re.compile(r"([{,]\s*)([\w.-]+)(\s*:)")
 
 

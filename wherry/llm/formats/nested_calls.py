@@ -1,6 +1,6 @@
 """Which calls stand in a text as MiniMax M3 writes them: a tag for each member, also within values?
 
-    <invoke name="f"><place><city>Paris</city></place></invoke>, with SPACE before each tag
+<invoke name="f"><place><city>Paris</city></place></invoke>, with SPACE before each tag
 """
 
 from __future__ import annotations

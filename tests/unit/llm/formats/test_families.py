@@ -228,6 +228,10 @@ EXAMPLES = {
         [PARIS],
     ),
     "gemma4": ('<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>', [PARIS]),
+    "gemma4: without its word": (
+        '<|tool_call>:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>',
+        [PARIS],
+    ),
     "olmo3": (
         '<function_calls>\nget_weather(city="Paris", days=3)\nget_time()\n</function_calls>',
         [PARIS, TIME],
