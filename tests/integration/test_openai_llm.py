@@ -267,12 +267,31 @@ def test_a_conversation_goes_on_with_what_a_response_has_said(
     kept: dict[str, Any] = {"model": "chat", "input": "And?", "previous_response_id": said.id}
     same = client.responses.create(**kept, temperature=0, max_output_tokens=4)
     assert (same.output_text, same.usage.input_tokens) == (more.output_text, counted["count"])
+    tokens = client.responses.input_tokens.count(
+        model="chat", input="And?", previous_response_id=said.id
+    )
+    assert tokens.input_tokens == counted["count"]
     assert client.responses.retrieve(said.id) == said
     (first,) = client.responses.input_items.list(said.id)
     assert first.to_dict()["content"] == [{"type": "input_text", "text": "Hi"}]
     client.responses.delete(said.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(said.id)
+
+
+def test_a_response_tells_the_log_probabilities_of_its_text(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "chat", "input": "Hi", "temperature": 0, "max_output_tokens": 4,
+        "include": ["message.output_text.logprobs"], "top_logprobs": 2,
+    }  # fmt: skip
+    whole = client.responses.create(**asked)
+    told = whole.output[0].content[0].logprobs
+    assert "".join(token.token for token in told) == whole.output_text
+    assert [len(token.top_logprobs) for token in told] == [2] * 4
+    *events, last = client.responses.create(**asked, stream=True)
+    assert last.response.output[0].content[0].logprobs == told
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    assert [t.logprob for d in deltas for t in d.logprobs] == [t.logprob for t in told]
 
 
 # vLLM's routes for a model's tokenizer

@@ -47,7 +47,8 @@ class Change:
     before: float
     after: float
     share: float
-    #: Where the true share lies, of all changes together with 95 %; None: too little to say.
+    #: Where the true share lies, of all changes together with 95 %; None: too little to say, or a
+    #: run without the figure.
     interval: tuple[float, float] | None
     more_is_better: bool
     runs: tuple[int, int]
@@ -74,7 +75,7 @@ def compare(before: Report, after: Report, *, in_turns: bool = False) -> list[Ch
         for key in old
         if key in new
         for metric in METRICS
-        if all(_values([*old[key], *new[key]], metric[1]))
+        if any(_values(old[key], metric[1])) and any(_values(new[key], metric[1]))
     ]
     changes = []
     for was, now, (metric, name, factor, more_is_better, noisier) in compared:
@@ -82,7 +83,9 @@ def compare(before: Report, after: Report, *, in_turns: bool = False) -> list[Ch
             pairs = min(len(was), len(now))
             was, now = was[:pairs], now[:pairs]
         values = _values(was, name), _values(now, name)
-        if in_turns and len(was) > 1:
+        if not all((*values[0], *values[1])):  # a run without an answer has no figure
+            interval = None
+        elif in_turns and len(was) > 1:
             interval = paired(*values, len(compared))
         elif min(_pieces(point) for point in (*was, *now)) < FEWEST:
             interval = None
@@ -95,7 +98,7 @@ def compare(before: Report, after: Report, *, in_turns: bool = False) -> list[Ch
                 metric,
                 middle[0] * factor,
                 middle[1] * factor,
-                _geometric_mean(values[1]) / _geometric_mean(values[0]) - 1,
+                _share(*values),
                 interval,
                 more_is_better,
                 (len(was), len(now)),
@@ -139,6 +142,14 @@ def _value(point: Point, name: str) -> float:
 def _pieces(point: Point) -> int:
     """Number of pieces of its time line with an answer, warm-up left out."""
     return sum(not piece.warmup and piece.requests_per_second > 0 for piece in point.timeline)
+
+
+def _share(before: list[float], after: list[float]) -> float:
+    """How much more it is after than before; by the medians where a run has no figure."""
+    if all((*before, *after)):
+        return _geometric_mean(after) / _geometric_mean(before) - 1
+    middle = float(np.median(before))
+    return float(np.median(after)) / middle - 1 if middle else 0.0
 
 
 def _geometric_mean(values: list[float]) -> float:

@@ -84,6 +84,16 @@ def test_the_last_pair_may_lack_its_second_half() -> None:
     assert compare(before, after, in_turns=True)[0].runs == (3, 3)
 
 
+def test_a_figure_that_one_run_lacks_is_unknown_and_not_left_out() -> None:
+    runs = [point(cores=0.5, repeat=n, seed=n) for n in range(4)]
+    lacking = [*runs[:3], point(cores=0.0, repeat=3, seed=3)]
+    for before, after in ((runs, lacking), (lacking, runs)):
+        found = {c.metric: c for c in compare(report(*before), report(*after), in_turns=True)}
+        assert found["server CPU ms/request"].verdict == "unknown"
+        assert abs(found["server CPU ms/request"].share) < 0.2
+        assert found["mean ms"].verdict == "no difference"
+
+
 def test_a_run_that_is_too_short_says_nothing() -> None:
     changes = compare(report(point(100, pieces=5)), report(point(200, pieces=5)))
     assert {change.verdict for change in changes} == {"unknown"}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from wherry.frontends.anthropic.errors import error_body
-from wherry.frontends.openai.answers import ChoiceDelta, Json, OpenAIAnswer
+from wherry.frontends.openai.answers import ChoiceDelta, Json
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.parts import AnswerPart, PartedAnswer
+from wherry.frontends.openai.token_answers import CountAnswer
 
 PING: Final = {"type": "ping"}
 #: Why an answer ended, by a chat's words.
@@ -39,7 +41,7 @@ class MessageAnswer(PartedAnswer):
         start = {"type": "content_block_start", "index": part.place, "content_block": _block(part)}
         return [start] if part.place else [start, PING]
 
-    def grown(self, part: AnswerPart, text: str) -> list[Json]:
+    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[Json]) -> list[Json]:
         kind, field = _DELTAS[part.kind]
         return [_delta(part, {"type": kind, field: text})]
 
@@ -90,21 +92,10 @@ class MessageAnswer(PartedAnswer):
         }
 
 
-class CountAnswer(OpenAIAnswer):
+class MessageCountAnswer(CountAnswer):
     """How many tokens a conversation has."""
 
-    kind = chunk_kind = prefix = "count_tokens"
     error_form = staticmethod(error_body)
-
-    def add(self, piece: ChoiceDelta) -> list[Json]:
-        self._count = len(piece.token_ids)
-        return []
-
-    def end(self) -> list[Json]:
-        return []
-
-    def whole(self) -> Json:
-        return {"input_tokens": self._count}
 
 
 #: The delta of a part's text, and its member.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wherry.frontends.anthropic.answer import CountAnswer, MessageAnswer
+from wherry.frontends.anthropic.answer import MessageAnswer, MessageCountAnswer
 from wherry.frontends.anthropic.errors import error_body
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
 from wherry.frontends.http.answers import new_request_id
@@ -63,7 +63,7 @@ class Anthropic:
     def _start_count(self, exchange: Exchange, read: tuple[CountRequest, dict[str, Any]]) -> None:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "tokens")
-        answer = CountAnswer(loaded.name, new_request_id())
+        answer = MessageCountAnswer(loaded.name, new_request_id())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
 

@@ -7,7 +7,8 @@ say how it goes onto the wire.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wherry.frontends.openai.answers import ChoiceDelta, Json, OpenAIAnswer
@@ -27,6 +28,8 @@ class AnswerPart:
     name: str = ""
     #: Of a call: its arguments.
     text: str = ""
+    #: Of a text: the log probabilities of its tokens, as a chat has them.
+    logprobs: list[Json] = field(default_factory=list)
 
 
 class PartedAnswer(OpenAIAnswer):
@@ -40,6 +43,8 @@ class PartedAnswer(OpenAIAnswer):
         self.id = f"{self.prefix}_{chat.request_id}"
         self.usage, self.choices = chat.usage, chat.choices
         self.parts: list[AnswerPart] = []
+        #: Log probabilities of tokens whose text is still to come.
+        self._tokens: list[Json] = []
         self._chat = chat
         #: The last part goes on.
         self._open = False
@@ -56,8 +61,8 @@ class PartedAnswer(OpenAIAnswer):
         """The events of a part that begins."""
 
     @abstractmethod
-    def grown(self, part: AnswerPart, text: str) -> list[Json]:
-        """The events of more text of a part, which has it already."""
+    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[Json]) -> list[Json]:
+        """The events of more text of a part, which has it already, and of that text's tokens."""
 
     @abstractmethod
     def closed(self, part: AnswerPart, *, cut: bool) -> list[Json]:
@@ -75,13 +80,13 @@ class PartedAnswer(OpenAIAnswer):
     def add(self, piece: ChoiceDelta) -> list[Json]:
         events = self._begin(piece)
         for chunk in self._chat.add(piece):
-            events += self._more(chunk["delta"])
+            events += self._more(chunk)
         return events
 
     def end(self) -> list[Json]:
         events = self._begin(None)
         for chunk in self._chat.end():
-            events += self._more(chunk["delta"])
+            events += self._more(chunk)
         choice = self.choices.get(0)
         cut = choice is not None and choice["finish_reason"] == "length"
         return [*events, *self._close(cut=cut), *self.ended(choice)]
@@ -90,8 +95,10 @@ class PartedAnswer(OpenAIAnswer):
         begun, self._begun = self._begun, True
         return [] if begun else self.begun(piece)
 
-    def _more(self, delta: Json) -> list[Json]:
-        events: list[Json] = []
+    def _more(self, chunk: Json) -> list[Json]:
+        events, delta = list[Json](), chunk["delta"]
+        if logprobs := chunk["logprobs"]:
+            self._tokens += logprobs["content"]
         if text := delta.get("reasoning_content"):
             events += self._grow("reasoning", text)
         if text := delta.get("content"):
@@ -107,9 +114,12 @@ class PartedAnswer(OpenAIAnswer):
     def _grow(self, kind: Kind, text: str) -> list[Json]:
         going_on = self._open and self.parts[-1].kind == kind
         events = [] if going_on else self._start(kind)
-        part = self.parts[-1]
+        part, tokens = self.parts[-1], self._tokens
+        self._tokens = []
         part.text += text
-        return [*events, *self.grown(part, text)]
+        if kind == "text":
+            part.logprobs += tokens
+        return [*events, *self.grown(part, text, tokens)]
 
     def _start(self, kind: Kind, **about: Any) -> list[Json]:
         events = self._close(cut=False)

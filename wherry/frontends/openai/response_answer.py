@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from wherry.frontends.openai.answers import ChoiceDelta, Json
@@ -43,8 +43,8 @@ class ResponseAnswer(PartedAnswer):
             events.append(self._of_part(part, "content_part.added", part=item["content"][0]))
         return events
 
-    def grown(self, part: AnswerPart, text: str) -> list[Json]:
-        return [self._of_part(part, f"{_NAMES[part.kind]}.delta", delta=text)]
+    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[Json]) -> list[Json]:
+        return [self._of_part(part, f"{_NAMES[part.kind]}.delta", logprobs, delta=text)]
 
     def closed(self, part: AnswerPart, *, cut: bool) -> list[Json]:
         item = self._item(part, "incomplete" if cut else "completed")
@@ -54,7 +54,7 @@ class ResponseAnswer(PartedAnswer):
             events = [self._of_part(part, "function_call_arguments.done", **told)]
         else:
             events = [
-                self._of_part(part, f"{_NAMES[part.kind]}.done", text=part.text),
+                self._of_part(part, f"{_NAMES[part.kind]}.done", part.logprobs, text=part.text),
                 self._of_part(part, "content_part.done", part=item["content"][0]),
             ]
         return [*events, self._event("output_item.done", output_index=part.place, item=item)]
@@ -86,9 +86,7 @@ class ResponseAnswer(PartedAnswer):
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "model": self.model,
             "output": list(self._items) if ended else [],
-            "previous_response_id": None,
             "store": False,
-            "truncation": "disabled",
             **self._repeated,
             "usage": {
                 "input_tokens": usage.prompt_tokens,
@@ -115,13 +113,15 @@ class ResponseAnswer(PartedAnswer):
         self._events += 1
         return {"type": f"response.{kind}", "sequence_number": number, **fields}
 
-    def _of_part(self, part: AnswerPart, kind: str, /, **fields: Any) -> Json:
+    def _of_part(
+        self, part: AnswerPart, kind: str, logprobs: Sequence[Json] = (), /, **fields: Any
+    ) -> Json:
         """An event that tells of a part's item, and of its only content."""
         where: Json = {"item_id": self._id(part), "output_index": part.place}
         if part.kind != "call":
             where["content_index"] = 0
         if kind.startswith("output_text."):
-            where["logprobs"] = []
+            where["logprobs"] = [_without_bytes(token) for token in logprobs]
         return self._event(kind, **where, **fields)
 
     def _id(self, part: AnswerPart) -> str:
@@ -136,8 +136,15 @@ class ResponseAnswer(PartedAnswer):
         if part.kind == "reasoning":
             thoughts = [{"type": "reasoning_text", "text": part.text}]
             return {**item, "type": "reasoning", "summary": [], "content": thoughts}
-        text = {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
+        told = {"text": part.text, "annotations": [], "logprobs": [*part.logprobs]}
+        text = {"type": "output_text", **told}
         return {**item, "type": "message", "role": "assistant", "content": [text]}
+
+
+def _without_bytes(token: Json) -> Json:
+    """A token's log probability as events have it."""
+    top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
+    return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
 
 
 #: How the events of a part's text are called.

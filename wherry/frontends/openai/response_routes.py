@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from wherry.frontends.http.answers import respond
+from wherry.frontends.http.answers import new_request_id, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.offload import LARGE_BYTES
@@ -26,6 +26,7 @@ from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.openai.response_answer import PREFIXES, ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openai.token_answers import ResponseCountAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.values.buffer import Buffer
@@ -58,9 +59,13 @@ class ResponseRoutes:
         self._models = models
         self._kept = KeptResponses(entry.common.openai.max_kept_responses)
 
-    def create(self) -> Route:
-        post = partial(read_and_start, self._entry, self._read, self._find)
-        return Route({"POST": post}, "inference")
+    def routes(self) -> dict[str, Route]:
+        def ending_in(start: Callable[[Exchange, ResponseAsked], None]) -> Route:
+            find = partial(self._find, start)
+            post = partial(read_and_start, self._entry, self._read, find)
+            return Route({"POST": post}, "inference")
+
+        return {PATH: ending_in(self._start), f"{PATH}/input_tokens": ending_in(self._count)}
 
     def route(self, path: str) -> Route | None:
         """The route of a path below that of a kept response; None if there is none."""
@@ -82,12 +87,16 @@ class ResponseRoutes:
         asked = ResponseAsked(wanted)
         return asked if wanted.refers() else asked.read()
 
-    def _find(self, exchange: Exchange, asked: ResponseAsked) -> None:
-        """Look up what the request refers to, and begin; reading much is for another thread."""
-        start = partial(self._start, exchange)
+    def _find(
+        self,
+        start: Callable[[Exchange, ResponseAsked], None],
+        exchange: Exchange,
+        asked: ResponseAsked,
+    ) -> None:
+        """Look up what the request refers to, and start; reading much is for another thread."""
         wanted = asked.wanted
         if not wanted.refers():
-            start(asked)
+            start(exchange, asked)
             return
         before, named = self._referred(wanted, exchange.request.caller)
         kept = [*before, *named.values()]
@@ -107,9 +116,9 @@ class ResponseRoutes:
             return read()
 
         if nbytes > LARGE_BYTES:
-            self._entry.off_loop(exchange, read_large, start, fail, reads=True)
+            self._entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
         else:
-            start(read())
+            start(exchange, read())
 
     def _referred(
         self, wanted: ResponsesRequest, owner: str
@@ -137,6 +146,13 @@ class ResponseRoutes:
         keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
         answer = ResponseAnswer(chat, {**wanted.repeated(), "store": keeps}, keep)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([asked.inputs])
+
+    def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
+        wanted = msgspec.structs.replace(asked.wanted, stream=None)
+        loaded = self._models.able(wanted.model, "tokens")
+        answer = ResponseCountAnswer(loaded.name, new_request_id())
+        inputs = {"task": "tokenize", **asked.inputs}
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _keep(self, wanted: ResponsesRequest, owner: str, response: Json) -> None:
         given = msgspec.json.encode(wanted.items())

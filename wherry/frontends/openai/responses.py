@@ -10,7 +10,7 @@ import msgspec
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
-from wherry.frontends.openai.fields.kinds import Whole
+from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 from wherry.frontends.openai.fields.messages import ROLES
 from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
 from wherry.frontends.openai.fields.tools import (
@@ -67,6 +67,9 @@ class SomeByName(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_to
     tools: list[ToolByName]
 
 
+Included = Literal["reasoning.encrypted_content", "message.output_text.logprobs"]
+
+
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/responses."""
 
@@ -86,10 +89,11 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     stream: bool | None = None
     stream_options: Obfuscation | None = None
     metadata: dict[str, str] | None = None
-    truncation: Literal["disabled"] | None = None
-    top_logprobs: Literal[0] | None = None
+    #: auto: as vLLM has it, the beginning of a conversation that is too long is left out.
+    truncation: Literal["auto", "disabled"] | None = None
+    top_logprobs: Alternatives | None = None
     #: What the model thinks is no secret: there is nothing to encrypt.
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    include: list[Included] | None = None
 
     # They ask for something to be kept, or for what was.
     store: bool | None = None
@@ -145,10 +149,15 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return self._chat(self._messages(before))
 
     def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
+        included = "message.output_text.logprobs" in (self.include or ())
+        wants_logprobs = included or bool(self.top_logprobs)
         return ChatRequest(
             model=self.model,
             messages=messages,
             max_completion_tokens=self.max_output_tokens,
+            logprobs=wants_logprobs or None,
+            top_logprobs=self.top_logprobs if wants_logprobs else None,
+            truncate_prompt_tokens=-1 if self.truncation == "auto" else None,
             temperature=self.temperature,
             top_p=self.top_p,
             response_format=self._format(),
@@ -166,6 +175,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "max_output_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
+            "top_logprobs": self.top_logprobs or 0,
             "text": {"format": msgspec.to_builtins(form or TextFormat(type="text"))},
             "tools": msgspec.to_builtins(self.tools or []),
             "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
@@ -173,6 +183,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
             "metadata": self.metadata or {},
             "previous_response_id": self.previous_response_id,
+            "truncation": self.truncation or "disabled",
         }
 
     def named(self, blamed: str) -> str:
@@ -240,6 +251,7 @@ NAMES: Final = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "chat_template_kwargs": "reasoning.effort",
+    "truncate_prompt_tokens": "truncation",
 }
 TEXTS: Final = {
     **dict.fromkeys(

@@ -70,7 +70,7 @@ class OpenAI:
             "/v1/chat/completions": Route({"POST": chat}, "inference"),
             "/v1/chat/completions/batch": Route({"POST": batch}, "inference"),
             "/v1/completions": Route({"POST": completion}, "inference"),
-            RESPONSES: self._responses.create(),
+            **self._responses.routes(),
             "/tokenize": Route({"POST": of_prompts}, "inference"),
             "/detokenize": Route({"POST": of_tokens}, "inference"),
             "/version": Route({"GET": self._version}, "metadata"),

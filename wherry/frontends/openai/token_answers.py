@@ -1,4 +1,4 @@
-"""How is a prompt answered with its tokens, or tokens with their text?"""
+"""How is a prompt answered with its tokens or their number, or tokens with their text?"""
 
 from __future__ import annotations
 
@@ -41,3 +41,27 @@ class PromptAnswer(OpenAIAnswer):
 
     def whole(self) -> Json:
         return {"prompt": self._text}
+
+
+class CountAnswer(OpenAIAnswer):
+    """How many tokens a conversation has. `kind` is the answer's `object`, if it has one."""
+
+    kind = chunk_kind = ""
+    prefix = "count"
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        self._count = len(piece.token_ids)
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        counted = {"input_tokens": self._count}
+        return {"object": self.kind, **counted} if self.kind else counted
+
+
+class ResponseCountAnswer(CountAnswer):
+    """The same of a response that is not made."""
+
+    kind = "response.input_tokens"

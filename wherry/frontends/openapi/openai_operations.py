@@ -165,6 +165,13 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     output: list[dict[str, Any]]
 
 
+class ResponseTokens(msgspec.Struct, kw_only=True):
+    """How many tokens the model would read."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class ResponseDeleted(msgspec.Struct, kw_only=True):
     """A response that is not kept any more."""
 
@@ -447,6 +454,9 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             ResponsesRequest,
             ResponseObject,
             ResponseEvent,
+        ),
+        ("POST", "/v1/responses/input_tokens"): _conversion(
+            "How many tokens a response's request has", ResponsesRequest, ResponseTokens
         ),
         ("GET", "/v1/responses/{response}"): Operation(
             summary="A response that is kept", gives=json_of(ResponseObject), errors=(400, 404)

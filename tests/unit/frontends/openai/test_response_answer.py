@@ -15,6 +15,7 @@ from wherry.frontends.openai.response_answer import ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.tool_calls import AllowedCalls
 
+EVENTS = TypeAdapter[Any](ResponseStreamEvent)
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
@@ -113,6 +114,35 @@ def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
     assert event["sequence_number"] == 5
 
 
+def test_tokens_come_with_their_text_and_stand_in_the_whole() -> None:
+    def token(text: str) -> dict[str, Any]:
+        one = {"token": text, "logprob": -0.5, "bytes": list(text.encode()), "id": 1}
+        return {**one, "top": [one]}
+
+    answer = ResponseAnswer(ChatAnswer("m", "x"), ResponsesRequest(input="?").repeated())
+    style = {"style": {"thoughts": "think"}}
+    events = []
+    for text in ("<think>", "hm", "</think>", "so", " be", " it"):
+        events += answer.add(ChoiceDelta(0, text, logprobs=[token(text)], details=style))
+        style = {}
+    events += answer.add(ChoiceDelta(0, "", "stop")) + answer.end()
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    said = [[t["token"] for t in e["logprobs"]] for e in deltas]
+    assert said == [["</think>", "so"], [" be"], [" it"]]
+    top = [{"token": " be", "logprob": -0.5}]
+    assert deltas[1]["logprobs"] == [{"token": " be", "logprob": -0.5, "top_logprobs": top}]
+    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
+    assert (
+        done["logprobs"][1:]
+        == deltas[0]["logprobs"][1:] + deltas[1]["logprobs"] + (deltas[2]["logprobs"])
+    )
+    *_, message = answer.whole()["output"]
+    assert [t["bytes"] for t in message["content"][0]["logprobs"]][1] == list(b"so")
+    for event in events:
+        EVENTS.validate_python(event)
+    Response.model_validate(answer.whole())
+
+
 def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
     asked = {
         "input": "?",
@@ -128,9 +158,8 @@ def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
     text = f"<think>hm</think>so{CALL}"
     events = answer.add(ChoiceDelta(0, text, "stop", details=style)) + answer.end()
     error = {"message": "broke", "type": "server_error", "param": None, "code": None}
-    types = TypeAdapter[Any](ResponseStreamEvent)
     for event in [*events, answer.failure({"error": error})]:
-        assert types.validate_python(event).type == event["type"]
+        assert EVENTS.validate_python(event).type == event["type"]
     response = Response.model_validate(answer.whole())
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
     assert kinds(events)[2:7] == [
