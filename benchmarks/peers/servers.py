@@ -228,6 +228,8 @@ def process(
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(30)
+            except subprocess.TimeoutExpired:  # what it has served is measured all the same
+                print(f"{shlex.join(command)} does not end, and is killed", file=sys.stderr)
             finally:
                 with contextlib.suppress(ProcessLookupError):  # nothing is left of the group
                     os.killpg(process.pid, signal.SIGKILL)

