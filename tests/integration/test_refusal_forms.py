@@ -79,7 +79,7 @@ def test_a_path_below_messages_that_is_not_there_is_refused_in_anthropics_form(
         for method in ("GET", "POST", "DELETE"):
             answer = client.request(method, f"{MESSAGES}/batches")
             assert_told(answer, MESSAGES, 404, {MESSAGES: "not_found_error"})
-            answer = client.request(method, "/v1/responses/resp_1")
+            answer = client.request(method, "/v1/responses/resp_1/else")
             assert_told(answer, CHAT, 404, {CHAT: "not_found_error"})
 
 

@@ -34,7 +34,7 @@ def hindrance(config: Mapping[str, Any]) -> str:
             " model of your own (docs/tutorial)"
         )
     kind = config.get("model_type")
-    if not isinstance(kind, str) or not kind:
+    if kind is not None and not (kind and isinstance(kind, str)):
         return f"config.json: model_type = {_shown(kind)}: it names no kind of model: {AGAIN}"
     parts = [config, *(config[name] for name in PARTS if isinstance(config.get(name), dict))]
     return next((problem for part in parts for problem in [_wrong_size(part)] if problem), "")

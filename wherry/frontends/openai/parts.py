@@ -87,6 +87,8 @@ class PartedAnswer(OpenAIAnswer):
         events = self._begin(None)
         for chunk in self._chat.end():
             events += self._more(chunk)
+        if self._open:
+            self._give_tokens(self.parts[-1])  # those whose text does not show
         choice = self.choices.get(0)
         cut = choice is not None and choice["finish_reason"] == "length"
         return [*events, *self._close(cut=cut), *self.ended(choice)]
@@ -114,12 +116,9 @@ class PartedAnswer(OpenAIAnswer):
     def _grow(self, kind: Kind, text: str) -> list[Json]:
         going_on = self._open and self.parts[-1].kind == kind
         events = [] if going_on else self._start(kind)
-        part, tokens = self.parts[-1], self._tokens
-        self._tokens = []
+        part = self.parts[-1]
         part.text += text
-        if kind == "text":
-            part.logprobs += tokens
-        return [*events, *self.grown(part, text, tokens)]
+        return [*events, *self.grown(part, text, self._give_tokens(part))]
 
     def _start(self, kind: Kind, **about: Any) -> list[Json]:
         events = self._close(cut=False)
@@ -131,3 +130,10 @@ class PartedAnswer(OpenAIAnswer):
     def _close(self, *, cut: bool) -> list[Json]:
         was_open, self._open = self._open, False
         return self.closed(self.parts[-1], cut=cut) if was_open else []
+
+    def _give_tokens(self, part: AnswerPart) -> list[Json]:
+        """Give the tokens that wait to a part; only a text keeps them."""
+        tokens, self._tokens = self._tokens, []
+        if part.kind == "text":
+            part.logprobs += tokens
+        return tokens

@@ -64,6 +64,7 @@ class ResponseAnswer(PartedAnswer):
         events: list[Json] = []
         if not self.parts:
             empty = AnswerPart("text", 0)
+            self._give_tokens(empty)
             self.parts.append(empty)
             events = [*self.opened(empty), *self.closed(empty, cut=cut)]
         self._status = "incomplete" if cut else "completed"

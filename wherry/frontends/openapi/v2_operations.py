@@ -44,17 +44,20 @@ def _text_number(least: int) -> Json:
 
 _LEVELS: Final = {"type": "string", "enum": list(TRACE_LEVELS)}
 
-#: Changes of the settings; what is not said stays.
+#: Changes of the settings; what is not said, or null, stays.
 LOG_CHANGES: Final[Json] = {
     "title": "LogChanges",
     "type": "object",
     "properties": {
-        "log_info": {"type": "boolean"},
-        "log_warning": {"type": "boolean"},
-        "log_error": {"type": "boolean"},
-        "log_verbose_level": {"type": "integer", "minimum": 0},
-        "log_format": {"type": "string", "enum": list(LOG_FORMATS)},
-        "log_file": {"const": "", "description": "Only the server's start decides."},
+        "log_info": {"type": ["boolean", "null"]},
+        "log_warning": {"type": ["boolean", "null"]},
+        "log_error": {"type": ["boolean", "null"]},
+        "log_verbose_level": {"type": ["integer", "null"], "minimum": 0},
+        "log_format": {"type": ["string", "null"], "enum": [*LOG_FORMATS, None]},
+        "log_file": {
+            "enum": ["", None],
+            "description": "Only the server's start decides.",
+        },
     },
     "additionalProperties": False,
 }
@@ -73,7 +76,11 @@ TRACE_CHANGES: Final[Json] = {
         "trace_rate": _text_number(0),
         "trace_count": _text_number(-1),
         "log_frequency": _text_number(0),
-        "trace_file": {"enum": ["", None], "description": "Only the server's start decides."},
+        "trace_file": {
+            "type": ["string", "null"],
+            "enum": ["", None],
+            "description": "Only the server's start decides.",
+        },
         "trace_mode": {"enum": ["triton", None], "description": "Only the server's start decides."},
     },
     "additionalProperties": False,
