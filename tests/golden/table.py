@@ -63,6 +63,8 @@ TAIL = """
 - A path is decoded before it is looked up: a name with `%20` is told as the text that it means.
 - A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
   that were sent.
+- With two fronts and more (`--fronts`) faults of settings and of load requests over gRPC are told
+  in wherry's own words, and an ensemble's outputs come in the order of its configuration.
 - The server tells its own version and extensions.
 """
 
