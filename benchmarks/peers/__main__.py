@@ -129,7 +129,10 @@ def measured(
 def one_run(peer: Peer, running: Running, cell: Cell, seconds: float) -> table.Run:
     url, request = running.url(peer, cell), peer.request(cell)
     load = harness.Load(running.pid)
-    run = clients.run(cell.protocol, url, request, cell.callers, seconds)
+    try:
+        run = clients.run(cell.protocol, url, request, cell.callers, seconds)
+    except RuntimeError as fault:
+        raise RuntimeError(f"{peer.name}, {cell.name}: {fault}") from fault
     used = load.since()
     if not run["requests"]:
         raise SystemExit(f"{peer.name} answered nothing in {cell.name}: {url} {run}")

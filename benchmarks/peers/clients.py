@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from statistics import quantiles
 
@@ -33,7 +34,7 @@ def run(
 
 
 def _h2load(
-    url: str, request: Request, callers: int, seconds: float, tries: int = 3
+    url: str, request: Request, callers: int, seconds: float, tries: int = 5
 ) -> dict[str, float]:
     """A connection for each caller, with one stream at a time."""
     with tempfile.TemporaryDirectory() as name:
@@ -50,7 +51,8 @@ def _h2load(
         ).stdout  # fmt: skip
         lines = (folder / "log").read_text().splitlines()
     done = len(lines)
-    if tries > 1 and "0 total, 0 started" in output:  # it ended its warm-up before it connected
+    if tries > 1 and "0 total, 0 started" in output:  # nothing was answered in all the time
+        time.sleep(2)
         return _h2load(url, request, callers, seconds, tries - 1)
     if done < 2:
         raise RuntimeError(f"h2load was answered {done} times:\n{output}")
