@@ -207,20 +207,7 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
     hint = _not_none(hint, where)
     in_list = get_origin(hint) is list or hint is list
     element, inner = _plain(get_args(hint)[0]) if get_origin(hint) is list else (hint, ())
-    marker: TensorType | None = None
-    media: MediaSpec | None = None
-    for extra in (*extras, *inner):
-        if isinstance(extra, Datatype):
-            marker = TensorType(extra, ())
-        elif isinstance(extra, TensorType):
-            marker = extra
-        elif isinstance(extra, ImageSpec | AudioSpec | FileSpec):
-            media = extra
-        elif is_constraint(extra):
-            raise ConfigError(
-                f"{where}: {extra!r} beside {shown(element)} would not be checked; check it in the"
-                " code, or write a msgspec.Struct or a pydantic model with such a field"
-            )
+    marker, media = _marks((*extras, *inner), element, where)
     media = _media(element, media, where)
     if media is not None:
         return TensorSpec(name, BYTES, (), Form.BYTES, optional, media=media), not in_list
@@ -241,15 +228,35 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
                 f"{where}: {marker.datatype}{shape} needs np.ndarray beside it, not {shown(hint)}"
             )
         return TensorSpec(name, marker.datatype, (), Form.SCALARS, optional), by_row
-    if element is str:
-        return TensorSpec(name, BYTES, (), Form.TEXT, optional), by_row
-    if element is bytes:
-        return TensorSpec(name, BYTES, (), Form.BYTES, optional), by_row
     if element in SCALARS:
         return TensorSpec(name, SCALARS[element], (), Form.SCALARS, optional), by_row
+    if element is str or element is bytes:
+        form = Form.TEXT if element is str else Form.BYTES
+        return TensorSpec(name, BYTES, (), form, optional), by_row
     if _is_json(element):
         return TensorSpec(name, BYTES, (), Form.JSON, optional, json_type=element), by_row
     raise ConfigError(f"{where}: {shown(hint)} cannot be served; {remedy(element, in_list)}")
+
+
+def _marks(
+    extras: Sequence[Any], element: Any, where: str
+) -> tuple[TensorType | None, MediaSpec | None]:
+    """What `Annotated` says besides the type: the datatype and shape, or how media are decoded."""
+    marker: TensorType | None = None
+    media: MediaSpec | None = None
+    for extra in extras:
+        if isinstance(extra, Datatype):
+            marker = TensorType(extra, ())
+        elif isinstance(extra, TensorType):
+            marker = extra
+        elif isinstance(extra, ImageSpec | AudioSpec | FileSpec):
+            media = extra
+        elif is_constraint(extra):
+            raise ConfigError(
+                f"{where}: {extra!r} beside {shown(element)} would not be checked; check it in the"
+                " code, or write a msgspec.Struct or a pydantic model with such a field"
+            )
+    return marker, media
 
 
 def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:

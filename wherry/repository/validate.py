@@ -21,6 +21,9 @@ from wherry.repository.triton_config import (
     TritonInstanceGroup,
     TritonOutput,
     TritonSequenceBatching,
+    TritonSequenceBatchingControl,
+    TritonSequenceBatchingControlInput,
+    TritonSequenceBatchingState,
     TritonWarmup,
 )
 
@@ -208,40 +211,50 @@ def _sequence(batching: TritonSequenceBatching, max_batch_size: int) -> Iterator
     direct = batching.direct
     if direct is not None and not 0 <= direct.minimum_slot_utilization <= 1:
         yield Problem((*path, "direct", "minimum_slot_utilization"), "must lie between 0 and 1")
-    names = [control.name for control in batching.control_input]
-    yield from _twice((*path, "control_input"), names, "control input")
-    kinds: list[str] = []
-    for index, given in enumerate(batching.control_input):
-        where: Path = (*path, "control_input", index)
+    yield from _controls((*path, "control_input"), batching.control_input)
+    yield from _states((*path, "state"), batching.state)
+
+
+def _controls(
+    path: Path, inputs: Sequence[TritonSequenceBatchingControlInput]
+) -> Iterator[Problem]:
+    yield from _twice(path, [given.name for given in inputs], "control input")
+    kinds = Counter(control.kind for given in inputs for control in given.control)
+    for index, given in enumerate(inputs):
         if not given.name:
-            yield Problem(where, "it needs a name")
+            yield Problem((*path, index), "it needs a name")
         for number, control in enumerate(given.control):
-            kinds.append(control.kind)
-            values = (control.int32_false_true, control.fp32_false_true, control.bool_false_true)
-            pairs = [pair for pair in values if pair]
-            inside: Path = (*where, "control", number)
-            if control.kind == "CONTROL_SEQUENCE_CORRID":
-                if pairs:
-                    yield Problem(inside, "the correlation id has no values for false and true")
-                if control.data_type == "TYPE_INVALID":
-                    yield Problem(inside, "the correlation id needs a data_type")
-            elif len(pairs) != 1 or len(pairs[0]) != 2:
-                yield Problem(
-                    inside,
-                    "it needs two values, for false and true, in one of int32_false_true,"
-                    " fp32_false_true and bool_false_true",
-                )
-    for kind, count in Counter(kinds).items():
+            yield from _control((*path, index, "control", number), control)
+    for kind, count in kinds.items():
         if count > 1:
-            yield Problem((*path, "control_input"), f"{kind} is there {count} times")
-    yield from _twice((*path, "state"), [s.input_name for s in batching.state], "input_name")
-    yield from _twice((*path, "state"), [s.output_name for s in batching.state], "output_name")
-    for index, state in enumerate(batching.state):
+            yield Problem(path, f"{kind} is there {count} times")
+
+
+def _control(path: Path, control: TritonSequenceBatchingControl) -> Iterator[Problem]:
+    values = (control.int32_false_true, control.fp32_false_true, control.bool_false_true)
+    pairs = [pair for pair in values if pair]
+    if control.kind == "CONTROL_SEQUENCE_CORRID":
+        if pairs:
+            yield Problem(path, "the correlation id has no values for false and true")
+        if control.data_type == "TYPE_INVALID":
+            yield Problem(path, "the correlation id needs a data_type")
+    elif len(pairs) != 1 or len(pairs[0]) != 2:
+        yield Problem(
+            path,
+            "it needs two values, for false and true, in one of int32_false_true,"
+            " fp32_false_true and bool_false_true",
+        )
+
+
+def _states(path: Path, states: Sequence[TritonSequenceBatchingState]) -> Iterator[Problem]:
+    yield from _twice(path, [state.input_name for state in states], "input_name")
+    yield from _twice(path, [state.output_name for state in states], "output_name")
+    for index, state in enumerate(states):
         if not state.input_name or not state.output_name:
-            yield Problem((*path, "state", index), "it needs an input_name and an output_name")
-        yield from _dims((*path, "state", index, "dims"), state.dims)
+            yield Problem((*path, index), "it needs an input_name and an output_name")
+        yield from _dims((*path, index, "dims"), state.dims)
         for number, initial in enumerate(state.initial_state):
-            where = (*path, "state", index, "initial_state", number, "data_file")
+            where = (*path, index, "initial_state", number, "data_file")
             yield from _file(where, initial.data_file)
 
 
