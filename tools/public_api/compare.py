@@ -7,6 +7,8 @@ from pathlib import Path
 
 import griffe
 
+from tools.public_api.annotations import narrowed
+
 
 def breaks(before: str, now: str) -> Iterator[str]:
     """What code that ran with the stubs `before` may miss in those of `now`, in griffe's words."""
@@ -21,6 +23,7 @@ def breaks(before: str, now: str) -> Iterator[str]:
         yield f"{change['object_path']}: {found.kind.value}" + (
             f" ({', '.join(details)})" if details else ""
         )
+    yield from narrowed(before, now)
     values = dict(_constants(new))
     for path, value in _constants(old):
         if value != values.get(path, value):

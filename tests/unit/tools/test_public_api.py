@@ -8,6 +8,7 @@ import griffe  # noqa: F401  # of an extra: without it this file is skipped
 import pytest
 
 from tools.public_api.__main__ import since_the_release
+from tools.public_api.annotations import covers
 from tools.public_api.compare import breaks, is_allowed, lost
 from tools.public_api.promise import BETWEEN_PARTS
 from tools.public_api.surface import stubs
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Child", "QueueFull", "model"]
 """,
     "parts.py": '''
+from typing import Literal
+
 class Base:
     """Not public by itself."""
 
@@ -87,6 +90,12 @@ def test_what_is_public_is_written_as_stubs_with_what_is_inherited(tmp_path: Pat
         ("http_status = 429", "http_status = 503", "Value was changed (old 429, new 503)"),
         ("QueueFull(Exception)", "QueueFull", "wherry.QueueFull: Base class was removed"),
         ('"QueueFull", ', "", "wherry.QueueFull: Public object was removed"),
+        ("timeout: float", "timeout: int", "start(timeout): Annotation was changed (old float"),
+        ("*more: str", "*more: bytes", "ask(more): Annotation was changed (old str, new bytes)"),
+        ("-> str:", "-> str | None:", "ask(): Annotation was changed (old str, new str | None)"),
+        ("-> str:", "-> Any:", "ask(): Annotation was changed (old str, new Any)"),
+        ("-> str:", ":", "ask(): Annotation was changed (old str, new None)"),
+        ("    size: int\n", "    size: str\n", "size: Annotation was changed (old int, new str)"),
     ],
 )  # fmt: skip
 def test_what_was_taken_away_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -102,6 +111,12 @@ def test_what_was_taken_away_is_named(tmp_path: Path, old: str, new: str, said: 
         ("def _private(self)", "def public(self)"),
         ("self.held", "self.kept"),
         ("class Base:", "class Base:\n    extra: int = 1\n"),
+        ("timeout: float", "timeout: float | None"),
+        ("timeout: float", "timeout: object"),
+        ("timeout: float =", "timeout="),
+        ("text: str, /", "text: bytes | Path | str, /"),
+        ("-> str:", "-> Literal['a', 'b']:"),
+        ("model(function=None", "model(function: int = None"),
     ],
 )
 def test_what_was_added_or_was_never_public_breaks_nobody(
@@ -109,6 +124,35 @@ def test_what_was_added_or_was_never_public_breaks_nobody(
 ) -> None:
     before = stubs_of(tmp_path / "before")
     assert list(breaks(before, stubs_of(tmp_path / "now", **{old: new}))) == []
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "allowed"),
+    [
+        ("str | None", "Optional[str]", True),
+        ("Union[int, str]", "str | int", True),
+        ("Literal['a', 'b', 'c']", "Literal['c', 'a']", True),
+        ("Literal['a']", "Literal['a', 'b']", False),
+        ("Literal['a']", "str", False),
+        ("Literal[Kind.a] | None", "Literal[Kind.a]", True),
+        ("str", "Literal[Kind.a]", False),
+        ("collections.abc.Sequence[str]", "list[str]", True),
+        ("Sequence[str]", "list[str] | tuple[str, ...]", False),
+        ("list[str]", "Sequence[str]", False),
+        ("list[str | int]", "list[int | str]", True),
+        ("list[str | int]", "list[int]", False),
+        ("Callable[[int | str], None]", "Callable[[str | int], None]", True),
+        ("Callable[..., None]", "Callable[[str], None]", False),
+        ("Mapping[str, Any]", "dict[str, Any]", True),
+        ("npt.NDArray[np.float32]", "NDArray[float32]", True),
+        ("'Client'", "Client", True),
+        ("list['Client | None']", "list[None | Client]", True),
+    ],
+)
+def test_a_wider_annotation_allows_what_a_narrower_one_says(
+    wide: str, narrow: str, allowed: bool
+) -> None:
+    assert covers(wide, narrow) is allowed
 
 
 def test_a_name_that_is_gone_is_named_and_one_that_came_is_not() -> None:
