@@ -28,6 +28,9 @@ REGION = "a shared memory region that cannot be opened is the client's mistake"
 CUDA = "there is no CUDA shared memory here"
 UNSIGNED = "a parameter may be an unsigned number"
 NOTHING = "a request whose inputs are all left out is answered"
+ACTED_ON = "the server acts on the parameters of a generate request that are its own"
+CAPITALS = "a coding may be written in capitals"
+DECODED = "a path is decoded"
 
 Given = tuple[Any, ...]
 _NOT_KNOWN: Given = ({"nope": 1}, [], 5)
@@ -92,6 +95,32 @@ MEANT: dict[str, dict[str, Any]] = {
     "cuda memory of {'raw_handle': {'b64': 'aGk='}, 'byte_size': 8, 'device_id': 0}": {
         "why": CUDA, "status": 501,
     },
+    **{
+        f"generate with {given!r}": {"why": ACTED_ON, **ours}
+        for given, ours in (
+            ({"sequence_id": 5}, {"except_for": [".json.SEEN"]}),
+            ({"sequence_id": "x"}, {"except_for": [".json.SEEN"]}),
+            ({"sequence_id": 1.5}, {"status": 400}),
+            ({"sequence_start": 5}, {"status": 400}),
+            ({"priority": -1}, {"status": 400}),
+            ({"timeout": "x"}, {"status": 400}),
+            ({"triton_x": 1}, {"status": 400}),
+            ({"id": "x"}, {"except_for": [".json.SEEN"]}),
+            ({"parameters": {"sequence_id": 5}}, {"except_for": [".json.SEEN"]}),
+        )
+    },
+    "a body in GZIP": {"why": CAPITALS, "status": 400},
+    "metadata of %61sked": {"why": DECODED, "status": 200},
+    "ready of asked%2F": {"why": DECODED, "status": 404},
+    "stats of asked%2F": {"why": DECODED, "status": 404},
+    **{
+        f"cuda memory of {given!r} over gRPC": {"why": CUDA, "code": "UNIMPLEMENTED"}
+        for given in ({}, {"name": "c", "byte_size": "8"})
+    },
+    **{
+        f"a region of {given!r} over gRPC": {"why": REGION, "code": "INVALID_ARGUMENT"}
+        for given in ({}, {"key": "/wherry_none"}, {"key": "/wherry_none", "byte_size": "8"})
+    },
     "parameters {'x': {'uint64_param': '1'}} over gRPC": {"why": UNSIGNED, "code": "OK"},
     "log setting nope over gRPC": {"why": IGNORED, "code": "INVALID_ARGUMENT"},
     **{
@@ -111,7 +140,7 @@ X: dict[str, Any] = {"name": "X", "datatype": "INT32", "shape": [1, 1], "data": 
 def edges() -> Cases:
     groups = (
         _headers, _versions, _shapes, _several_inputs, _settings, _repository, _regions, _codings,
-        _over_grpc, _in_streams,
+        _over_grpc, _in_streams, _named_oddly, _asked_twice, _raw, _generate, _memory_over_grpc,
     )  # fmt: skip
     for group in groups:
         for name, step in group():
@@ -243,9 +272,12 @@ def _regions() -> Edges:
 
 
 def _codings() -> Edges:
-    for coding in ("br", "x", "identity"):
+    for coding in ("br", "x", "identity", "GZIP"):
         step = _post("/v2/models/asked/infer", {"inputs": [X]}, Content_Encoding=coding)
         yield f"a body in {coding}", step
+    for coding in ("GZIP", "deflate, GZIP", "*", "Deflate;q=1"):
+        headers = {"Accept_Encoding": coding}
+        yield f"an answer in {coding}", _post("/v2/models/asked/infer", {"inputs": [X]}, **headers)
 
 
 def _over_grpc() -> Edges:
@@ -305,3 +337,57 @@ def _in_streams() -> Edges:
     )  # fmt: skip
     for name, members in wrong:
         yield f"{name} within a stream", _rpc("ModelStreamInfer", {**good, **members})
+
+
+def _named_oddly() -> Edges:
+    for name in ("%61sked", "asked%2F", "%20", "it's", "a+b", "..%2Fetc"):
+        yield f"metadata of {name}", {"http": f"GET /v2/models/{name}", "headers": {}}
+    for rest in ("ready", "stats"):
+        path = f"/v2/models/asked%2F/{rest}"
+        yield f"{rest} of asked%2F", {"http": f"GET {path}", "headers": {}}
+    for name in ("it's", " ", "asked/", "../etc", "asked%2F", "asked\n"):
+        for call in ("ModelReady", "ModelMetadata"):
+            yield f"{call} of {name!r} over gRPC", _rpc(call, {"name": name})
+    yield "a method that there is not", {"grpc": "Nope", "raw": ""}
+
+
+def _asked_twice() -> Edges:
+    plain, binary, classes = (
+        {"name": "OUTPUT0", "parameters": parameters}
+        for parameters in ({}, {"binary_data": True}, {"classification": 2})
+    )
+    both = _pair([1, 4], [1, 4])
+    for name, outputs in (
+        ("plain and binary", [plain, binary]), ("binary and plain", [binary, plain]),
+        ("plain and classes", [plain, classes]), ("classes and plain", [classes, plain]),
+    ):  # fmt: skip
+        yield f"an output {name}", _infer("add_sub", *both, outputs=outputs)
+
+
+def _raw() -> Edges:
+    for model, size in (
+        ("asked", 5), ("asked", 0), ("classes", 5), ("shapes", 1), ("reshaped", 3), ("optional", 1),
+        ("text", 5),
+    ):  # fmt: skip
+        step = {"http": f"POST /v2/models/{model}/infer", "text": "x" * size}
+        headers = {"Inference-Header-Content-Length": "0"}
+        yield f"{size} bytes and no JSON for {model}", {**step, "headers": headers}
+
+
+def _generate() -> Edges:
+    parameters: Given = (
+        {"sequence_id": 5}, {"sequence_id": "x"}, {"sequence_id": 1.5}, {"sequence_start": 5},
+        {"priority": -1}, {"timeout": "x"}, {"triton_x": 1}, {"id": "x"},
+        {"parameters": {"sequence_id": 5}},
+    )  # fmt: skip
+    for given in parameters:
+        step = _post("/v2/models/asked/generate", {"X": 1, **given})
+        yield f"generate with {given!r}", step
+
+
+def _memory_over_grpc() -> Edges:
+    for given in ({}, {"name": "c", "byte_size": "8"}):
+        step = _rpc("CudaSharedMemoryRegister", given)
+        yield f"cuda memory of {given!r} over gRPC", step
+    for given in ({}, {"key": "/wherry_none"}, {"key": "/wherry_none", "byte_size": "8"}):
+        yield f"a region of {given!r} over gRPC", _rpc("SystemSharedMemoryRegister", given)

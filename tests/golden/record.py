@@ -2,7 +2,8 @@
 
     python -m tests.golden.record --tritonserver "tritonserver --cache-directory /x/caches"
 
-writes answers.json anew; the command gets this folder's repository and its ports.
+writes answers.json anew; the command gets this folder's repository and its ports. With `--new` only
+cases that are not recorded are asked.
 """
 
 from __future__ import annotations
@@ -35,10 +36,15 @@ NOT_AT_THE_START = {"broken", "extra", "member", "of_member"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tritonserver", required=True, help="the command, with its own options")
-    command = shlex.split(parser.parse_args().tritonserver)
-    with tritonserver(command) as address:
+    parser.add_argument("--new", action="store_true", help="keep the answers that there are")
+    options = parser.parse_args()
+    kept = {}
+    if options.new:
+        kept = {case["name"]: case for case in json.loads(ANSWERS.read_text())}
+    with tritonserver(shlex.split(options.tritonserver)) as address:
         recorded = [
-            {**case, "steps": [with_answer(address, step) for step in case["steps"]]}
+            kept.get(case["name"])
+            or {**case, "steps": [with_answer(address, step) for step in case["steps"]]}
             for case in cases()
         ]
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in recorded)

@@ -54,13 +54,13 @@ TAIL = """
   `/metrics` on the port of HTTP.
 - Tracebacks of a model's code stay in the log.
 - A timeout counts from the request's arrival here, and not in a queue only.
-- An input that is not optional is missed before the model runs, and a shape whose size overflows is
-  refused: Triton counts inputs only, and a large such shape ends it.
+- A shape whose size overflows is refused: a large one ends Triton.
 - Of several faults of one infer request Triton's first is told, that of its core too; those of
   regions, of texts' bytes and of the model's own code come after them.
 - A model whose load failed leaves the server ready, as it was no part of it before: Triton's
   `/v2/health/ready` is 400 from then on.
-- A path is decoded before it is looked up: a name with `%20` is told as the text that it means.
+- Parameters that headers become (`--http-header-forward-pattern`) are named in small letters.
+- Reflection answers over gRPC, and a shared memory region's name has at most 255 characters.
 - A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
   that were sent.
 - With two fronts and more (`--fronts`) faults of settings and of load requests over gRPC are told

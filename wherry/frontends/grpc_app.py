@@ -78,6 +78,7 @@ class GrpcApp:
         self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.
         self.methods: Mapping[str, Method] = described
+        self.no_method = "Method not found!"
         #: Methods that tell whether the server lives, and end at once.
         self.vital = frozenset(
             path

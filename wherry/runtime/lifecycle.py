@@ -279,10 +279,10 @@ class Lifecycle(Generic[H]):
 
     def _unknown(self, name: str, version: str | None) -> ModelNotFound:
         """In Triton's words."""
-        which, why = f"{name!r}", "is not found"
+        which, why = f"'{name}'", "is not found"
         known = name in self._known
         if name in self._ready and version is not None:
-            which = f"{name!r} version {version}"
+            which = f"'{name}' version {version}"
             if known and (name, version) in self._versions:
                 why = "is not at ready state"
         elif known:

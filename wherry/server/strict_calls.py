@@ -31,6 +31,7 @@ class StrictCalls:
         self._view_of = view_of
         self.methods = application.methods
         self.vital = application.vital
+        self.no_method = ""
         self.drain = application.drain
         self.end_streams = application.end_streams
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
@@ -21,8 +20,9 @@ from wherry.frontends.http.exchange import (
 )
 from wherry.frontends.v2.http.triton_admin import read_as_triton
 from wherry.frontends.v2.http.triton_forgiving import as_triton_takes_it
+from wherry.frontends.v2.http.triton_head import CODINGS, head_as_triton_reads_it
 from wherry.frontends.v2.rapidjson import refusal
-from wherry.frontends.v2.triton_core import CoreView, ViewOf
+from wherry.frontends.v2.triton_core import CoreView, ViewOf, raw_fault
 from wherry.frontends.v2.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import JSON_OF_INFER, ToldError, in_tritons_words
 from wherry.frontends.v2.whole_numbers import number_before
@@ -42,8 +42,6 @@ _NO_JSON: Final = b"!"
 _OWN_PAGES: Final = frozenset(("/", "/v2/models"))
 #: Triton has no route for them.
 _NO_METHODS: Final = frozenset(("HEAD", "OPTIONS"))
-#: The codings of a body that Triton knows, as they are written.
-_CODINGS: Final = frozenset(("", "identity", "gzip", "deflate"))
 #: What is wrong before Triton looks at a body.
 _BEFORE_THE_BODY: Final = (
     "Request for unknown model", "inference header", "HTTP end point doesn't",
@@ -67,6 +65,7 @@ class StrictHttp:
 
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
+        request.head = head_as_triton_reads_it(request.head)
         strict = StrictExchange(exchange, self._application, self._view_of)
         if request.method == "POST" and not _coded(exchange):
             strict.read_as_triton()
@@ -94,7 +93,7 @@ class StrictExchange(PassedOn):
 
     def view(self, asked: re.Match[str]) -> CoreView | None:
         """The model that the path of an inference names; None if it is not loaded."""
-        return self._view_of(unquote(asked["model"]), asked["version"] or "")
+        return self._view_of(asked["model"], asked["version"] or "")
 
     def read_as_triton(self) -> None:
         """Give the application what Triton would take of the body of a request that is no
@@ -165,7 +164,7 @@ class StrictExchange(PassedOn):
             return self._refused.status, self._refused.text
         status = 400 if status == 499 else status
         coding = self.request.headers.get("content-encoding", "")
-        if path.endswith("/infer") and coding not in _CODINGS and status in (400, 415):
+        if path.endswith("/infer") and coding not in CODINGS and status in (400, 415):
             return 501, "Unsupported compression type"
         if "/generate" in path and text.startswith("Failed to process the request(s)"):
             status = 400
@@ -191,13 +190,22 @@ class StrictExchange(PassedOn):
             return None
         text = self._json()
         if text is None:
-            return None
+            return self._raw_fault(asked)
         if refused := refusal(text):
             return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
         if asked["way"] != "infer":
             return None
         binary = len(self._body) - len(text)
-        return first_fault(text, binary, unquote(asked["model"]), self.view(asked))
+        return first_fault(text, binary, asked["model"], self.view(asked))
+
+    def _raw_fault(self, asked: re.Match[str]) -> ToldError | None:
+        """The fault of a body that is data without JSON."""
+        headers, view = self.request.headers, self.view(asked)
+        length = headers.get("inference-header-content-length", "0" if not self._body else "1")
+        if view is None or "content-encoding" in headers or number_before(length):
+            return None
+        fault = raw_fault(view, len(self._body))
+        return ToldError(400, "", fault) if fault else None
 
     def _is_plain(self, text: str) -> bool:
         path = self.request.path

@@ -8,6 +8,7 @@ import queue
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -237,3 +238,48 @@ def test_generate_says_where_a_parameter_was(strict: Server) -> None:
         "Converting keyword: 'parameters': parameter 'x' has invalid type. It should be either"
         " 'int', 'bool', or 'string'."
     )
+
+
+def test_codings_are_known_in_small_letters_only(strict: Server) -> None:
+    told = asked(strict, "POST", INFER, texts("a"), **{"Content-Encoding": "IDENTITY"})
+    assert told == (501, "text/plain", {"error": "Unsupported compression type"})
+    status, _, answer = asked(strict, "POST", INFER, texts("a"), **{"Accept-Encoding": "GZIP, *"})
+    assert (status, answer["model_name"]) == (200, "upper")  # it is no gzip
+
+
+@pytest.mark.parametrize("name", ["%75pper", "upper%2F", "%20", "it's"])
+def test_a_models_name_is_not_decoded(strict: Server, name: str) -> None:
+    told = asked(strict, "GET", f"/v2/models/{name}")
+    text = f"Request for unknown model: '{name}' is not found"
+    assert told == (404, "application/json", {"error": text})
+
+
+def test_data_of_a_wrong_size_without_json_is_told_with_the_size(strict: Server) -> None:
+    path, length = "/v2/models/double/infer", {"Inference-Header-Content-Length": "0"}
+    told = asked(strict, "POST", path, "abc", **length)
+    text = (
+        "[request id: <id_unknown>] input byte size mismatch for input 'raw_input' for model"
+        " 'double'. Expected 1, got 3"
+    )
+    assert told == (400, "application/json", {"error": text})
+
+
+def test_generate_acts_on_no_parameter(strict: Server) -> None:
+    for given in ({"priority": "x"}, {"timeout": -1}, {"sequence_id": 1.5}, {"triton_x": 1}):
+        status, _, answer = asked(strict, "POST", GENERATE, json.dumps({"text": "a", **given}))
+        assert (status, answer["output"]) == (200, "A"), given
+
+
+def test_a_method_that_there_is_not_is_told_without_a_text(strict: Server) -> None:
+    with grpc.insecure_channel(strict.grpc_url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/Nope")
+        with pytest.raises(grpc.RpcError) as raised:
+            call(b"", timeout=60)
+    assert (raised.value.code().name, raised.value.details()) == ("UNIMPLEMENTED", "")
+
+
+def test_of_an_output_that_is_asked_for_twice_the_first_holds(strict: Server) -> None:
+    outputs = [{"name": "output"}, {"name": "output", "parameters": {"binary_data": True}}]
+    status, kind, answer = asked(strict, "POST", INFER, texts("a", outputs=outputs))
+    assert (status, kind) == (200, "application/json")
+    assert answer["outputs"][0]["data"] == ["A"]

@@ -149,6 +149,10 @@ class Application(Protocol):
         """The methods by path."""
 
     @property
+    def no_method(self) -> str:
+        """What a call is told whose path is none of them."""
+
+    @property
     def vital(self) -> Collection[str]:
         """Paths of the methods that are answered when there are too many connections, too."""
 

@@ -27,8 +27,9 @@ class RequestHead(msgspec.Struct, eq=False):
     """The head of a request. Requests that began with the same bytes may share one: nothing in it
     changes but `route` and `notes`, in which the application keeps what it finds out once.
 
-    `path` is percent-decoded and without the query, `query` is raw. Header names are in lower case;
-    repeated headers are joined by ", ". `body_bytes` is the Content-Length, 0 without one.
+    `path` is percent-decoded and without the query, `query` is raw. `sent_path` is the path as it
+    was sent, "" if that is the same. Header names are in lower case; repeated headers are joined by
+    ", ". `body_bytes` is the Content-Length, 0 without one.
 
     `route` is the application's, once it was looked up. `notes` is what the route's handler derives
     from the head alone, so that it does so once; None at first. A head may outlive a model: `notes`
@@ -41,6 +42,7 @@ class RequestHead(msgspec.Struct, eq=False):
     query: str = ""
     headers: Mapping[str, str] = NO_HEADERS
     body_bytes: int = 0
+    sent_path: str = ""
     route: Any = None
     notes: Any = None
     trace: Any = None

@@ -279,8 +279,8 @@ class RequestReader:
         if "expect" in headers and not self._http10:
             rules.expectation(headers["expect"])
             self.expects_continue = True
-        path, query = rules.targets[lines.url]
-        self._head = RequestHead(rules.methods[method], path, query, headers, length)
+        path, query, sent = rules.targets[lines.url]
+        self._head = RequestHead(rules.methods[method], path, query, headers, length, sent)
         self.state = BODY
 
     def on_body(self, data: bytes) -> None:

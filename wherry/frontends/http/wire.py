@@ -42,14 +42,16 @@ def header_name(raw: bytes) -> str:
     return raw.decode("latin-1").lower()
 
 
-def split_target(target: bytes) -> tuple[str, str]:
-    """Path (decoded) and query (raw) of a request target, in origin or absolute form."""
+def split_target(target: bytes) -> tuple[str, str, str]:
+    """Path (decoded) and query (raw) of a request target, in origin or absolute form; then the path
+    as it was sent, "" if that is the same."""
     text = target.decode("latin-1").partition("#")[0]
     if not text.startswith("/"):
         scheme, absolute, rest = text.partition("://")
         text = "/" + rest.partition("/")[2] if absolute else scheme
     path, _, query = text.partition("?")
-    return unquote(path), query
+    decoded = unquote(path)
+    return decoded, query, path if path != decoded else ""
 
 
 def target_authority(target: bytes) -> str | None:

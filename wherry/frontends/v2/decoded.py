@@ -38,6 +38,8 @@ class DecodedRequest(msgspec.Struct):
     held_bytes: int | None = None
     #: Over gRPC: the client wants to be told of a stream's end that brings no data.
     empty_final_response: bool = False
+    #: The server acts on none of the parameters.
+    all_for_the_model: bool = False
     #: At a natural route: the client sent a list of rows.
     several: bool = False
 

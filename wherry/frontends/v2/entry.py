@@ -58,7 +58,8 @@ class Entry:
             common.input_urls,
             common.max_body_bytes,
             1 if common.triton_strict else MAX_PARTS,
-            unordered=common.triton_strict and is_ensemble(loaded),
+            strict=common.triton_strict,
+            is_ensemble=is_ensemble(loaded),
         )
 
     def reply(
@@ -113,10 +114,13 @@ class Entry:
         timeout = terms.timeout
         priority, sequence, of_the_model = 0, None, None
         if parameters:
-            priority = parameters.get("priority", 0)
-            sequence = sequence_of(parameters)
-            of_the_model = for_the_model(parameters)
-            timeout = shorter_timeout(timeout, parameters)
+            if decoded.all_for_the_model:
+                of_the_model = parameters
+            else:
+                priority = parameters.get("priority", 0)
+                sequence = sequence_of(parameters)
+                of_the_model = for_the_model(parameters)
+                timeout = shorter_timeout(timeout, parameters)
         if seconds_left is not None:
             timeout = seconds_left if timeout is None else min(timeout, seconds_left)
         if terms.parameters:

@@ -154,8 +154,9 @@ class InputCodec:
         elements = [v if type(v) is bytes else bytes(v) for v in values]
         return self._column_of_elements(elements, rows, shape)
 
-    def from_raw(self, data: memoryview) -> tuple[Column, int]:
-        """The column, and its rows, of a body that is nothing but this tensor's data."""
+    def from_raw(self, data: memoryview, *, one_row: bool = False) -> tuple[Column, int]:
+        """The column, and its rows, of a body that is nothing but this tensor's data: as many rows
+        as there are, or one."""
         datatype = self.spec.datatype
         row_shape = self.spec.shape
         if datatype is BYTES:
@@ -175,7 +176,8 @@ class InputCodec:
         if rest or not count:
             raise self.errors.invalid(f"{len(data)} bytes are no {self.datatype} data")
         dims = self.wire_shape
-        unknown = [i for i, d in enumerate(dims) if d == -1]
+        rows_alone = 1 if one_row and self._batched else 0
+        unknown = [i for i, d in enumerate(dims) if d == -1 and i >= rows_alone]
         shape = [1 if d == -1 else d for d in dims]
         if unknown:
             shape[unknown[-1]] = count // max(1, math.prod(shape))

@@ -43,12 +43,14 @@ class ModelTensors:
         most_bytes: int = sys.maxsize,
         most_batches: int = MAX_PARTS,
         *,
-        unordered: bool = False,
+        strict: bool = False,
+        is_ensemble: bool = False,
     ) -> None:
         """`most_bytes` may come from all URLs of a request, which may be so many batches.
 
-        `unordered`: outputs come in the order in which Triton finds those of a pipeline.
+        `strict`: what a request may be, and the order of an ensemble's outputs, are Triton's.
         """
+        self.strict = strict
         self.urls = urls or InputUrls()
         self.most_bytes = most_bytes
         self.model = config.name
@@ -62,7 +64,7 @@ class ModelTensors:
         self.outputs = {
             spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
         }
-        if unordered:
+        if strict and is_ensemble:
             self.outputs = in_order(
                 dict.fromkeys(in_order_of_a_hash_table(self.outputs)), self.outputs
             )
@@ -119,6 +121,10 @@ class ModelTensors:
     def _check_missing(self, columns: Columns) -> None:
         required = [name for name, codec in self.inputs.items() if not codec.spec.optional]
         missing = [name for name in required if name not in columns]
+        if self.strict and len(required) <= len(columns):
+            missing = []  # Triton counts them only
+        if self.strict and self._batched and not columns and not missing:
+            raise InvalidRequest("out of bounds index 0: request has 0 inputs")
         if not missing:
             return
         wanted = f"{len(required)} inputs"

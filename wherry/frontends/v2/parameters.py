@@ -42,17 +42,18 @@ class InvalidParameter(InvalidRequest):
         )
 
 
-def checked_parameters(parameters: Parameters) -> Parameters:
-    """A request's parameters as they are; InvalidRequest for keys and types that may not be."""
+def checked_parameters(parameters: Parameters, *, of_the_server: bool = True) -> Parameters:
+    """A request's parameters as they are; InvalidRequest for keys and types that may not be.
+    `of_the_server`: some of them are not for the model."""
     for name, value in parameters.items():
-        if name.startswith(_RESERVED_PREFIX):
+        if of_the_server and name.startswith(_RESERVED_PREFIX):
             raise InvalidRequest(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should"
                 f" not be specified: '{name}'"
             )
         if type(value) not in (str, int, bool, float):
             raise InvalidParameter(name)
-    priority = parameters.get("priority", 0)
+    priority = parameters.get("priority", 0) if of_the_server else 0
     if type(priority) is not int or not 0 <= priority <= _LARGEST:
         raise InvalidRequest("parameter 'priority' must be a whole number from 0 up")
     return parameters

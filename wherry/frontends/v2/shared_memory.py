@@ -101,13 +101,8 @@ class SharedMemory:
     def register(self, name: str, key: str, byte_size: int, offset: int = 0) -> None:
         """Map the object `key`; its creator may unlink it from now on."""
         self._check_allowed(f"shared memory region '{name}'")
-        if not 0 < len(name) <= MAX_NAME_CHARS:
-            raise InvalidRequest(f"a region's name has 1 to {MAX_NAME_CHARS} characters")
-        if byte_size < 1 or offset < 0:
-            raise InvalidRequest(
-                f"shared memory region '{name}': byte_size must be at least 1 and offset at"
-                f" least 0; they are {byte_size} and {offset}"
-            )
+        if len(name) > MAX_NAME_CHARS:
+            raise InvalidRequest(f"a region's name has at most {MAX_NAME_CHARS} characters")
         with self._lock:
             if name in self._regions:
                 raise AlreadyRegistered(f"shared memory region '{name}' already in manager")
@@ -115,7 +110,7 @@ class SharedMemory:
                 raise InvalidRequest(
                     f"{MAX_REGIONS} shared memory regions are registered; unregister some first"
                 )
-            mapped = _map(name, key, offset + byte_size)
+            mapped = _map(name, key, byte_size, offset)
             self._regions[name] = (SharedRegion(name, key, offset, byte_size), mapped)
 
     def use(self, regions: Sequence[SharedRegion]) -> None:
@@ -128,7 +123,7 @@ class SharedMemory:
                 if region.name in kept:
                     continue
                 try:
-                    mapped = _map(region.name, region.key, region.offset + region.byte_size)
+                    mapped = _map(region.name, region.key, region.byte_size, region.offset)
                 except WherryError as error:
                     log.warning("a region is not usable here", extra={"why": str(error)})
                 else:
@@ -161,8 +156,9 @@ class SharedMemory:
             raise RegionNotFound(f"{what}: Unable to find shared memory region: '{name}'")
         region, mapped = found
         if offset < 0 or byte_size < 0 or offset + byte_size > region.byte_size:
+            wrong = "offset" if offset >= region.byte_size else "offset + byte size"
             raise InvalidRequest(
-                f"{what}: Invalid offset + byte size for shared memory region: '{name}'; it has"
+                f"{what}: Invalid {wrong} for shared memory region: '{name}'; it has"
                 f" {region.byte_size} bytes, not {byte_size} from {offset} on"
             )
         start = region.offset + offset
@@ -176,10 +172,16 @@ class SharedMemory:
             )
 
 
-def _map(name: str, key: str, size: int) -> mmap.mmap:
-    """The first `size` bytes of a shared memory object, for reading and writing."""
+def _map(name: str, key: str, byte_size: int, offset: int) -> mmap.mmap:
+    """A shared memory object up to the end of the region, for reading and writing."""
     fd = _open(name, key)
+    size = offset + byte_size
     try:
+        if byte_size < 1 or offset < 0:
+            raise InvalidRequest(
+                f"shared memory region '{name}': byte_size must be at least 1 and offset at"
+                f" least 0; they are {byte_size} and {offset}"
+            )
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size < size:
             raise InvalidRequest(
@@ -187,6 +189,8 @@ def _map(name: str, key: str, size: int) -> mmap.mmap:
                 f" offset and byte_size need {size}"
             )
         return mmap.mmap(fd, size)
+    except WherryError:
+        raise
     except (OSError, ValueError, OverflowError) as error:
         raise _unable(name, key, getattr(error, "strerror", None) or str(error)) from None
     finally:

@@ -96,6 +96,23 @@ def core_fault(
     return None
 
 
+def raw_fault(view: CoreView, nbytes: int) -> str | None:
+    """The fault of a request that is the data of the model's one input and nothing else; None if
+    its size is right, or if another one is told."""
+    if len(view.inputs) != 1:
+        return None
+    (one,) = view.inputs.values()
+    size = DATATYPES[one.datatype].itemsize
+    if not size or 0 in one.dims or one.dims.count(-1) > 1:
+        return None
+    known = prod(dim for dim in one.dims if dim != -1) * size
+    expected = nbytes // known * known if -1 in one.dims else known
+    if expected == nbytes and nbytes:
+        return None
+    told = f"input byte size mismatch for input 'raw_input' for model '{view.model}'."
+    return id_before(f"{told} Expected {expected}, got {nbytes}", "")
+
+
 def size_of(datatype: str, data: Buffer) -> int | None:
     """The bytes of a binary tensor; of BYTES the elements, or None if their lengths are wrong."""
     if datatype != "BYTES":

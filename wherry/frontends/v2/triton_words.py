@@ -107,6 +107,7 @@ RULES: Final = (
     _rule(r"(unexpected shape for input .* Expected \[-1.*)", r"\1" + _NOTE, with_id=True),
     _rule(r"unexpected shape for input .*", with_id=True),
     _rule(r"expected \d+ inputs but got .*", with_id=True),
+    _rule(r"out of bounds index 0: .*", with_id=True),
     _rule(rf"inference input '([^']*)' data-type is '(?!(?:{_DATATYPES})').*",
           r"invalid datatype for input \1"),
     _rule(r"inference input '[^']*' data-type is .*", with_id=True),
@@ -157,7 +158,15 @@ RULES: Final = (
     _rule(r"failed to parse the request message: .*", "Unable to parse request", None, "INTERNAL"),
     _rule(r"shared memory region '[^']*': '(key|byte_size|raw_handle)' is missing",
           r"Shared memory register request has no '\1' field"),
-    _rule(r"input '[^']*': (Unable to find shared memory region: .*)", r"\1"),
+    _rule(r"(?:in|out)put '[^']*': (Unable to find shared memory region: .*)", r"\1"),
+    _rule(r"(?:in|out)put '[^']*': (Invalid offset(?: \+ byte size)? for shared memory region: "
+          r"'[^']*'); .*", r"\1"),
+    _rule(r"shared memory (region '[^']*'): byte_size must be .*",
+          r"failed to register shared memory \1: unable to process address spaceInvalid argument"),
+    _rule(r"shared memory (region '[^']*'): object '.*' has \d+ bytes, but .*",
+          r"failed to register shared memory \1: invalid args"),
+    _rule(r"cuda shared memory region '.*': this server takes no CUDA shared memory.*",
+          "failed to register shared memory region: invalid args", 400, "INVALID_ARGUMENT"),
     _rule(r"ensemble ('[^']*'): Request for unknown model: .*",
           r"Request for unknown model: \1 has no available versions", 404, "NOT_FOUND"),
 )  # fmt: skip
@@ -189,7 +198,7 @@ GRPC_RULES: Final = (
 #: What an infer request is told as JSON; all else is text/plain there.
 JSON_OF_INFER: Final = re.compile(
     r"\[request id: |Unable to |Input must |parameter |inference request |invalid datatype |"
-    r"unexpected |receiving |attempt to |failed to (?!get model version)"
+    r"unexpected |receiving |Invalid offset|attempt to |failed to (?!get model version)"
 )
 
 

@@ -66,6 +66,7 @@ class Desk:
     }
 
     vital: Final = frozenset({MANY})
+    no_method: Final = "Method not found!"
 
     def __init__(self) -> None:
         self.calls: list[Rpc] = []

@@ -116,7 +116,7 @@ class GrpcEntry(Entry):
         InvalidRequest as of InferCodec.decode.
         """
         if self.common.triton_strict:
-            wire = taken_by_triton(wire)
+            wire = taken_by_triton(wire, batched=loaded.config.max_batch_size > 0)
         found = loaded, codec, codec.decode(wire)
         self.known.learn(message, wire, found)
         return found

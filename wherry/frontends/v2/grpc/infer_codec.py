@@ -212,7 +212,8 @@ class InferCodec:
         asked: dict[str, WantedOutput] = {}
         for output in outputs:
             codec = self.tensors.output(output.get("name", ""))
-            asked[codec.name] = self._wanted_output(codec, values_of(output.get("parameters", {})))
+            one = self._wanted_output(codec, values_of(output.get("parameters", {})))
+            asked.setdefault(codec.name, one)  # asked for twice, the first holds, as in Triton
         return [*in_order(self.tensors.outputs, asked).values()]
 
     def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:

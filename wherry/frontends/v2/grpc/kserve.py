@@ -17,6 +17,7 @@ EXTENSIONS: Final = (
     "classification",
     "sequence",
     "model_repository",
+    "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
     "system_shared_memory",

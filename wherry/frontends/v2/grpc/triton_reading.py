@@ -67,8 +67,9 @@ def first_fault(request: Mapping[str, Any], model: str, view: CoreView | None = 
     return core_fault(view, _taken(request), outputs, request.get("id", ""))
 
 
-def taken_by_triton(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A request as Triton takes it: numbers wrap around, and a timeout below 0 is none.
+def taken_by_triton(request: Mapping[str, Any], *, batched: bool = False) -> dict[str, Any]:
+    """A request as Triton takes it: numbers wrap around, a timeout below 0 is none, and no rows are
+    one where a model is `batched`.
     InvalidRequest, in its words, for what it refuses where this server would not."""
     if told := first_fault(request, request.get("model_name", "")):
         raise InvalidRequest(told)
@@ -78,7 +79,14 @@ def taken_by_triton(request: Mapping[str, Any]) -> dict[str, Any]:
         taken["parameters"] = {k: v for k, v in parameters.items() if k != "timeout"}
     if "inputs" in request and "raw_input_contents" not in request:
         taken["inputs"] = [_wrapped(given) for given in request["inputs"]]
+    if batched and "inputs" in taken:
+        taken["inputs"] = [_with_a_row(given) for given in taken["inputs"]]
     return taken
+
+
+def _with_a_row(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    shape = given.get("shape", ())
+    return {**given, "shape": [1, *shape[1:]]} if len(shape) and shape[0] == 0 else given
 
 
 def _wrapped(given: Mapping[str, Any]) -> Mapping[str, Any]:

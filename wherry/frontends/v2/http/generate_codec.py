@@ -72,7 +72,7 @@ class GenerateCodec:
             members = members_with_files(body, self._file_inputs)
         if members is None:
             members = parse_object(body)
-        text = bytes(body)
+        text, given_id = bytes(body), members.get("id")
         if "parameters" in members and "parameters" not in inputs:
             if not isinstance(parameters := members.pop("parameters"), dict):
                 raise InvalidRequest("parameters must be an object")
@@ -103,9 +103,12 @@ class GenerateCodec:
                 columns[name] = codec.from_elements(files, count, shape)
             else:
                 columns[name] = codec.from_values(elements, count, shape)
-        parameters = checked_parameters(members)
+        strict = self._tensors.strict
+        if strict and "id" not in inputs and given_id is not None:
+            members["id"] = given_id  # to Triton it is a parameter, too
+        parameters = checked_parameters(members, of_the_server=not strict)
         columns = self._tensors.complete(columns)
-        return DecodedRequest(columns, rows or 1, request_id, parameters, None)
+        return DecodedRequest(columns, rows or 1, request_id, parameters, all_for_the_model=strict)
 
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Do what `read` does, in another thread. RequestTooLarge if JSON has too many values:

@@ -165,7 +165,7 @@ class ModelCodec:
                 f" {len(self.inputs)} inputs in '{self.model}' model configuration"
             )
         ((name, codec),) = self.inputs.items()
-        column, rows = codec.from_raw(data)
+        column, rows = codec.from_raw(data, one_row=self._tensors.strict)
         wanted = [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
         return DecodedRequest({name: column}, rows, "", {}, wanted)
 
@@ -177,10 +177,10 @@ class ModelCodec:
             if not all_binary:
                 return None
             return [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
-        asked = {
-            output.name: self._wanted_output(self._tensors.output(output.name), output.parameters)
-            for output in wire.outputs
-        }
+        asked: dict[str, WantedOutput] = {}
+        for output in wire.outputs:
+            one = self._wanted_output(self._tensors.output(output.name), output.parameters)
+            asked.setdefault(output.name, one)  # asked for twice, the first holds, as in Triton
         return [*in_order(self.outputs, asked).values()]
 
     def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:
