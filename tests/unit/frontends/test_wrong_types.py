@@ -148,6 +148,12 @@ BODIES: dict[str, dict[str, Any]] = {
         "return_documents": True,
     },
     "/v1/score": {"model": "cross", "text_1": "a", "text_2": ["b"]},
+    "/v2/embed": {
+        "model": "vector",
+        "texts": ["a", "b"],
+        "embedding_types": ["float"],
+        "output_dimension": 1,
+    },
 }
 #: Fields that may be of several types; their members are looked at for themselves.
 SEVERAL = ("system", "content", "input", "output", "tool_choice", "documents", "text_1", "text_2")

@@ -11,9 +11,9 @@ from wherry.frontends.content.named_values import named_values
 from wherry.frontends.http.answers import new_request_id
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.embedding import Embedding
+from wherry.frontends.openai.embedding import Embed, Embedding
 from wherry.frontends.openai.fields.decoding import decoded
-from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest, EmbedRequest
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.fields.transcription import TranscriptionRequest, read_form
 from wherry.frontends.openai.fits import hearing_fit
@@ -28,6 +28,7 @@ from wherry.values.buffer import Buffer
 #: The request of each path, the model's ability, and what answers.
 TASKS: dict[str, tuple[type[msgspec.Struct], str, Any]] = {
     "/v1/embeddings": (EmbeddingRequest, "embeddings", Embedding),
+    "/v2/embed": (EmbedRequest, "embeddings", Embed),
     # Where Jina, vLLM and Cohere have it.
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (RerankRequest, "scores", Rerank)),
     **dict.fromkeys(("/v1/score", "/score"), (ScoreRequest, "scores", Score)),

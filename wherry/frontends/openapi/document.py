@@ -120,7 +120,15 @@ FAILURES: Final = {
 _RETRIED: Final = (429, 503)
 #: Names of the routes' groups, as tags; others are called like the group.
 _ERRORS: Final = {"": Error, "openai": OpenAIError, "anthropic": AnthropicError}
-_OPENAI: Final = ("/v1/", "/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score")
+_OPENAI: Final = (
+    "/v1/",
+    "/tokenize",
+    "/detokenize",
+    "/rerank",
+    "/v2/embed",
+    "/v2/rerank",
+    "/score",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,11 @@ from wherry.frontends.openai.fields.batch import BatchRequest
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
-from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
+from wherry.frontends.openai.fields.embeddings import (
+    EmbeddingRequest,
+    EmbeddingType,
+    EmbedRequest,
+)
 from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.responses import ResponsesRequest
@@ -246,6 +250,16 @@ class Vectors(msgspec.Struct, kw_only=True):
     model: str
     data: list[Vector]
     usage: TokenUsage
+
+
+class CohereVectors(msgspec.Struct, kw_only=True):
+    """The vectors of texts, all of each type together."""
+
+    id: str
+    embeddings: dict[EmbeddingType, list[list[float] | str]]
+    texts: list[str]
+    meta: dict[str, Any]
+    response_type: Literal["embeddings_by_type"]
 
 
 class RankedDocument(msgspec.Struct, kw_only=True):
@@ -484,6 +498,9 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     },
     "embeddings": {
         ("POST", "/v1/embeddings"): _conversion("Texts become vectors", EmbeddingRequest, Vectors),
+        ("POST", "/v2/embed"): _conversion(
+            "Texts become vectors, in Cohere's form", EmbedRequest, CohereVectors
+        ),
     },
     "scores": {
         **{

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import ClassVar, Final
 
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.kinds import Positive
+from wherry.frontends.openai.fields.not_done import OF_SCORES, NotDone
 
 #: Pairs of texts of one request.
 MOST_PAIRS: Final = 2048
+#: The names that vLLM has for the two sides of `/v1/score`, the first and what is beside it.
+SIDES: Final = (
+    ("text_1", "text_2"),
+    ("queries", "documents"),
+    ("queries", "items"),
+    ("data_1", "data_2"),
+)
 
 Pairs = tuple[list[str], list[str]]
 
@@ -21,48 +30,74 @@ class TextDocument(msgspec.Struct, kw_only=True):
     text: str
 
 
+#: One text or several.
+Texts = str | TextDocument | list[str | TextDocument]
+
+
 class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/rerank, as Cohere, Jina and vLLM have it."""
 
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_SCORES
+
     model: str | None = None
     query: str
-    documents: list[str | TextDocument]
+    documents: Texts
     top_n: Positive | None = None
     return_documents: bool | None = None
 
-    def texts(self) -> list[str]:
-        """The documents' texts."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
-
     def pairs(self) -> Pairs:
-        _check("documents", len(self.documents))
-        return [self.query] * len(self.documents), self.texts()
+        documents = _texts("documents", self.documents)
+        return [self.query] * len(documents), documents
 
 
 class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /v1/score, as vLLM has it."""
+    """POST /v1/score, as vLLM has it: one of the pairs of SIDES."""
+
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_SCORES
 
     model: str | None = None
-    text_1: str | list[str]
-    text_2: str | list[str]
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
 
     def pairs(self) -> Pairs:
         """One text beside each of the others, or as many beside as many."""
-        first, second = ([t] if isinstance(t, str) else t for t in (self.text_1, self.text_2))
-        _check("text_1", len(first))
-        _check("text_2", len(second))
+        left, right = self._sides()
+        first, second = _texts(left, getattr(self, left)), _texts(right, getattr(self, right))
         if len(first) == 1:
             first = first * len(second)
         if len(first) != len(second):
             problem = (
-                f"has {len(second)} texts, and text_1 {len(first)}; send one there, or as many"
+                f"has {len(second)} texts, and {left} {len(first)}; send one there, or as many"
             )
-            raise BadField("text_2", problem)
+            raise BadField(right, problem)
         return first, second
 
+    def _sides(self) -> tuple[str, str]:
+        """The names of the two sides that were sent, by one pair of names alone."""
+        sent = {name for pair in SIDES for name in pair if getattr(self, name) is not None}
+        for pair in SIDES:
+            if sent == set(pair):
+                return pair
+        if len(sent) > 1:
+            raise BadField(None, f"{', '.join(sorted(sent))}: {_ONE_PAIR}")
+        lone = next(iter(sent), "text_1")
+        left, right = next(pair for pair in SIDES if lone in pair)
+        raise BadField(left if lone == right or not sent else right, f"is missing; {_ONE_PAIR}")
 
-def _check(field: str, count: int) -> None:
-    if not count:
+
+_ONE_PAIR: Final = f"send one pair of {', or '.join(' and '.join(pair) for pair in SIDES)}"
+
+
+def _texts(field: str, given: Texts) -> list[str]:
+    """The texts of a side."""
+    several = given if isinstance(given, list) else [given]
+    if not several:
         raise BadField(field, "is empty")
-    if count > MOST_PAIRS:
-        raise BadField(field, f"holds {count} texts; send at most {MOST_PAIRS}")
+    if len(several) > MOST_PAIRS:
+        raise BadField(field, f"holds {len(several)} texts; send at most {MOST_PAIRS}")
+    return [one if isinstance(one, str) else one.text for one in several]
