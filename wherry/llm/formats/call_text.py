@@ -68,45 +68,53 @@ class CallText:
         self._unsearched: list[str] = []
         self._searched = 0
         self._in_value = False
+        #: Whether text is what was last shown, blanks behind that, and whether none was before.
         self._shown = False
-        self._blanks = ""
+        self._blanks: list[str] = []
+        self._first = True
         #: Marks to be left out: the format's, and ends of calls' marks once a call was read that
         #: began without its mark.
         self._stray = tuple((mark, "") for mark in format_.dropped)
 
     def feed(self, text: str) -> Parts:
         """Take more text; return what is certain now: text that may be shown, and calls."""
+        return self._visible(self._split(text))
+
+    def end(self, *, cut: bool = False) -> Parts:
+        """End the answer; return the rest of the text and of the calls. `cut`: it was not at its
+        end."""
+        parts = self._visible(self._last(cut=cut))
+        return [*parts, "".join(self._blanks)] if self._shown and self._blanks else parts
+
+    # Parts
+
+    def _split(self, text: str) -> Parts:
         parts: Parts = []
         while text:
             if self._body is None:
                 text = self._outside(text, parts)
             else:
                 text = self._inside(text, self._body, parts)
-        return self._visible(parts)
+        return parts
 
-    def end(self, *, cut: bool = False) -> Parts:
-        """End the answer; return the rest of the text and of the calls. `cut`: it was not at its
-        end."""
+    def _last(self, *, cut: bool) -> Parts:
         kept, self._kept = self._kept, ""
         if self._body is None:
-            return self._visible([kept])
+            return [kept]
         body, self._body = "".join(self._body), None
         given = self._give("")
         if self._pieces is not None and self._pieces.at:
-            return self._visible([*given, *self._rest(self._pieces, body, cut=cut)])
+            return [*given, *self._rest(self._pieces, body, cut=cut)]
         if cut and not self._format.delimited:
-            return self._visible([self._begin + body])
+            return [self._begin + body]
         if read := self._read_to_end(body):
-            return self._visible(read)
+            return read
         if self._begin and not (self._format.values and self._end in body):
-            return self._visible([self._begin + body])
+            return [self._begin + body]
         # Not without marks, but perhaps with them; or a quote without its counterpart hides an end.
         plain = replace(self._format, bare=(), inline=(), values=None, pieces=None)
         again = CallText(plain, self._functions)
-        again._shown, again._blanks = self._shown, self._blanks
-        return [*again.feed(self._begin + body), *again.end(cut=cut)]
-
-    # Parts
+        return [*again._split(self._begin + body), *again._last(cut=cut)]
 
     def _outside(self, text: str, parts: Parts) -> str:
         """Show what stands before the next call; return the text inside of it."""
@@ -204,17 +212,20 @@ class CallText:
         return [*more, *(self._read_to_end(behind) or [behind])]
 
     def _visible(self, parts: Parts) -> Parts:
-        """Leave out the line breaks around calls: they are not part of the answer."""
+        """Keep blanks until more text comes: around calls they are not part of the answer, nor are
+        the line breaks that it begins with."""
         visible: Parts = []
         for part in parts:
-            if isinstance(part, str) and not self._shown:
-                text, self._blanks = self._blanks + part, ""
-                if not text.strip():
-                    self._blanks = text
-                    continue
-                part, self._shown = text.lstrip("\n"), True
-            if part:
+            if not isinstance(part, str):
+                self._shown = False
                 visible.append(part)
+                continue
+            if text := part.rstrip():
+                whole = "".join(self._blanks) + text
+                visible.append(whole.lstrip("\n") if self._first else whole)
+                self._shown, self._first, self._blanks = True, False, []
+            if blanks := part[len(text) :]:
+                self._blanks.append(blanks)
         return visible
 
     def _read(self, text: str) -> Parts:

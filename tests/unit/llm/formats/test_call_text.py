@@ -46,7 +46,11 @@ def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
         ("just text", "just text", []),
         (ADD_TEXT, "", [ADD]),
         (f"\n{ADD_TEXT}\n", "", [ADD]),
-        (f"Let me see. {ADD_TEXT}", "Let me see. ", [ADD]),
+        # Blanks are part of the answer where text is on both sides.
+        (f"Let me see. {ADD_TEXT}", "Let me see.", [ADD]),
+        (f"a \n\n{ADD_TEXT}\n b \n{ADD_TEXT}\n", "a \n\n\n b", [ADD, ADD]),
+        (f"a\n{ADD_TEXT} b\n", "a\n b\n", [ADD]),
+        (f"a{' ' * 9000}<tool", f"a{' ' * 9000}<tool", []),
         (f"{ADD_TEXT}\n{ADD_TEXT}", "", [ADD, ADD]),
         (
             '<tool_call>[{"name": "add", "arguments": {"a": 1}}, {"name": "weather"}]</tool_call>',
@@ -62,11 +66,11 @@ def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
             [ToolCall("add", '{"a": "</tool_call>\\""}')],
         ),
         # A mark that is only mentioned, and a quote without its counterpart, hide no call.
-        (f"Use <tool_call> so: {ADD_TEXT}", "Use <tool_call> so: ", [ADD]),
-        (f"Use <tool_call> so: {ADD_TEXT[:-12]}", "Use <tool_call> so: ", [ADD]),
+        (f"Use <tool_call> so: {ADD_TEXT}", "Use <tool_call> so:", [ADD]),
+        (f"Use <tool_call> so: {ADD_TEXT[:-12]}", "Use <tool_call> so:", [ADD]),
         (f'<tool_call>{{"a</tool_call>{ADD_TEXT}!', '<tool_call>{"a</tool_call>!', [ADD]),
         (f"<tool_call></tool_call>{ADD_TEXT}", "<tool_call></tool_call>", [ADD]),
-        ('{"a": 1} and ' + ADD_TEXT, '{"a": 1} and ', [ADD]),
+        ('{"a": 1} and ' + ADD_TEXT, '{"a": 1} and', [ADD]),
         ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', None, []),
         # Arguments that have begun are handed on as they are.
         (
@@ -97,9 +101,9 @@ def test_calls_are_taken_out_however_the_text_is_cut(
 
 def test_text_before_a_call_is_shown_as_it_comes() -> None:
     splitter = hermes()
-    assert splitter.feed("Let me ") == ["Let me "]
-    assert splitter.feed("see <to") == ["see "]
-    assert splitter.feed("day>") == ["<today>"]
+    assert splitter.feed("Let me ") == ["Let me"]
+    assert splitter.feed("see <to") == [" see"]
+    assert splitter.feed("day>") == [" <today>"]
 
 
 @given(st.text(alphabet="ab<>/_tolcal{}\n", min_size=1), st.integers(1, 5))

@@ -734,7 +734,7 @@ def test_marks_around_what_is_said_are_left_out(
 def test_calls_follow_thoughts_and_none_are_within() -> None:
     call = f"<tool_call>{TIME_OBJECT}</tool_call>"
     said = read(AnswerStyle("hermes", "think"), f"<think>{call}</think>Well. {call}")
-    assert (said.thoughts, said.text, called(said)) == (call, "Well. ", [TIME])
+    assert (said.thoughts, said.text, called(said)) == (call, "Well.", [TIME])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def call(index: int, name: str | None, arguments: str | None) -> dict[str, Any]:
              call(0, "", " 1}"), call(1, "g", None)],
             "Hm", "", [("f", '{"a": 1}'), ("g", "{}")],
         ),
-        ([{"content": "See: "}, call(0, "f", "{}")], "", "See: ", [("f", "{}")]),
+        ([{"content": "See: "}, call(0, "f", "{}")], "", "See:", [("f", "{}")]),
     ],
 )  # fmt: skip
 def test_what_was_told_apart_is_told_apart_again(
