@@ -51,12 +51,13 @@ class KeptResponses:
     def __len__(self) -> int:
         return len(self._turns)
 
-    def keep(self, turn: KeptTurn) -> None:
-        """Keep a turn under an id that is new, if it fits at all."""
-        if turn.nbytes <= self._most_bytes:
+    def keep(self, turn: KeptTurn) -> bool:
+        """Keep a turn under an id that is new, if it fits at all, and return whether it does."""
+        if fits := turn.nbytes <= self._most_bytes:
             self._turns[turn.id] = turn, self._clock()
             self._nbytes += turn.nbytes
         self._make_room()
+        return fits
 
     def find(self, id: str, owner: str) -> KeptTurn | None:
         """Return the owner's turn, which is used by that."""

@@ -14,13 +14,13 @@ class ResponseAnswer(PartedAnswer):
     """Items: what the model thought, messages, and calls of tools.
 
     `repeated` is what the response says of its request; `keep` is called with the response when it
-    has ended.
+    has ended, and returns whether it is kept: it may be too large.
     """
 
     kind, chunk_kind, prefix = "response", "response", "resp"
 
     def __init__(
-        self, chat: ChatAnswer, repeated: Json, keep: Callable[[Json], None] | None = None
+        self, chat: ChatAnswer, repeated: Json, keep: Callable[[Json], bool] | None = None
     ) -> None:
         super().__init__(chat)
         self._repeated = repeated
@@ -69,8 +69,9 @@ class ResponseAnswer(PartedAnswer):
             events = [*self.opened(empty), *self.closed(empty, cut=cut)]
         self._status = "incomplete" if cut else "completed"
         whole = self.whole()
-        if self._keep is not None:
-            self._keep(whole)
+        if self._keep is not None and not self._keep(whole):
+            self._repeated = {**self._repeated, "store": False}
+            whole = self.whole()
         return [*events, self._event(self._status, response=whole)]
 
     def whole(self) -> Json:

@@ -99,23 +99,22 @@ class ResponseRoutes:
             start(exchange, asked)
             return
         before, named = self._referred(wanted, exchange.request.caller)
-        kept = [*before, *named.values()]
-        nbytes = sum(turn.nbytes for turn in kept)
-        if nbytes > self._entry.max_body_bytes:
-            problem = f"is of {nbytes} bytes, more than a body may have"
-            raise BadField("previous_response_id", f"the conversation {problem}: begin a new one")
+        kept, earlier = [*before, *named.values()], sum(turn.nbytes for turn in before)
+        if earlier > (most := self._entry.max_body_bytes):
+            raise _too_large("previous_response_id", earlier)
 
         def read() -> ResponseAsked:
             asked.before = [item for turn in before for item in _items_of(turn)]
             items = {id: item for turn in named.values() for id, item in _by_id(turn)}
             asked.wanted = wanted.whole(items)
+            _check_sizes(wanted, items, earlier, most)
             return asked.read()
 
         def read_large() -> ResponseAsked:
             check_values(b"".join(part for turn in kept for part in (turn.given, turn.response)))
             return read()
 
-        if nbytes > LARGE_BYTES:
+        if sum(turn.nbytes for turn in kept) > LARGE_BYTES:
             self._entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
         else:
             start(exchange, read())
@@ -154,11 +153,12 @@ class ResponseRoutes:
         inputs = {"task": "tokenize", **asked.inputs}
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
-    def _keep(self, wanted: ResponsesRequest, owner: str, response: Json) -> None:
+    def _keep(self, wanted: ResponsesRequest, owner: str, response: Json) -> bool:
+        """Keep a response, and return whether it is."""
         given = msgspec.json.encode(wanted.items())
         previous = wanted.previous_response_id or ""
         told = msgspec.json.encode(response)
-        self._kept.keep(KeptTurn(response["id"], told, given, previous, owner))
+        return self._kept.keep(KeptTurn(response["id"], told, given, previous, owner))
 
     # One that is kept
 
@@ -206,6 +206,23 @@ class ResponseRoutes:
         first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
         ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
         respond(exchange, msgspec.json.encode({"object": "list", "data": page, **ends}))
+
+
+def _too_large(field: str, nbytes: int) -> BadField:
+    problem = f"the conversation is of {nbytes} bytes, more than a body may have: begin a new one"
+    return BadField(field, problem)
+
+
+def _check_sizes(
+    wanted: ResponsesRequest, items: Mapping[str, Json], earlier: int, most: int
+) -> None:
+    """Refuse references to more than a body may have: an item counts as often as it is named."""
+    sizes = {id: len(msgspec.json.encode(items[id])) for _, id in wanted.references()}
+    total = earlier
+    for where, id in wanted.references():
+        total += sizes[id]
+        if total > most:
+            raise _too_large(where, total)
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

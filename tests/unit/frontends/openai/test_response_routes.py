@@ -161,6 +161,34 @@ def test_a_long_conversation_is_read_beside_the_loop_and_has_a_bound() -> None:
         assert "bytes" in refused.json["error"]["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_that_is_too_large_to_be_kept_says_so(client: Client, stream: bool) -> None:
+    for size, kept in ((2**19, True), (2**20, False)):
+        answer = asked(client, "x" * size, stream=stream)
+        events = answer.body.decode().split("data: ")
+        response = json.loads(events[-1])["response"] if stream else answer.json
+        assert response["store"] is kept
+        found = client.get(f"{RESPONSES}/{response['id']}")
+        assert found.status == (200 if kept else 404)
+
+
+def test_a_reference_counts_as_often_as_it_is_made() -> None:
+    def repeat(messages: Sequence[dict[str, Any]]) -> str:
+        return "y" * 3000
+
+    common = Common(openai=OpenAISettings(max_kept_responses=2**20), max_body_bytes=10_000)
+    with served(wherry.model(repeat), common=common) as client:
+        first = asked(client, "Hi").json
+        named = {"type": "item_reference", "id": first["output"][0]["id"]}
+        assert asked(client, [named] * 2).status == 200
+        refused = asked(client, [{"role": "user", "content": "?"}, *[named] * 9])
+        assert error(refused)[:2] == (400, "input[4]")
+        assert "more than a body" in refused.json["error"]["message"]
+        # What came before is not to blame, as it has room for itself.
+        both = asked(client, [named] * 3, previous_response_id=first["id"])
+        assert error(both)[:2] == (400, "input[1]")
+
+
 def test_tokens_are_counted_with_all_that_came_before(client: Client) -> None:
     first = asked(client, "Hi").json
     body = {"input": "And?", "previous_response_id": first["id"], "stream": True}
