@@ -41,6 +41,8 @@ SIZES: Final[dict[str, Any]] = {
 TOKENS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 #: Larger ones were not made tiny by these sizes.
 MOST_WEIGHTS: Final = 20_000_000
+#: Imported once, before the processes are forked: seconds for each one.
+PRELOADED: Final = ("torch", "transformers", "transformers.generation", "wherry.llm.loading")
 
 
 def tried(kind: str) -> tuple[str, str]:
@@ -124,7 +126,8 @@ def _brief(error: BaseException) -> str:
 
 def in_a_process(kind: str, timeout: float) -> tuple[str, str]:
     """What `tried` says, from a process that may end as it likes."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_told, args=(kind, sending))
     process.start()

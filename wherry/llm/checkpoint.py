@@ -21,6 +21,7 @@ import msgspec
 from wherry.llm import gguf_header
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
+from wherry.llm.quantizers import FILES
 from wherry.llm.safetensors_header import header_length
 from wherry.values.errors import ConfigError
 
@@ -40,7 +41,7 @@ MOST_REFUSALS: Final = 5
 NOT_ALONE: Final = {
     "adapter_config.json": "an adapter (LoRA): merge it into its model first",
     **dict.fromkeys(
-        ("quantize_config.json", "quant_config.json", "hf_quant_config.json"),
+        FILES,
         "quantized weights are not computed here; use a checkpoint of floats, or " + ANOTHER_ENGINE,
     ),
 }

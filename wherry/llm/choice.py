@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from wherry.llm.quantizers import Quantization, problem
 from wherry.values.errors import ConfigError
 
 AUTO: Final = "auto"
@@ -31,8 +32,8 @@ class Facts:
     refusals: tuple[str, ...] = ()
     #: Why no engine here may load it; "" if there is no such reason.
     hindrance: str = ""
-    #: The method by which its weights are quantized, as config.json names it; "" if they are not.
-    quantization: str = ""
+    #: How its weights are quantized; None if they are not.
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Here:
 
     engines: frozenset[str]
     gpu: bool = False
+    #: The packages for quantized weights that are installed.
+    packages: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,8 @@ def choose(facts: Facts, here: Here, wanted: str = AUTO) -> EngineChoice:
     if facts.hindrance:
         raise ConfigError(f"{facts.name}: {facts.hindrance}")
     if wanted != AUTO:
-        if problem := _problem(facts, wanted):
-            raise ConfigError(f"{facts.name}: engine {wanted}: {problem}")
+        if why := _problem(facts, wanted):
+            raise ConfigError(f"{facts.name}: engine {wanted}: {why}")
         choice = EngineChoice(wanted, "as the setting engine says")
     else:
         choice = _chosen(facts, here)
@@ -69,7 +72,15 @@ def choose(facts: Facts, here: Here, wanted: str = AUTO) -> EngineChoice:
             f"{facts.name}: engine {choice.engine} is not installed:"
             f" pip install '{ENGINES[choice.engine]}'"
         )
+    if choice.engine == "transformers" and (packed := facts.quantization):
+        _check_packed(facts.name, packed, here)
     return choice
+
+
+def _check_packed(name: str, said: Quantization, here: Here) -> None:
+    """Refuse quantized weights that transformers would not load here."""
+    if why := problem(said, here.packages, gpu=here.gpu):
+        raise ConfigError(f"{name}: {why}")
 
 
 def _chosen(facts: Facts, here: Here) -> EngineChoice:

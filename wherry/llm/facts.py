@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from wherry.llm import gguf_header
 from wherry.llm.checkpoint import MOST_REFUSALS, NOT_ALONE, Checkpoint
 from wherry.llm.choice import Facts, Here
 from wherry.llm.damaged import hindrance as no_engine_runs
-from wherry.llm.known import QUANTIZED, refusals
+from wherry.llm.known import refusals
+from wherry.llm.quantizers import PACKAGES, quantization_of
 from wherry.values.errors import ConfigError
 
-#: The packages that engines need.
-_PACKAGES: Final = {
+#: The modules that engines need.
+_MODULES: Final = {
     "wherry": "transformers",
     "transformers": "transformers",
     "llama.cpp": "xllamacpp",
@@ -25,8 +27,16 @@ _NVIDIA: Final = Path("/proc/driver/nvidia/version")
 
 def here() -> Here:
     """The engines that are installed, and whether there is a GPU. Imports none of them."""
-    installed = {engine for engine, package in _PACKAGES.items() if find_spec(package)}
-    return Here(frozenset(installed), gpu=_NVIDIA.exists())
+    installed = {engine for engine, module in _MODULES.items() if find_spec(module)}
+    packages = frozenset(filter(_is_installed, PACKAGES))
+    return Here(frozenset(installed), gpu=_NVIDIA.exists(), packages=packages)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
 
 
 def is_gguf(source: str) -> bool:
@@ -71,13 +81,5 @@ def folder_facts(checkpoint: Checkpoint) -> Facts:
         checkpoint.folder.name,
         refusals=tuple(reasons),
         hindrance=hindrance,
-        quantization=_quantization(config),
+        quantization=quantization_of(config, {one.name for one in checkpoint.folder.iterdir()}),
     )
-
-
-def _quantization(config: dict[str, Any]) -> str:
-    said = next((config[name] for name in QUANTIZED if config.get(name) is not None), None)
-    if said is None:
-        return ""
-    method = said.get("quant_method") if isinstance(said, dict) else None
-    return method[:40] if isinstance(method, str) and method else "an unnamed method"

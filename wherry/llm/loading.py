@@ -15,7 +15,7 @@ import torch
 from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.choice import AUTO, Here, choose
 from wherry.llm.engine import Engine
-from wherry.llm.facts import folder_facts
+from wherry.llm.facts import folder_facts, here
 from wherry.llm.fallback import AttentionDiffers, TransformersNetwork
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
@@ -33,7 +33,7 @@ log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
 #: The engines that run in this loop.
-OURS = Here(frozenset(("wherry", "transformers")))
+OURS = frozenset(("wherry", "transformers"))
 #: Share of the free memory, after loading the weights, that the KV cache gets by default.
 CPU_SHARE = 0.25
 GPU_SHARE = 0.85
@@ -73,7 +73,8 @@ def load_engine(
     torch.set_num_threads(threads or _threads())
     device = torch.device(device_name)
     checkpoint = Checkpoint.find(source)
-    choice = choose(folder_facts(checkpoint), OURS, engine)
+    ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
+    choice = choose(folder_facts(checkpoint), ours, engine)
     log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
     exact = choice.engine == "wherry"
     config = checkpoint.config(exact=exact)

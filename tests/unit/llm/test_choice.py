@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from wherry.llm.choice import ENGINES, EngineChoice, Facts, Here, choose
+from wherry.llm.quantizers import Quantization
 from wherry.values.errors import ConfigError
 
 ALL = frozenset(ENGINES)
 OURS = Here(frozenset(("wherry", "transformers")))
 KNOWN = Facts("known")
 UNKNOWN = Facts("unknown", refusals=("architectures = ['Strange']: not computed exactly here",))
-PACKED = Facts("packed", refusals=("quantization_config = ...",), quantization="gptq")
+PACKED = Facts("packed", refusals=("quantization_config = ...",), quantization=Quantization("gptq"))
+PACKERS = frozenset(("optimum", "gptqmodel"))
 GGUF = Facts("file.gguf", is_gguf=True)
 STRANGE_GGUF = Facts("file.gguf", is_gguf=True, refusals=("general.architecture = 'strange'",))
 CODE = Facts("code", refusals=("auto_map",), hindrance="auto_map: it brings code of its own")
@@ -25,7 +27,7 @@ CODE = Facts("code", refusals=("auto_map",), hindrance="auto_map: it brings code
         (UNKNOWN, OURS, "transformers", "Strange"),
         (UNKNOWN, Here(ALL), "transformers", "Strange"),  # vLLM is for GPUs
         (UNKNOWN, Here(ALL, gpu=True), "vllm", "there is a GPU"),
-        (PACKED, OURS, "transformers", "quantized by gptq"),
+        (PACKED, Here(ALL, packages=PACKERS), "transformers", "quantized by gptq"),
         (PACKED, Here(ALL, gpu=True), "vllm", "quantized by gptq"),
         (GGUF, Here(ALL), "llama.cpp", "as they are"),
         (GGUF, OURS, "wherry", "llama.cpp is not installed"),
@@ -46,6 +48,8 @@ def test_the_files_and_the_machine_decide(facts: Facts, here: Here, engine: str,
         (STRANGE_GGUF, OURS, "auto", "not installed: pip install 'wherry[llama-cpp]'"),
         (KNOWN, Here(frozenset()), "auto", "not installed: pip install 'wherry[llm]'"),
         (KNOWN, OURS, "vllm", "engine vllm is not installed: pip install 'wherry[vllm]'"),
+        (PACKED, OURS, "auto", "gptq needs more packages: pip install optimum gptqmodel"),
+        (PACKED, Here(ALL, gpu=True), "transformers", "pip install optimum gptqmodel"),
         (KNOWN, Here(ALL), "llama.cpp", "reads .gguf files only"),
         (GGUF, Here(ALL), "vllm", "is for engine llama.cpp"),
         (GGUF, Here(ALL), "transformers", "is for engine llama.cpp"),

@@ -78,6 +78,16 @@ def test_tokens_are_those_of_transformers(kind: str, request: pytest.FixtureRequ
     assert generated(folder, prompt, 12, engine="transformers", max_step_tokens=16) == expected
 
 
+def test_a_quantizer_that_nobody_knows_is_not_taken_for_floats(tmp_path: Path) -> None:
+    """transformers would load these weights as they are, with a warning."""
+    folder = tiny.make(tmp_path, seed=5)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "tomorrow", "bits": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="'tomorrow': transformers has no quantizer of this name"):
+        generated(folder, [1], 1)
+
+
 def test_what_is_known_runs_by_transformers_too(tmp_path: Path) -> None:
     folder = tiny.make(tmp_path, seed=1)
     prompt = [1, 2, 3, 4]
@@ -121,7 +131,7 @@ def test_code_of_a_checkpoint_is_never_run(unknown: Path, tmp_path: Path) -> Non
 
 def test_the_facts_and_needs_of_a_folder(packed: Path, tmp_path: Path) -> None:
     facts = facts_of(str(packed))
-    assert (facts.quantization, facts.hindrance, facts.is_gguf) == ("fp8", "", False)
+    assert (str(facts.quantization), facts.hindrance, facts.is_gguf) == ("fp8", "", False)
     assert "quantization_config" in facts.refusals[0]
     plain = tiny.make(tmp_path)
     assert not facts_of(str(plain)).refusals
