@@ -16,31 +16,43 @@ _LOOK_BYTES = 64 << 10
 _MODEL_FILES = (".onnx", ".pt", ".pt2", ".xml", ".ubj", ".tl", ".plan", ".savedmodel")
 
 
-def check_repositories_exist(folders: Sequence[str], mode: str) -> None:
+def check_repositories_exist(
+    folders: Sequence[str], mode: str, *, empty: bool = False, exit_on_error: bool = True
+) -> None:
     """ConfigError, with what was looked for and what is likely meant, for one without a model.
 
-    Where models may come later (modes poll and explicit) an empty folder is none.
+    Where models may come later (modes poll and explicit) an empty folder is none, and with `empty`
+    in no mode. What is wrong is logged only, if an error is not to end the server.
     """
     for folder in folders:
-        if is_remote(folder):
-            continue  # it is asked when the models are to be loaded
-        path = Path(folder)
-        if not path.exists():
-            raise ConfigError(f"model repository {folder}: No such file or directory")
-        if not path.is_dir():
-            raise ConfigError(f"model repository {folder}: it is a file: name a folder of models")
         try:
-            entries = sorted(path.iterdir())
-        except OSError as error:
-            raise ConfigError(f"model repository {folder}: {error.strerror}") from None
-        entries = [one for one in entries if not one.name.startswith(".")]
-        folders_here = [one for one in entries if one.is_dir() and one.name != "__pycache__"]
-        if any(_is_model(one) for one in folders_here):
-            continue
-        if not entries and mode != "none":
-            log.warning("model repository is empty", extra={"folder": folder, "mode": mode})
-            continue
-        raise ConfigError(_explained(path, entries, folders_here))
+            _check_repository(folder, empty or mode != "none", mode)
+        except ConfigError as error:
+            if exit_on_error:
+                raise
+            log.warning("not a model repository", extra={"folder": folder, "why": str(error)})
+
+
+def _check_repository(folder: str, empty: bool, mode: str) -> None:
+    if is_remote(folder):
+        return  # it is asked when the models are to be loaded
+    path = Path(folder)
+    if not path.exists():
+        raise ConfigError(f"model repository {folder}: No such file or directory")
+    if not path.is_dir():
+        raise ConfigError(f"model repository {folder}: it is a file: name a folder of models")
+    try:
+        entries = sorted(path.iterdir())
+    except OSError as error:
+        raise ConfigError(f"model repository {folder}: {error.strerror}") from None
+    entries = [one for one in entries if not one.name.startswith(".")]
+    folders_here = [one for one in entries if one.is_dir() and one.name != "__pycache__"]
+    if any(_is_model(one) for one in folders_here):
+        return
+    if not entries and empty:
+        log.warning("model repository is empty", extra={"folder": folder, "mode": mode})
+        return
+    raise ConfigError(_explained(path, entries, folders_here))
 
 
 def _is_model(folder: Path) -> bool:

@@ -116,7 +116,12 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     repositories = (*given.model_repositories, *folders)
     if not targets and not repositories and settings.options.cluster.replicas is None:
         raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
-    check_repositories_exist(repositories, given.model_control_mode)
+    check_repositories_exist(
+        repositories,
+        given.model_control_mode,
+        empty=settings.options.protocols.triton_strict,
+        exit_on_error=given.exit_on_error,
+    )
     options = replace(
         settings.options, repositories=replace(given, model_repositories=repositories)
     )

@@ -104,6 +104,7 @@ class ModelControl:
         self._looks = ThreadPool("wherry-control", 8)
         self._closing = threading.Event()
         self._started = False
+        self._no_models = ""
 
     def __repr__(self) -> str:
         return f"<ModelControl {self.mode}: {len(self.repositories)} repositories>"
@@ -116,10 +117,20 @@ class ModelControl:
     # Life
 
     def start(self, on_ready: OnReady | None = None) -> None:
-        """Load what is to be there from the start. Blocks; LoadFailed names all that failed."""
+        """Load what is to be there from the start. Blocks; LoadFailed names all that failed.
+
+        A repository that is not there ends it with ConfigError, or, where an error is not to end
+        the server, leaves it without models and not ready.
+        """
         try:
             wanted = self._wanted()
             self.runtime.expect(wanted)
+        except ConfigError as refused:
+            if self._exit_on_error:
+                raise
+            log.error("no model is served", extra={"why": str(refused)})
+            self._no_models = str(refused)
+            return
         finally:
             self.runtime.expect_no_more([ANY])
         if self.mode == "poll":
@@ -194,31 +205,14 @@ class ModelControl:
 
     def index(self, ready_only: bool = False) -> list[ModelStatus]:
         """List every model and version, sorted by name and version."""
-        with self.runtime.registry.locked() as life:
-            rows = {(one[0], one[1]): ModelStatus(*one) for one in life.versions()}
-            missing = dict(life.missing)
-            ready = life.all_ready()
-        for loaded in ready:
-            if reason := loaded.not_ready_reason():
-                key = loaded.name, loaded.version
-                rows[key] = ModelStatus(*key, Status.UNAVAILABLE, reason)
-        names = self._repositories.names()
-        for name in names - {loaded.name for loaded in ready}:
-            if self._repositories.is_in_several(name):
-                rows = {key: row for key, row in rows.items() if key[0] != name}
-                rows[name, ""] = ModelStatus(name, "", Status.UNAVAILABLE, layout.IN_SEVERAL)
-        for name in names - {name for name, _ in rows}:
-            reason = missing.get(name, "")
-            if reason == "loading":
-                rows[name, ""] = ModelStatus(name, "", Status.LOADING)
-            else:
-                rows[name, ""] = ModelStatus(name, "", reason and Status.UNAVAILABLE, reason)
-        order = sorted(rows.values(), key=lambda row: (row.name, int(row.version or 0)))
-        return [row for row in order if row.state == Status.READY or not ready_only]
+        rows = _statuses(self.runtime, self._repositories)
+        return [row for row in rows if row.state == Status.READY or not ready_only]
 
     def not_ready(self) -> dict[str, str]:
         """Reasons, by model, for which the server is not ready. Without strict readiness there are
         none once the first models are loaded, as Triton listens from then on."""
+        if self._no_models:
+            return {"*": self._no_models}
         with self.runtime.registry.locked() as life:
             missing, ready = dict(life.missing), life.ready_names()
         if not self._started:
@@ -350,6 +344,30 @@ class ModelControl:
     def _is_missing(self, name: str, why: str) -> None:
         with self.runtime.registry.locked() as life:
             life.missing[name] = why
+
+
+def _statuses(runtime: Runtime, repositories: RepositoryFolders) -> list[ModelStatus]:
+    """Every model and version, sorted by name and version."""
+    with runtime.registry.locked() as life:
+        rows = {(one[0], one[1]): ModelStatus(*one) for one in life.versions()}
+        missing = dict(life.missing)
+        ready = life.all_ready()
+    for loaded in ready:
+        if reason := loaded.not_ready_reason():
+            key = loaded.name, loaded.version
+            rows[key] = ModelStatus(*key, Status.UNAVAILABLE, reason)
+    names = repositories.names()
+    for name in names - {loaded.name for loaded in ready}:
+        if repositories.is_in_several(name):
+            rows = {key: row for key, row in rows.items() if key[0] != name}
+            rows[name, ""] = ModelStatus(name, "", Status.UNAVAILABLE, layout.IN_SEVERAL)
+    for name in names - {name for name, _ in rows}:
+        reason = missing.get(name, "")
+        if reason == "loading":
+            rows[name, ""] = ModelStatus(name, "", Status.LOADING)
+        else:
+            rows[name, ""] = ModelStatus(name, "", reason and Status.UNAVAILABLE, reason)
+    return sorted(rows.values(), key=lambda row: (row.name, int(row.version or 0)))
 
 
 def _all_of(failed: Mapping[str, WherryError]) -> LoadFailed:

@@ -18,6 +18,8 @@ _INFER = ("/ModelInfer", "/ModelStreamInfer")
 _BEFORE_THE_REQUEST = ("failed to get model version", "ModelInfer RPC doesn't")
 
 
+#: Of a larger message only the id is read again: that is done while the event loop waits.
+_MOST_BYTES = 1 << 20
 #: What the application refuses, once it has looked who asks.
 _NO_MESSAGE = b"\x00"
 _MODEL = "Request for unknown model :"
@@ -75,9 +77,12 @@ class StrictCalls:
         request_id = ""
         if path.endswith(_INFER):
             with suppress(ValueError):  # it may be what the error is about
-                request = self.methods[path].request.decode(bytes(message))
+                kind = self.methods[path].request
+                is_read = len(message) <= _MOST_BYTES
+                request = kind.decode(message) if is_read else kind.short_fields(message)
                 request_id = request.get("id", "")
-                if code == "INVALID_ARGUMENT" and not text.startswith(_BEFORE_THE_REQUEST):
+                invalid = is_read and code == "INVALID_ARGUMENT"
+                if invalid and not text.startswith(_BEFORE_THE_REQUEST):
                     name, version = (request.get(f"model_{x}", "") for x in ("name", "version"))
                     fault = first_fault(request, name, self._view_of(name, version))
                     if fault is not None:

@@ -442,6 +442,22 @@ def test_a_server_that_goes_on_without_a_model_is_not_ready(
     ]
 
 
+def test_a_server_that_goes_on_without_a_repository_serves_nothing_and_is_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path / "one", "a")
+    folders = tmp_path / "one", tmp_path / "nowhere"
+
+    with controlled(*folders, exit_on_error=False, strict_readiness=False) as control:
+        assert list(control.runtime.registry.models()) == []
+        assert "there is no such folder" in control.not_ready()["*"]
+    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+        "no model is served"
+    ]
+    with pytest.raises(ConfigError, match="there is no such folder"), controlled(*folders):
+        pass
+
+
 def test_the_index_says_why_a_name_in_two_repositories_is_served_from_neither(
     tmp_path: Path,
 ) -> None:

@@ -12,10 +12,12 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 import wherry
 from tests.unit.server.asking import upper
+from wherry.frontends.grpc.wire import Message
 from wherry.server.server import Server
 from wherry.testing import local_server
 
@@ -169,6 +171,28 @@ def test_a_call_of_grpc_is_refused_with_its_id(strict: Server) -> None:
         tensor.set_data_from_numpy(np.array([b"a"] * 9, object).reshape(9, 1))
         with pytest.raises(InferenceServerException, match=r"\[request id: mine\] inference req"):
             client.infer("upper", [tensor], request_id="mine")
+
+
+def test_a_large_call_is_not_read_again_to_be_refused(
+    strict: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    decode = Message.decode
+
+    def counted(self: Message, data: Any) -> Any:
+        read.append(len(data))
+        return decode(self, data)
+
+    monkeypatch.setattr(Message, "decode", counted)
+    request = service_pb2.ModelInferRequest(model_name="upper", id="mine")
+    tensor = request.inputs.add(name="text", datatype="BYTES", shape=[500_000, 1])
+    tensor.contents.bytes_contents.extend([b"a"] * 500_000)
+    with (
+        grpc.insecure_channel(strict.grpc_url) as channel,
+        pytest.raises(grpc.RpcError, match=r"\[request id: mine\] inference request batch-size"),
+    ):
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
+    assert len([size for size in read if size > 2**20]) == 1
 
 
 def test_an_error_within_a_stream_is_told_in_the_same_words(strict: Server) -> None:
