@@ -130,8 +130,11 @@ class RepositoryModel(Model):
 
     def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
         """The batches of model_warmup with their numbers of rows, in the order to run them."""
+        signature = mapping.signature(self.triton)
+        added = {spec.name: spec for spec in self.signature().inputs}
+        added = {name: spec for name, spec in added.items() if signature.input(name) is None}
         for sample in self.triton.model_warmup:
-            columns, rows = warmup_batch(sample, self.folder, mapping.signature(self.triton))
+            columns, rows = warmup_batch(sample, self.folder, signature, added)
             if (batching := self.config().sequence) is not None:
                 # The inputs that the server adds to a sequence must be present too.
                 inputs = SequenceInputs(self.triton.name, batching, self.signature())

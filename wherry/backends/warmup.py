@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 
 import numpy as np
 
 from wherry.models.signature import Signature
 from wherry.repository.mapping import datatype_of
 from wherry.repository.triton_config import TritonWarmup, TritonWarmupInput
-from wherry.values.datatypes import BF16, BOOL, BYTES, Datatype, Form
+from wherry.values.datatypes import BF16, BOOL, BYTES, Datatype, Form, TensorSpec
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
 
 
-def warmup_batch(sample: TritonWarmup, folder: str, signature: Signature) -> tuple[Columns, int]:
+def warmup_batch(
+    sample: TritonWarmup, folder: str, signature: Signature, added: Mapping[str, TensorSpec]
+) -> tuple[Columns, int]:
     """The columns of one sample, and their number of rows. Its files are read from the model's
-    `warmup` folder.
+    `warmup` folder. A sample may have inputs that the server would add, too: the controls and
+    states of a sequence.
 
     ConfigError if it does not fit the model's inputs.
     """
@@ -25,7 +29,7 @@ def warmup_batch(sample: TritonWarmup, folder: str, signature: Signature) -> tup
     where = f"model_warmup {sample.name!r}"
     columns: Columns = {}
     for name, given in sample.inputs.items():
-        spec = signature.input(name)
+        spec = signature.input(name) or added.get(name)
         if spec is None:
             raise ConfigError(f"{where}: the model has no input {name!r}")
         if datatype_of(given.data_type) is not spec.datatype:

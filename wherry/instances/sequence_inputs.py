@@ -81,9 +81,10 @@ class SequenceInputs:
         return columns
 
     def for_warm_up(self, columns: Columns, rows: int) -> Columns:
-        """`columns` and what makes each of its rows a sequence of one step."""
+        """`columns` and, but for what they have already, what makes each of their rows a sequence
+        of one step."""
         row = {**self.columns(WARM_UP), **self._initial}
-        return {**columns, **concatenate([row] * rows)}
+        return {**concatenate([row] * rows), **columns}
 
     def refuse(self, step: SequenceStep) -> None:
         """InvalidRequest if the model could not be told this id."""

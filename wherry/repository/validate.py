@@ -263,9 +263,13 @@ def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[
     if sample.batch_size > most and (config.max_batch_size or config.input):
         yield Problem((*path, "batch_size"), f"{sample.batch_size} is more than {most}")
     names = [tensor.name for tensor in config.input]
+    added: set[str] = set()
+    if (batching := config.sequence_batching) is not None:  # its controls and states are inputs
+        added = {control.name for control in batching.control_input}
+        added |= {state.input_name for state in batching.state}
     for name, given in sample.inputs.items():
         where: Path = (*path, "inputs", name)
-        if names and name not in names:
+        if names and name not in names and name not in added:
             yield Problem(where, f"the model has no input {name!r}; its inputs are {names}")
         if given.data_type == "TYPE_INVALID":
             yield Problem((*where, "data_type"), "it needs a data_type")

@@ -9,6 +9,7 @@ import pytest
 from wherry import Runtime
 from wherry.backends.repository_model import RepositoryModel
 from wherry.repository import pbtxt
+from wherry.repository.validate import problems_of
 from wherry.values.errors import ConfigError, LoadFailed
 
 HEAD = """name: "m" max_batch_size: 4
@@ -121,3 +122,61 @@ def test_a_model_that_does_not_survive_its_warmup_is_not_loaded() -> None:
         Runtime(Failing("/m", "1", pbtxt.parse(HEAD + sample()))),
     ):
         pass
+
+
+SEQUENCE = """name: "m" max_batch_size: 4
+input { name: "x" data_type: TYPE_INT32 dims: 1 }
+output { name: "y" data_type: TYPE_INT32 dims: 1 }
+sequence_batching {
+  control_input { name: "START" control {
+    kind: CONTROL_SEQUENCE_START int32_false_true: [0, 1] } }
+  control_input { name: "READY" control {
+    kind: CONTROL_SEQUENCE_READY fp32_false_true: [0, 1] } }
+  control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+  state { input_name: "s_in" output_name: "s_out" data_type: TYPE_INT8 dims: 1 }
+}
+"""
+
+
+def of_sequence(**inputs: str) -> str:
+    given = " ".join(
+        f'inputs {{ key: "{name}" value {{ data_type: {kind} dims: 1 zero_data: true }} }}'
+        for name, kind in inputs.items()
+    )
+    return f'{SEQUENCE} model_warmup {{ name: "w" batch_size: 2 {given} }}'
+
+
+def test_a_sample_may_have_the_controls_and_states_of_a_sequence(tmp_path: Path) -> None:
+    given = {"x": "TYPE_INT32", "START": "TYPE_INT32", "s_in": "TYPE_INT8"}
+    config = pbtxt.parse(of_sequence(**given))
+    assert [*problems_of(config)] == []
+    ((columns, rows),) = RepositoryModel(str(tmp_path), "1", config).warmup_batches()
+    assert rows == 2
+    said = {name: np.ravel(np.asarray(column)).tolist() for name, column in columns.items()}
+    assert said == {
+        "x": [0] * 2,
+        "START": [0] * 2,
+        "READY": [1] * 2,
+        "ID": [1] * 2,
+        "s_in": [0] * 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"x": "TYPE_INT32", "START": "TYPE_FP32"}, "input 'START' is TYPE_FP32"),
+        ({"x": "TYPE_INT32", "END": "TYPE_INT32"}, "the model has no input 'END'"),
+        ({"START": "TYPE_INT32"}, "input 'x' is missing"),
+    ],
+    ids=str,
+)
+def test_what_a_sequence_does_not_have_is_refused(
+    tmp_path: Path, inputs: dict[str, str], said: str
+) -> None:
+    def warm_up() -> None:
+        config = pbtxt.parse(of_sequence(**inputs))
+        list(RepositoryModel(str(tmp_path), "1", config).warmup_batches())
+
+    with pytest.raises(ConfigError, match=said):
+        warm_up()
