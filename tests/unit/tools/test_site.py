@@ -71,6 +71,14 @@ def test_each_word_of_the_index_leads_to_one_heading(site: Path) -> None:
     assert after.startswith("\n```{index} ! stop without losing requests, ! graceful shutdown")
 
 
+def test_each_page_of_another_server_is_found_by_moving_from_it() -> None:
+    entries = index_entries(ROOT)
+    for page in (ROOT / "docs/how-to").glob("coming-from-*.md"):
+        [(anchor, words)] = entries[str(page.relative_to(ROOT))]
+        assert anchor == ""
+        assert words[1:] == [f"move from {words[0]}", f"migrate from {words[0]}"]
+
+
 def test_an_entry_stands_before_its_heading_and_one_without_a_heading_fails() -> None:
     page = "# Title\n\nText\n\n## Rotate a `key`?\n\nSo.\n"
     assert with_index(page, [("rotate-a-key", ["rotate", "new key"])]) == page.replace(
