@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +42,17 @@ log = logging.getLogger("wherry")
 SPINS = "2000"
 #: Seconds that an idle engine waits for a prompt that another thread tokenizes.
 PATIENCE = 0.01
+
+
+def _loader(source: str) -> Callable[..., Any]:
+    """What builds wherry's own engine; ConfigError if torch and what it needs are not installed."""
+    try:
+        from wherry.llm.loading import load_engine
+    except ImportError as error:
+        raise ConfigError(
+            f"llm {source}: its engine cannot be imported ({error}): pip install 'wherry[llm]'"
+        ) from error
+    return load_engine
 
 
 def _wait_briefly(environment: MutableMapping[str, str]) -> None:
@@ -275,7 +286,7 @@ class LLM(StepModel):
 
     def load(self, device: Device) -> None:
         _wait_briefly(os.environ)
-        from wherry.llm.loading import load_engine
+        load_engine = _loader(self.source)
 
         name = self._settings["name"]
         self.engine, self.tokenizer = load_engine(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.unit.llm import tiny
 from wherry.llm import LLM
 from wherry.llm.llm import _wait_briefly
 from wherry.llm.tokenizer import Tokenizer
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import ConfigError, InvalidRequest
 
 Ask = Callable[..., list[dict[str, Any]]]
 GREEDY = {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True}
@@ -355,3 +356,9 @@ def test_a_model_thinks_before_an_answer_that_has_a_form(
     for index in (0, 1):
         one = [delta for delta in deltas if delta["index"] == index]
         assert (text(deltas, index), one[-1]["finish_reason"]) == (answer, reason)
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wherry.llm.loading", None)
+    with pytest.raises(ConfigError, match=r"llm nowhere: .* pip install 'wherry\[llm\]'"):
+        LLM("nowhere", name="x").load(wherry.Device("cpu"))
