@@ -16,6 +16,7 @@ import msgspec
 
 from wherry.cli.show import as_json, print_line
 from wherry.client import Client
+from wherry.client.unreachable import advice
 from wherry.client.wire import ModelDescription, by_place
 from wherry.values.datatypes import BYTES, Form
 from wherry.values.errors import ConfigError, ModelNotFound, WherryError
@@ -63,9 +64,7 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
     except BrokenPipeError:
         raise  # of our own stdout
     except (OSError, http.client.HTTPException) as error:
-        raise WherryError(
-            f"{args.url}: {error}; is a server running there? (--url, WHERRY_URL)"
-        ) from None
+        raise WherryError(f"{args.url}: {error}; {advice(error)} (--url, WHERRY_URL)") from None
 
 
 def _meant(args: argparse.Namespace) -> str:

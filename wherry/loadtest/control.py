@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from wherry.client.client import UnixConnection
+from wherry.client.unreachable import advice
 from wherry.loadtest.certificate import tls_context
 from wherry.loadtest.connection import Wire
 from wherry.values.errors import ConfigError, WherryError
@@ -103,16 +104,16 @@ class HttpControl:
             why = str(error).strip() or type(error).__name__
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
                 why = f"{why[:80]!r} is no HTTP"
-            raise self._unreachable(patience.lost or why) from None
+            raise self._unreachable(patience.lost or why, error) from None
         finally:
             patience.end()
             connection.close()
         if patience.lost:
-            raise self._unreachable(patience.lost)
+            raise self._unreachable(patience.lost, TimeoutError())
         return response.status, body
 
-    def _unreachable(self, why: str) -> Unreachable:
-        return Unreachable(f"{self.address.url}: {why}; is a server running there?")
+    def _unreachable(self, why: str, error: Exception) -> Unreachable:
+        return Unreachable(f"{self.address.url}: {why}; {advice(error)}")
 
     def _connection(self) -> http.client.HTTPConnection:
         where = self.address

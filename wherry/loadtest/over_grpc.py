@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from wherry.client.unreachable import advice
 from wherry.client.wire import ModelDescription, infer_body
 from wherry.frontends.grpc.proto import Schema, load
 from wherry.loadtest.answers import AnswerReader
@@ -247,7 +248,7 @@ def wire_to(where: Address, headers: Mapping[str, str], ssl_ca: str | None, inse
             try:
                 shown = shown_by(where.host, where.port)
             except OSError as error:
-                raise Unreachable(f"{where.url}: {error}; is a server running there?") from None
+                raise Unreachable(f"{where.url}: {error}; {advice(error)}") from None
     metadata = tuple((name.lower(), value) for name, value in headers.items())
     return where.wire(reads="grpc", ssl_ca=ssl_ca, shown=shown, metadata=metadata)
 
