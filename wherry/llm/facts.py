@@ -13,6 +13,7 @@ from wherry.llm.choice import Facts, Here
 from wherry.llm.damaged import hindrance as no_engine_runs
 from wherry.llm.known import refusals
 from wherry.llm.quantizers import PACKAGES, quantization_of
+from wherry.llm.tokenizer_files import problem as no_tokenizer
 from wherry.values.errors import ConfigError
 
 #: The modules that engines need.
@@ -70,7 +71,7 @@ def folder_facts(checkpoint: Checkpoint) -> Facts:
     config = checkpoint.object("config.json")
     found = refusals(config)
     hindrance = next((str(one) for one in found if one.field == "auto_map"), "")
-    hindrance = hindrance or no_engine_runs(config)
+    hindrance = hindrance or no_engine_runs(config) or no_tokenizer(checkpoint.folder, config)
     reasons = [str(one) for one in found[:MOST_REFUSALS]]
     for name, remedy in NOT_ALONE.items():
         if (checkpoint.folder / name).exists():

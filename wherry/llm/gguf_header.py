@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, BinaryIO, Final
 
 from wherry.values.errors import ConfigError
@@ -51,10 +52,10 @@ _QWEN3_HEAD: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A file's keys and tensors. Of an array only the length is kept."""
+    """A file's keys, of an array only the length, and its tensors with their numbers of weights."""
 
     values: Mapping[str, Any]
-    tensors: tuple[str, ...]
+    tensors: Mapping[str, int]
 
 
 def check(name: str, file: BinaryIO, size: int) -> None:
@@ -85,7 +86,7 @@ def read(file: BinaryIO, size: int) -> Header:
         if key in values:
             raise ValueError(f"the key {key[:80]!r} is there twice")
         values[key] = reader.value(reader.scalar("<I"))
-    return Header(values, tuple(reader.tensor() for _ in range(tensors)))
+    return Header(values, dict(reader.tensor() for _ in range(tensors)))
 
 
 def problem(header: Header) -> str:
@@ -163,8 +164,8 @@ class _HeaderReader:
             raise ValueError(f"a list in its header is of the type {kind}")
         return f"a list of {count}"
 
-    def tensor(self) -> str:
-        """Check one tensor's entry; return its name."""
+    def tensor(self) -> tuple[str, int]:
+        """Check one tensor's entry; return its name and number of weights."""
         name = self.text()
         dimensions = self.scalar("<I")
         if dimensions > 4:
@@ -175,4 +176,4 @@ class _HeaderReader:
         # Each type takes at least one bit for a weight.
         if max([1, *sizes]) > 8 * self._left or offset > self._left:
             raise ValueError(f"the tensor {name[:80]!r} is larger than the file")
-        return name
+        return name, prod(sizes)

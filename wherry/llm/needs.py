@@ -16,6 +16,9 @@ from wherry.llm.safetensors_header import stored_tensors
 
 #: Bytes of an element by the name of its datatype.
 BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+GGUF: Final = "GGUF"
+#: Numbers that an engine which computes floats unpacks, each to one; others are packed in groups.
+UNPACKED: Final = (GGUF, "F8_E4M3", "F8_E5M2")
 #: What safetensors calls datatypes of weights.
 _NAMES: Final = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -37,8 +40,8 @@ class Needs:
     reasoning_parser: str = ""
 
     def weight_bytes(self, dtype: str) -> int:
-        """The memory of the weights in a datatype; of those that are no floats, as stored."""
-        if self.stored_as not in BYTES or dtype not in BYTES:
+        """The memory of the weights in a datatype; of those that stay packed, as stored."""
+        if dtype not in BYTES or self.stored_as not in (*BYTES, *UNPACKED):
             return self.stored_bytes
         return self.parameters * BYTES[dtype]
 
@@ -82,7 +85,8 @@ def _of_folder(checkpoint: Checkpoint) -> Needs:
 def _of_gguf(path: Path) -> Needs:
     size = path.stat().st_size
     with path.open("rb") as opened:
-        values = gguf_header.read(opened, size).values
+        header = gguf_header.read(opened, size)
+    values = header.values
     kind = values.get("general.architecture")
 
     def number(name: str) -> int:
@@ -95,9 +99,9 @@ def _of_gguf(path: Path) -> Needs:
     template = template if isinstance(template, str) else ""
     style = ModelStyle(template, {})
     return Needs(
-        number("parameter_count"),
+        sum(header.tensors.values()),
         size,
-        "GGUF",
+        GGUF,
         number("context_length"),
         2 * number("block_count") * kv_heads * width,
         bool(template),

@@ -10,6 +10,7 @@ import msgspec
 
 from wherry.llm.library_errors import brief
 from wherry.llm.template_turns import limited
+from wherry.llm.tokenizer_files import AGAIN, MOST_FILE_BYTES, WRITTEN
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
 Many = TypeVar("Many", str, list[int])
@@ -23,12 +24,10 @@ OURS = {
 }  # fmt: skip
 
 
+#: Files of a tokenizer's vocabulary, beside those of SentencePiece and tiktoken.
+VOCABULARIES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "tekken.json")
 #: Characters of a long text that are tokenized at a time to estimate its length.
 PART: Final = 16 * 1024
-#: A large tokenizer.json has 35 MB.
-MOST_FILE_BYTES: Final = 128 << 20
-#: Suffixes of the files that hold a tokenizer.
-WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
 #: Characters of a chat template's error message that clients see.
 MOST_SAID: Final = 500
 #: The largest chat templates that are published have 20,000 characters.
@@ -55,7 +54,7 @@ class Tokenizer:
         #: Whether the vocabulary is byte-level (see `byte_alphabet`).
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
         self._byte_level = any("\u0120" in piece for piece in pieces)
-        self._most_tokens = most_tokens
+        self.most_tokens = most_tokens
         self._longest = max(map(len, self.inner.get_vocab()), default=1)
 
     @classmethod
@@ -81,9 +80,13 @@ class Tokenizer:
             )
             return cls(inner, most_tokens)
         except Exception as error:  # of any type, by what is in the files
-            raise ConfigError(f"{folder.name}: its tokenizer cannot be read: {brief(error)}") from (
-                error
-            )
+            said = brief(error)
+            if not isinstance(error, ConfigError):
+                found = ", ".join(
+                    filter(_is_tokenizer, sorted(one.name for one in folder.iterdir()))
+                )
+                said = f"{found or 'none of its files is there'}: {said}: {AGAIN}"
+            raise ConfigError(f"{folder.name}: its tokenizer cannot be read: {said}") from error
 
     @property
     def end(self) -> int | None:
@@ -113,7 +116,7 @@ class Tokenizer:
         InvalidRequest if it is too long or not valid Unicode. With `keep` at least that number of
         its tokens, if it has so many: the last ones, or the first ones if the `side` that may be
         missing is "right"."""
-        most = self._most_tokens
+        most = self.most_tokens
         if keep is not None:
             text, most = self._part_of(text, keep, side), None
         if most is not None and len(text) > most * self._longest:
@@ -241,6 +244,11 @@ class Tokenizer:
         if raw.startswith("\u2581"):
             return raw.replace("\u2581", " "), raw.replace("\u2581", " ").encode()
         return text, text.encode()
+
+
+def _is_tokenizer(name: str) -> bool:
+    """Whether a file holds a tokenizer, by its name."""
+    return Path(name).suffix in (".model", ".tiktoken") or name in VOCABULARIES
 
 
 def truncated(items: Many, keep: int, side: str) -> Many:

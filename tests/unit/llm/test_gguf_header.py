@@ -10,6 +10,7 @@ import pytest
 from tests.costs import assert_linear
 from wherry.llm import gguf_header
 from wherry.llm.checkpoint import converted
+from wherry.llm.needs import needs_of
 from wherry.values.errors import ConfigError
 
 LLAMA: dict[str, Any] = {
@@ -63,6 +64,17 @@ def check(raw: bytes) -> None:
 def test_what_is_known_is_converted() -> None:
     check(gguf(LLAMA))
     check(gguf({**LLAMA, "llama.rope.scaling.type": "none"}))
+
+
+def test_the_memory_of_a_file_is_told_by_engine(tmp_path: Path) -> None:
+    """llama.cpp keeps the weights as they are stored, wherry's engine unpacks them."""
+    file = tmp_path / "x.gguf"
+    file.write_bytes(raw := gguf(LLAMA))
+    needs = needs_of(str(file))
+    assert (needs.parameters, needs.stored_bytes) == (len(TENSORS) * 8 * 8, len(raw))
+    assert needs.weight_bytes("float32") == 4 * needs.parameters
+    assert needs.weight_bytes(needs.stored_as) == len(raw)
+    assert (needs.context_tokens, needs.cached_per_token) == (2048, 2 * 2 * 2 * 16)
 
 
 ODD: dict[str, Any] = {

@@ -133,6 +133,8 @@ def test_the_facts_and_needs_of_a_folder(packed: Path, tmp_path: Path) -> None:
     facts = facts_of(str(packed))
     assert (str(facts.quantization), facts.hindrance, facts.is_gguf) == ("fp8", "", False)
     assert "quantization_config" in facts.refusals[0]
+    needs = needs_of(str(packed))  # unpacked where there is no GPU
+    assert needs.weight_bytes("float32") == 4 * needs.parameters > 2 * needs.stored_bytes
     plain = tiny.make(tmp_path)
     assert not facts_of(str(plain)).refusals
     needs = needs_of(str(plain))
