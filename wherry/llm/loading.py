@@ -32,6 +32,8 @@ from wherry.values.errors import ConfigError
 log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
+#: Where products have programs of their own, which are compiled.
+COMPILED = ("cpu", "float32")
 #: The engines that run in this loop.
 OURS = frozenset(("wherry", "transformers"))
 #: Share of the free memory, after loading the weights, that the KV cache gets by default.
@@ -43,96 +45,75 @@ UNBOUNDED_CONTEXT = 1 << 15
 CPU_MOST_BYTES = 4e9
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """In which precision a checkpoint is computed, and how much runs at once: settings of `LLM`."""
+
+    dtype: str = "auto"
+    quantization: str | None = None
+    engine: str = AUTO
+    #: Whether it is to take adapters.
+    adapted: bool = False
+    context_tokens: int | None = None
+    cache_gb: float | None = None
+    max_running: int = 64
+    max_step_tokens: int = 512
+    prompt_share: float = PROMPT_SHARE
+    block_size: int = 16
+    threads: int | None = None
+
+    def check(self, name: str) -> None:
+        """ConfigError names a value that fits no checkpoint."""
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"model {name!r}: threads must be at least 1, not {self.threads}")
+        if self.quantization not in QUANTIZATIONS:
+            raise ConfigError(
+                f"model {name!r}: quantization must be 'int8' or None, not {self.quantization!r}"
+            )
+
+
 def load_engine(
     source: str,
     name: str,
     device_name: str,
     *,
-    dtype: str = "auto",
-    quantization: str | None = None,
-    engine: str = AUTO,
-    adapted: bool = False,
-    context_tokens: int | None = None,
-    cache_gb: float | None = None,
-    max_running: int = 64,
-    max_step_tokens: int = 512,
-    prompt_share: float = PROMPT_SHARE,
-    block_size: int = 16,
-    threads: int | None = None,
     make_runner: Callable[..., ModelRunner] = ModelRunner,
+    **settings: Any,
 ) -> tuple[Engine, Tokenizer]:
-    """Load a checkpoint and build its engine and tokenizer. If it is to be `adapted`, the engine
-    takes adapters.
+    """Load a checkpoint and build its engine and tokenizer. `settings` are those of EngineSettings.
 
     Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps.
-    ConfigError names settings that do not fit
-    the checkpoint or device.
+    ConfigError names settings that do not fit the checkpoint or device.
     """
-    if threads is not None and threads < 1:
-        raise ConfigError(f"model {name!r}: threads must be at least 1, not {threads}")
-    torch.set_num_threads(threads or _threads())
+    wanted = EngineSettings(**settings)
+    wanted.check(name)
+    torch.set_num_threads(wanted.threads or _threads())
     device = torch.device(device_name)
     checkpoint = Checkpoint.find(source)
     ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
-    choice = choose(folder_facts(checkpoint), ours, engine)
+    choice = choose(folder_facts(checkpoint), ours, wanted.engine)
     log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
     exact = choice.engine == "wherry"
     config = checkpoint.config(exact=exact)
-    precision = _precision(dtype, config, device)
-    if quantization not in QUANTIZATIONS:
-        raise ConfigError(
-            f"model {name!r}: quantization must be 'int8' or None, not {quantization!r}"
-        )
-    wanted = _Wanted(name, context_tokens, _cache_bytes(cache_gb, device), max_running, block_size)
-    try:
-        network = load_network(
-            checkpoint,
-            dtype=precision,
-            device=device,
-            quantization=quantization,
-            exact=exact,
-            adapted=adapted,
-        )
-    except AttentionDiffers as error:
-        if exact or adapted or quantization is not None:
-            raise
-        network, why = None, str(error)
-    if network is None:
-        log.info("each sequence has a cache of its own", extra={"model": name, "reason": why})
-        states = load_states(checkpoint, dtype=precision, device=device)
-        built = _with_states(states, most_positions(config), wanted)
-    else:
-        built = _with_attention(network, config, DTYPES[precision], device, wanted, make_runner)
-        if isinstance(network, Decoder) and device.type == "cpu" and precision == "float32":
-            compile_programs(network, max_step_tokens=max_step_tokens, max_running=max_running)
-    tokenizer = Tokenizer.load(checkpoint.folder, most_tokens=built.context)
-    ends = _ends(config, checkpoint.generation_config(), tokenizer)
+    tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
+    precision = _precision(wanted.dtype, config, device)
+    loading = _Loading(name, checkpoint, config, exact, precision, device, wanted)
+    built = loading.built(make_runner)
+    tokenizer.most_tokens = built.context
     made = Engine(
         built.run,
         built.cache,
         name=name,
         vocabulary=built.vocabulary,
         context_tokens=built.context,
-        ends=ends,
+        ends=_ends(config, checkpoint.generation_config(), tokenizer),
         max_running=built.max_running,
-        max_step_tokens=max_step_tokens,
-        prompt_share=prompt_share,
+        max_step_tokens=wanted.max_step_tokens,
+        prompt_share=wanted.prompt_share,
         context_per_token=built.context_per_token,
     )
-    if isinstance(network, TransformersNetwork):
-        made.adapters = Adapters(network, DTYPES[precision], device)
+    made.adapters = built.adapters
     return made, tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The settings that decide how large a cache is."""
-
-    name: str
-    context_tokens: int | None
-    cache_bytes: int
-    max_running: int
-    block_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,75 +126,122 @@ class _Built:
     context: int
     max_running: int
     context_per_token: float = float("inf")
+    adapters: Adapters | None = None
 
 
-def _with_attention(
-    network: Network,
-    config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    wanted: _Wanted,
-    make_runner: Callable[..., ModelRunner],
-) -> _Built:
-    """Build the paged cache of a network that uses the engine's attention."""
-    shape, name, block_size = network.shape, wanted.name, wanted.block_size
-    if shape.max_positions < config.get_text_config().max_position_embeddings:
-        log.warning(
-            "context shorter than the checkpoint's: longer ones would not be computed exactly",
-            extra={"model": name, "context_tokens": shape.max_positions},
-        )
-    context = min(wanted.context_tokens or shape.max_positions, shape.max_positions)
-    per_token = cache_bytes_per_token(shape, dtype)
-    room = wanted.cache_bytes // (per_token * block_size)
-    # Twice what the running sequences can fill: the rest holds prefixes. More would not be used.
-    blocks = min(room, 2 * wanted.max_running * -(-context // block_size))
-    if blocks < 1:
-        raise ConfigError(
-            f"model {name!r}: no memory for the key-value cache: one block of {block_size} tokens"
-            f" takes {per_token * block_size} bytes; raise cache_gb, or choose a smaller dtype"
-        )
-    runner = make_runner(
-        network,
-        cache_tokens=blocks * block_size,
-        block_size=block_size,
-        dtype=dtype,
-        device=device,
-    )
-    if device.type == "cpu":
-        _commit(runner)
-    runner.prepare(wanted.max_running)
-    return _Built(
-        runner.run,
-        KVCache(blocks, block_size),
-        shape.vocabulary,
-        context,
-        wanted.max_running,
-        _context_per_token(shape),
-    )
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """A checkpoint that is to be loaded on a device."""
 
+    name: str
+    checkpoint: Checkpoint
+    config: Any
+    #: Whether wherry's engine computes it; else transformers' modules.
+    exact: bool
+    precision: str
+    device: torch.device
+    wanted: EngineSettings
 
-def _with_states(states: StateRunner, positions: int, wanted: _Wanted) -> _Built:
-    """Give each sequence of a runner with states its part of the memory: as many run at once as
-    leave half of it to what grows with their tokens."""
-    context = min(wanted.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions)
-    fixed, per_token = states.bytes_per_sequence()
-    running = min(wanted.max_running, wanted.cache_bytes // (2 * fixed) if fixed else 1 << 30)
-    blocks = running * -(-context // wanted.block_size)
-    if per_token:
-        left = wanted.cache_bytes - running * fixed
-        blocks = min(blocks, int(left // (per_token * wanted.block_size)))
-    if blocks < 1:
-        raise ConfigError(
-            f"model {wanted.name!r}: no memory for the caches: a sequence takes {fixed} bytes, and"
-            f" {per_token:.0f} for each token; raise cache_gb, or choose a smaller dtype"
+    def built(self, make_runner: Callable[..., ModelRunner]) -> _Built:
+        """Load the weights. With the engine's attention, else with a cache for each sequence."""
+        wanted = self.wanted
+        try:
+            network = load_network(
+                self.checkpoint,
+                dtype=self.precision,
+                device=self.device,
+                quantization=wanted.quantization,
+                exact=self.exact,
+                adapted=wanted.adapted,
+            )
+        except AttentionDiffers as error:
+            if self.exact or wanted.adapted or wanted.quantization is not None:
+                raise
+            log.info(
+                "each sequence has a cache of its own",
+                extra={"model": self.name, "reason": str(error)},
+            )
+        else:
+            return self._with_attention(network, make_runner)
+        return self._with_states(
+            load_states(self.checkpoint, dtype=self.precision, device=self.device)
         )
-    if running < wanted.max_running:
-        log.warning(
-            "fewer sequences run at once, as each has a state",
-            extra={"model": wanted.name, "max_running": running, "bytes_each": fixed},
+
+    def _with_attention(self, network: Network, make_runner: Callable[..., ModelRunner]) -> _Built:
+        """Build the paged cache of a network that uses the engine's attention."""
+        shape, wanted, dtype = network.shape, self.wanted, DTYPES[self.precision]
+        if shape.max_positions < self.config.get_text_config().max_position_embeddings:
+            log.warning(
+                "context shorter than the checkpoint's: longer ones would not be computed exactly",
+                extra={"model": self.name, "context_tokens": shape.max_positions},
+            )
+        context = min(wanted.context_tokens or shape.max_positions, shape.max_positions)
+        blocks = self._blocks(cache_bytes_per_token(shape, dtype), context)
+        runner = make_runner(
+            network,
+            cache_tokens=blocks * wanted.block_size,
+            block_size=wanted.block_size,
+            dtype=dtype,
+            device=self.device,
         )
-    cache = KVCache(blocks, wanted.block_size, shares_prefixes=False)
-    return _Built(states.run, cache, states.vocabulary, context, running)
+        if self.device.type == "cpu":
+            _commit(runner)
+        runner.prepare(wanted.max_running)
+        if isinstance(network, Decoder) and (self.device.type, self.precision) == COMPILED:
+            compile_programs(
+                network, max_step_tokens=wanted.max_step_tokens, max_running=wanted.max_running
+            )
+        adapters = None
+        if isinstance(network, TransformersNetwork):
+            adapters = Adapters(network, dtype, self.device)
+        return _Built(
+            runner.run,
+            KVCache(blocks, wanted.block_size),
+            shape.vocabulary,
+            context,
+            wanted.max_running,
+            _context_per_token(shape),
+            adapters,
+        )
+
+    def _blocks(self, per_token: int, context: int) -> int:
+        """Blocks of the paged cache: twice what the running sequences can fill, as the rest holds
+        prefixes. More would not be used."""
+        bytes_each = per_token * self.wanted.block_size
+        most = 2 * self.wanted.max_running * -(-context // self.wanted.block_size)
+        blocks = min(_cache_bytes(self.wanted.cache_gb, self.device) // bytes_each, most)
+        if blocks < 1:
+            raise ConfigError(
+                f"model {self.name!r}: no memory for the key-value cache: one block of"
+                f" {self.wanted.block_size} tokens takes {bytes_each} bytes; raise cache_gb, or"
+                " choose a smaller dtype"
+            )
+        return blocks
+
+    def _with_states(self, states: StateRunner) -> _Built:
+        """Give each sequence of a runner with states its part of the memory: as many run at once as
+        leave half of it to what grows with their tokens."""
+        wanted, positions = self.wanted, most_positions(self.config)
+        room = _cache_bytes(wanted.cache_gb, self.device)
+        context = min(wanted.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions)
+        fixed, per_token = states.bytes_per_sequence()
+        running = min(wanted.max_running, room // (2 * fixed) if fixed else 1 << 30)
+        blocks = running * -(-context // wanted.block_size)
+        if per_token:
+            left = room - running * fixed
+            blocks = min(blocks, int(left // (per_token * wanted.block_size)))
+        if blocks < 1:
+            raise ConfigError(
+                f"model {self.name!r}: no memory for the caches: a sequence takes {fixed} bytes,"
+                f" and {per_token:.0f} for each token; raise cache_gb, or choose a smaller dtype"
+            )
+        if running < wanted.max_running:
+            log.warning(
+                "fewer sequences run at once, as each has a state",
+                extra={"model": self.name, "max_running": running, "bytes_each": fixed},
+            )
+        cache = KVCache(blocks, wanted.block_size, shares_prefixes=False)
+        return _Built(states.run, cache, states.vocabulary, context, running)
 
 
 def _context_per_token(shape: Shape) -> float:
