@@ -209,6 +209,8 @@ class CallText:
         more, behind = pieces.end(body[pieces.at :], cut=cut)
         if not behind.strip():
             return [*more]
+        if cut and not self._format.delimited:
+            return [*more, behind]
         return [*more, *(self._read_to_end(behind) or [behind])]
 
     def _visible(self, parts: Parts) -> Parts:

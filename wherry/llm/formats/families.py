@@ -104,7 +104,7 @@ def _dsml(marks: str, space: str = "") -> CallFormat:
     dsml = _DSML + space
     return _tagged(
         (f"<{dsml}{marks}>", f"</{dsml}{marks}>"),
-        rf'<{dsml}invoke name="(?P<name>[^"]+)">',
+        rf'<{dsml}invoke name="(?P<name>[^"]+)"{_CLOSED}',
         f"</{dsml}invoke>",
         rf'<{dsml}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
         f"</{dsml}parameter>",
@@ -113,7 +113,9 @@ def _dsml(marks: str, space: str = "") -> CallFormat:
 
 
 def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
-    return CallFormat(of_python, marks, bare=bare, values=None)
+    """Calls as Python's, or objects."""
+    read = objects_or(of_python, ("{", "[{"))
+    return CallFormat(read, marks, bare=bare, values=None, pieces=pieces_of(OBJECTS))
 
 
 def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
@@ -133,6 +135,8 @@ def _json(
 #: The wide vertical line in marks of DeepSeek and Step.
 _BAR: Final = "\uff5c"
 _DSML: Final = f"{_BAR}DSML{_BAR}"
+#: The end of a tag that may be the call's, too.
+_CLOSED: Final = r"\s{0,8}(?P<closed>/)?>"
 
 
 #: What the marks of PLaMo begin and end with: tokens of their own.
@@ -290,7 +294,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         "MiniMax M2",
         _tagged(
             ("<minimax:tool_call>", "</minimax:tool_call>"),
-            r'<invoke name="?(?P<name>[^">]+)"?>',
+            rf'<invoke name="?(?P<name>[^">]+?)"?{_CLOSED}',
             "</invoke>",
             r'<parameter name="?(?P<key>[^">]+)"?>',
             "</parameter>",
@@ -324,7 +328,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         "MiniCPM5",
         _tagged(
             None,
-            r'<function name="(?P<name>[^"]+)">',
+            rf'<function name="(?P<name>[^"]+)"{_CLOSED}',
             "</function>",
             r'<param name="(?P<key>[^"]+)">',
             "</param>",
@@ -458,18 +462,17 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     ),
     "llama4": ToolFamily(
         "Llama 4",
-        CallFormat(
-            objects_or(of_python, ("{", "[{")),
-            (("<|python_start|>", "<|python_end|>"),),
-            bare=_OBJECTS,
-            values=None,
-            pieces=pieces_of(OBJECTS),
-        ),
+        _python(("<|python_start|>", "<|python_end|>"), bare=_OBJECTS),
         (("<|python_start|>",), ("<|header_start|>",)),
     ),
     "pythonic": ToolFamily(
         "Llama 3.2 with pythonic calls, ToolACE, Gemma 3",
-        _python(("```tool_code", "```"), ("```python", "```"), bare=("[",)),
+        _python(
+            ("```tool_code", "```"),
+            ("```python", "```"),
+            ("<|python_start|>", "<|python_end|>"),
+            bare=("[",),
+        ),
         (("[func_name1(",), ("```tool_code",)),
     ),
     "ernie45": ToolFamily(

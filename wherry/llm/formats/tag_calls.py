@@ -32,8 +32,8 @@ class Tags:
     """The tags of calls and of their arguments.
 
     `call` and `argument` are patterns of the tags that begin them, with groups `name` and `key`;
-    `argument` may have a group `string`, "true" or "string" for a text. `call_end` may be
-    "": the text is one call.
+    `call` may have a group `closed` for one without arguments and end, `argument` a group `string`,
+    "true" or "string" for a text. `call_end` may be "": the text is one call.
     """
 
     call: str
@@ -67,8 +67,10 @@ class Tags:
             begun = self.begin_call.match(text, at)
             if begun is None:
                 raise ValueError("text between calls")
-            name = begun["name"].strip()
-            arguments, at = self.arguments(text, begun.end(), types_of(functions.get(name, {})))
+            name, at = begun["name"].strip(), begun.end()
+            arguments: list[str] = []
+            if not is_closed(begun):
+                arguments, at = self.arguments(text, at, types_of(functions.get(name, {})))
             calls.append(call_of(name, "{" + ", ".join(arguments) + "}", functions))
         return calls
 
@@ -181,6 +183,9 @@ class TagPieces:
         self._name, self._first = name, True
         self._types = types_of(self._functions[name])
         self._take(found.end())
+        if is_closed(found):
+            self._name = ""
+            return ToolCall(name, "{}")
         return ToolCall(name, "")
 
     def _member(self, text: str) -> ToolCall:
@@ -198,6 +203,11 @@ class TagPieces:
     def _take(self, length: int) -> None:
         self._held = self._held[length:]
         self.at += length
+
+
+def is_closed(begun: re.Match[str]) -> bool:
+    """Whether the tag that begins a call ends it."""
+    return bool(begun.groupdict().get("closed"))
 
 
 def member(begun: re.Match[str], value: str, types: Mapping[str, Any]) -> str:
@@ -256,11 +266,14 @@ def json_of(value: str, schema: Any) -> str:
     if types & {"integer", "number"}:
         bare = _LEADING_ZEROS.sub(r"\1", bare)
     if "string" not in types or (bare == "null" and "null" in types):
-        try:
-            msgspec.json.decode(bare)
-            return bare
-        except (ValueError, RecursionError):
-            pass
+        # What the schema says is a list or an object may be written as within a string.
+        escaped = '\\"' in bare and types and types <= {"array", "object", "null"}
+        for written in (bare, bare.replace('\\"', '"')) if escaped else (bare,):
+            try:
+                msgspec.json.decode(written)
+                return written
+            except (ValueError, RecursionError):
+                pass
     if value.startswith("\n"):  # tags on lines of their own: both line breaks are theirs
         value = value[1:].removesuffix("\n")
     if value.startswith(_CDATA) and value.endswith(_CDATA_END):

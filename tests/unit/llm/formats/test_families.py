@@ -76,6 +76,31 @@ EXAMPLES = {
         "</minimax:tool_call>",
         [PARIS, TIME],
     ),
+    # SGLang's tests have the next five: tags that end calls without arguments, objects where others
+    # write Python, and marks of Llama 4 around other models' lists.
+    "deepseek_v32:closed": (
+        f'<{B}DSML{B}function_calls>\n<{B}DSML{B}invoke name="get_weather">\n'
+        f'<{B}DSML{B}parameter name="city" string="true">Paris</{B}DSML{B}parameter>\n'
+        f'<{B}DSML{B}parameter name="days" string="false">3</{B}DSML{B}parameter>\n'
+        f'</{B}DSML{B}invoke>\n<{B}DSML{B}invoke name="get_time"/>\n'
+        f'<{B}DSML{B}invoke name="get_time" />\n</{B}DSML{B}function_calls>',
+        [PARIS, TIME, TIME],
+    ),
+    "minimax_m2:closed": (
+        '<minimax:tool_call>\n<invoke name="get_weather"><parameter name="city">Paris</parameter>'
+        '<parameter name="days">3</parameter></invoke>\n<invoke name="get_time"/>'
+        '<invoke name="get_time"></invoke></minimax:tool_call>',
+        [PARIS, TIME, TIME],
+    ),
+    "lfm2:objects": (
+        f"<|tool_call_start|>[{OBJECT}, {TIME_OBJECT}]<|tool_call_end|>",
+        [PARIS, TIME],
+    ),
+    "olmo3:objects": (f"<function_calls>{PARAMETERS}</function_calls>", [PARIS]),
+    "pythonic:marks": (
+        '<|python_start|>[get_weather(city="Paris", days=3), get_time()]<|python_end|>',
+        [PARIS, TIME],
+    ),
     "deepseek": (
         f"<{B}tool▁calls▁begin{B}><{B}tool▁call▁begin{B}>function<{B}tool▁sep{B}>get_weather\n"
         f"```json\n{ARGUMENTS}\n```<{B}tool▁call▁end{B}>\n<{B}tool▁call▁begin{B}>get_time"
@@ -433,6 +458,9 @@ def test_texts_in_tags_are_taken_as_they_are(value: str, argument: str) -> None:
         ("days", "three", "three"),
         ("days", "007", 7),
         ("places", '["a", {"b": null}]', ["a", {"b": None}]),
+        ("places", r"[{\"a\": \"1\"}]", [{"a": "1"}]),
+        ("places", r'["a\"b"]', ['a"b']),
+        ("city", r"{\"a\": 1}", r"{\"a\": 1}"),
         ("maybe", "12", "12"),
         ("maybe", "None", None),
         ("either", "12", "12"),
