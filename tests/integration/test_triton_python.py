@@ -1474,20 +1474,6 @@ class TritonPythonModel:
             [one for one in sys.path if "written" in one],
             self.bls,
         ]
-
-    def forked(self):
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            try:
-                pb_utils.is_model_ready("other")
-            except pb_utils.TritonModelException as error:
-                os.write(writer, str(error).encode())
-            os._exit(0)
-        os.wait()
-        told = os.read(reader, 4096).decode()
-        os.close(reader)
-        os.close(writer)
-        return told
 """
 
 
@@ -1524,12 +1510,191 @@ def test_an_instance_has_the_name_that_triton_gives_it(
             asked(rt, "nothing_of_that_name")
 
 
-def test_a_process_that_a_model_forks_is_told_that_it_cannot_ask_the_server(
-    tmp_path: Path,
+FORKING = """
+import asyncio
+import json
+import multiprocessing
+import os
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+context = multiprocessing.get_context("fork")
+counter = pb_utils.MetricFamily.COUNTER
+family = pb_utils.MetricFamily("forked_total", "Counted in forked processes.", counter)
+count = None
+
+
+def doubled(model, x):
+    request = pb_utils.InferenceRequest(
+        model_name=model,
+        inputs=[pb_utils.Tensor("A", x), pb_utils.Tensor("B", x)],
+        requested_output_names=["SUM"],
+    )
+    response = request.exec()
+    if response.has_error():
+        raise ValueError(response.error().message())
+    return pb_utils.get_output_tensor_by_name(response, "SUM").as_numpy()
+
+
+def large(n):
+    return float(doubled("add_sub", np.full((1, n), 2.0, np.float32)).sum())
+
+
+def awaited(n):
+    async def both():
+        x = pb_utils.Tensor("A", np.full((1, 1), n, np.float32))
+        requests = [
+            pb_utils.InferenceRequest(
+                model_name="add_sub",
+                inputs=[x, pb_utils.Tensor("B", x.as_numpy())],
+                requested_output_names=["SUM"],
+            )
+            for _ in range(2)
+        ]
+        return await asyncio.gather(*(request.async_exec() for request in requests))
+
+    return [one.output_tensors()[0].as_numpy().tolist()[0][0] for one in asyncio.run(both())]
+
+
+def strings(_):
+    text = pb_utils.Tensor("TEXT", np.array([b"a", "\u00e4".encode()], dtype=np.object_))
+    request = pb_utils.InferenceRequest(
+        model_name="upper", inputs=[text], requested_output_names=["UPPER"]
+    )
+    return [one.decode() for one in request.exec().output_tensors()[0].as_numpy().ravel()]
+
+
+def nobody(_):
+    try:
+        return doubled("nobody", np.zeros((1, 1), np.float32)).tolist()
+    except ValueError as error:
+        return str(error)
+
+
+def ready(model):
+    return pb_utils.is_model_ready(model)
+
+
+def counted(n):
+    count.increment(n)
+    return count.value()
+
+
+def grandchild(n):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, str(large(n)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return float(os.read(reader, 100))
+
+
+def streamed(_):
+    request = pb_utils.InferenceRequest(
+        model_name="repeat", inputs=[], requested_output_names=[]
+    )
+    try:
+        return list(request.exec(decoupled=True))
+    except pb_utils.TritonModelException as error:
+        return str(error)
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [-1]})
+        return config
+
+    def initialize(self, args):
+        global count
+        count = family.Metric()
+        with context.Pool(1) as pool:
+            try:
+                pool.map(large, [1])
+            except pb_utils.TritonModelException as error:
+                self.begun = str(error)
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        what, *values = json.loads(request.inputs()[0].as_numpy()[0])
+        if what == "begun":
+            told = self.begun
+        elif what == "died":
+            told = self.died(request)
+        elif what == "responding":
+            told = self.responding(request)
+        else:
+            with context.Pool(4) as pool:
+                told = pool.map(globals()[what], values)
+        text = np.array([json.dumps(told).encode()], dtype=np.object_)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", text)])
+
+    def died(self, request):
+        child = os.fork()
+        if child == 0:
+            large(1000)
+            os.kill(os.getpid(), 9)
+        os.waitpid(child, 0)
+        return large(3)
+
+    def responding(self, request):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                request.get_response_sender().send(pb_utils.InferenceResponse(), 1)
+            except pb_utils.TritonModelException as error:
+                os.write(writer, str(error).encode())
+            os._exit(0)
+        os.wait()
+        told = os.read(reader, 4096).decode()
+        os.close(reader)
+        os.close(writer)
+        return told
+"""
+
+
+@pytest.fixture(scope="module")
+def forking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[wherry.Runtime]:
+    folder = tmp_path_factory.mktemp("forking")
+    with running(written_model(folder, FORKING), "add_sub", "upper", "repeat") as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize(
+    ("what", "values", "told"),
+    [
+        ("large", [1, 3, 2_000_000] * 4, [4.0, 12.0, 8_000_000.0] * 4),
+        ("awaited", [3, 5], [[6.0, 6.0], [10.0, 10.0]]),
+        ("strings", [0], [["A", "\u00c4"]]),
+        ("ready", ["add_sub", "nobody"], [True, False]),
+        ("grandchild", [3], [12.0]),
+        ("died", [], 12.0),
+    ],
+)
+def test_processes_that_a_model_forks_call_others_by_the_models_own(
+    forking: wherry.Runtime, what: str, values: list[Any], told: Any
 ) -> None:
-    with running(written_model(tmp_path, ASKING)) as rt:
-        assert "forked cannot reach the server" in asked(rt, "forked")
-        assert asked(rt, "where")[0] == "written_0"
+    assert asked(forking, json.dumps([what, *values])) == told
+
+
+def test_processes_that_a_model_forks_count_with_it(forking: wherry.Runtime) -> None:
+    values = asked(forking, json.dumps(["counted", 1, 2, 3]))
+
+    assert max(values) == 6.0
+
+
+def test_a_forked_process_is_told_why_a_question_fails(forking: wherry.Runtime) -> None:
+    (error,) = asked(forking, json.dumps(["nobody", 0]))
+    assert "Model 'nobody' is not ready" in error
+    (error,) = asked(forking, json.dumps(["streamed", 0]))
+    assert "cannot call with decoupled=True" in error
+    assert "cannot send responses" in asked(forking, json.dumps(["responding"]))
+    assert "only supported during the 'execute'" in asked(forking, json.dumps(["begun"]))
 
 
 def test_an_error_before_the_end_of_a_stream_ends_it_and_nothing_else(tmp_path: Path) -> None:

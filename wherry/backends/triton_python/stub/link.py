@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any, Callable, Iterable  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils
+from .forks import ForkedCall, Forks
 from .inbox import Inbox
 from .outbox import Outbox
 from .request_exchange import RequestExchange
@@ -40,7 +41,8 @@ class Link:
         self.on_work: Callable[[], object] | None = None
         self.inbox = Inbox(channel, self._take)
         channel.views = SlabViews(memory)
-        self.outbox = Outbox(channel, memory, channel.views)
+        self.forks = Forks(self._for_fork)
+        self.outbox = Outbox(channel, memory, channel.views, self.forks)
         #: Weak references: an exchange that is freed without a last response reports that, and
         #: removes itself.
         self.exchanges: dict[int, Callable[[], RequestExchange | None]] = {}
@@ -145,9 +147,15 @@ class Link:
 
     # Calls to the server
 
-    def call(self, request: Any, decoupled: bool) -> ServerCall:
+    def call(self, request: Any, decoupled: bool) -> ServerCall | ForkedCall:
         """Send a request for another model."""
-        self.outbox.check_process()
+        if self.forks.forked:
+            if decoupled:
+                raise pb_utils.TritonModelException(
+                    "a process that the model has forked cannot call with decoupled=True: do it in"
+                    " the model's own process"
+                )
+            return ForkedCall(self.forks, request)
         if not self.serving:  # other models may not be loaded yet, or not any more
             raise pb_utils.TritonModelException(
                 "BLS is only supported during the 'execute' function."
@@ -180,7 +188,8 @@ class Link:
 
     def control(self, what: str, model: str, version: str, files: dict[str, Any]) -> Any:
         """Load or unload a model, or ask whether it is ready. Blocks until the answer."""
-        self.outbox.check_process()
+        if self.forks.forked:
+            return self.forks.ask("control", what, model, version, files)
         call = self._new_call()
 
         def build(tensors: Outgoing) -> list[Any]:
@@ -196,9 +205,24 @@ class Link:
         return call.told()
 
     def measured(self, key: list[Any]) -> str:
+        """The value of a metric. Blocks."""
+        if self.forks.forked:
+            return str(self.forks.ask("measured", key))
         call = self._new_call()
         self.outbox.send(["value", call.key, key])
         return str(call.told())
+
+    def _for_fork(self, what: str, *values: Any) -> Any:
+        """Answer a question of a forked process."""
+        if what == "exec":
+            (request,) = values
+            return request.exec()
+        ask: dict[str, Callable[..., Any]] = {
+            "control": self.control,
+            "measured": self.measured,
+            "measure": self.outbox.measure,
+        }
+        return ask[what](*values)
 
     def _new_call(self) -> ServerCall:
         key = next(self._call_keys)

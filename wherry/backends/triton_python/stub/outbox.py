@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any, Callable  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils, wire
+from .forks import Forks
 from .wire import Channel, Outgoing, SlabViews
 
 
@@ -15,27 +16,18 @@ class Outbox:
     """The sending end. The second element of each message reports the parts of the slab that were
     released, and the measurements made, since the previous message."""
 
-    def __init__(self, channel: Channel, memory: Any, views: SlabViews) -> None:
+    def __init__(self, channel: Channel, memory: Any, views: SlabViews, forks: Forks) -> None:
         self._channel = channel
         #: The shared memory, of which the second half is for sending; the arrays over what was
         #: received in it.
         self._memory = memory
         self._arena = wire.Arena(len(memory) // 2, len(memory))
         self._views = views
-        #: Whether this process is one that the model has forked.
-        self._forked = False
-        os.register_at_fork(after_in_child=self._note_fork)
+        self._forks = forks
         self._lock = threading.Lock()
         #: From destructors, which may run during a send and must not wait for the lock.
         self._late: deque[list[Any]] = deque()
         self._measured: list[list[Any]] = []
-
-    def check_process(self) -> None:
-        if self._forked:
-            raise pb_utils.TritonModelException(
-                "a process that the model has forked cannot reach the server: call other models,"
-                " send responses, log and measure in the model's own process"
-            )
 
     def send(self, message: list[Any]) -> None:
         """Send a message without tensors. Blocks while the connection is full. ValueError if it is
@@ -47,8 +39,11 @@ class Outbox:
     ) -> None:
         """Send the message that `build` returns, with the tensors that it adds to its argument:
         into the slab if `in_slab`."""
-        if self._forked:
-            self.check_process()
+        if self._forks.forked:
+            raise pb_utils.TritonModelException(
+                "a process that the model has forked cannot send responses: do it in the model's"
+                " own process"
+            )
         with self._lock:
             tensors = Outgoing(self._memory, self._arena if in_slab else None)
             try:
@@ -62,13 +57,16 @@ class Outbox:
 
     def post(self, message: list[Any]) -> None:
         """Send a message from a destructor, which may interrupt a send of this thread."""
-        if self._forked:  # the object belongs to the parent
+        if self._forks.forked:  # the object belongs to the parent
             return
         self._late.append(message)
         self._send_late()
 
     def measure(self, measurement: list[Any]) -> None:
         """Send a measurement now, so that a scrape during execute() includes it."""
+        if self._forks.forked:
+            self._forks.ask("measure", measurement)
+            return
 
         def build(_: Outgoing) -> list[Any]:
             self._measured.append(measurement)
@@ -80,9 +78,6 @@ class Outbox:
         """Note that the server has no use any more for the tensors at these offsets of the slab."""
         for offset in offsets:
             self._arena.release(offset)
-
-    def _note_fork(self) -> None:
-        self._forked = True
 
     def _send_late(self) -> None:
         while self._late and self._lock.acquire(blocking=False):

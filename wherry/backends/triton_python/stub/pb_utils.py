@@ -233,6 +233,14 @@ class Tensor:
             return name, "BYTES", self._shape, wire.pack_elements(_elements(self._array))
         return name, self._datatype, self._shape, self._array
 
+    def __reduce__(self) -> Any:
+        """For processes that the model forks: the tensor with a copy of its memory."""
+        name, datatype, shape, data = self._wire()
+        if isinstance(data, np.ndarray):
+            data = data.tobytes()
+        memory = np.frombuffer(bytearray(data), np.uint8)
+        return Tensor._of_memory, (name, datatype, list(shape), memory)
+
     def name(self) -> str:
         return self._name
 
@@ -538,6 +546,18 @@ class InferenceRequest:
         """Begin to run the request, and return a future of what `exec` returns, done when the first
         response is there. For `async def execute`. Cancelling the future cancels the request."""
         return self._call(decoupled).begun(decoupled)
+
+    def __reduce__(self) -> Any:
+        """For processes that the model forks: what the model's own process needs to run it."""
+        names = ("_id", "_correlation_id", "_inputs", "_names", "_model", "_version", "_flags",
+                 "_timeout", "_parameters")  # fmt: skip
+        return InferenceRequest._remade, ({name: getattr(self, name) for name in names},)
+
+    @classmethod
+    def _remade(cls, parts: dict[str, Any]) -> InferenceRequest:
+        request = cls.__new__(cls)
+        request.__dict__.update(parts)
+        return request
 
     def _call(self, decoupled: bool) -> Any:
         if not self._model:

@@ -63,6 +63,8 @@ def _live_and_die_with(parent: int, descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A handler, not SIG_IGN, which children of the model would inherit.
         signal.signal(number, lambda *_: None)
+    # Those that a model forks end when it says so: Pool.terminate() waits for that.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     if os.getppid() != parent:
         os._exit(1)
     if hasattr(select, "POLLRDHUP"):
