@@ -121,8 +121,8 @@ def _block(part: AnswerPart, signature: str = "") -> Json:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """The arguments as an object; what was cut off is none."""
+    """The arguments as an object; what was cut off is none, nor is what is too deep to be read."""
     try:
         return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}

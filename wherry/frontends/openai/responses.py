@@ -10,6 +10,7 @@ import msgspec
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
+from wherry.frontends.openai.fields.json_faults import json_in
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 from wherry.frontends.openai.fields.messages import ROLES
 from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
@@ -287,10 +288,7 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"role": item["role"], "content": _content(item, "content", where)}
     if kind == "function_call":
         called = {name: _word(item, name, where) for name in ("name", "arguments", "call_id")}
-        try:
-            arguments = msgspec.json.decode(called["arguments"] or "{}")
-        except msgspec.DecodeError:
-            raise BadField(f"{where}.arguments", "is not JSON") from None
+        arguments = json_in(called["arguments"] or "{}", f"{where}.arguments")
         function = {"name": called["name"], "arguments": arguments}
         call = {"id": called["call_id"], "type": "function", "function": function}
         return {"role": "assistant", "tool_calls": [call]}

@@ -32,9 +32,17 @@ def parrot(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield word + " "
 
 
+@wherry.model
+def deep(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Calls `add` with lists in lists, so many as it was told."""
+    depth = int(messages[-1]["content"])
+    lists = "[" * depth + "]" * depth
+    yield f'<tool_call>{{"name": "add", "arguments": {{"a": {lists}}}}}</tool_call>'
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with served(parrot) as client:
+    with served(parrot, deep) as client:
         yield client
 
 
@@ -269,3 +277,12 @@ def test_a_key_may_come_as_anthropic_s_clients_send_it() -> None:
         assert (refused.status, refused.json["error"]["type"]) == (401, "authentication_error")
         taken = client.post("/v1/messages", HELLO, {"x-api-key": "a-key-of-ours-123"})
         assert taken.status == 200
+
+
+def test_arguments_that_are_too_deep_to_be_read_are_none(client: Client) -> None:
+    for depth, given in ((2, {"a": [[]]}), (5000, {}), (200_000, {})):
+        said = [{"role": "user", "content": str(depth)}]
+        body = {"model": "deep", "max_tokens": 5, "messages": said, "tools": [TOOL]}
+        answer = client.post("/v1/messages", body)
+        assert answer.status == 200
+        assert answer.json["content"][0]["input"] == given

@@ -16,6 +16,7 @@ from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.decoding import decoded, header_of
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.messages import conversation
+from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.values.errors import InvalidRequest
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -116,6 +117,25 @@ def test_what_is_no_json_is_told_with_its_field(
     with pytest.raises(BadField, match=problem) as error:
         decoded(b'{"model": "m", "messages": [], ' + fields + b"}", ChatRequest, [])
     assert error.value.field == field
+
+
+@pytest.mark.parametrize("depth", [101, 50_000])
+@pytest.mark.parametrize("opens", ["[", '{"a":'])
+def test_json_in_a_text_is_not_deeper_than_any(depth: int, opens: str) -> None:
+    deep = opens * depth + "0" + {"[": "]"}.get(opens, "}") * depth
+    called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": deep}}
+    said = [*HELLO, {"role": "assistant", "tool_calls": [called]}]
+    with pytest.raises(BadField, match=r"nested more than 100 deep") as refused:
+        conversation(said)
+    assert refused.value.field == "messages[1].tool_calls[0].function.arguments"
+    for fields in ({"guided_json": deep}, {"structured_outputs": {"json": deep}}):
+        with pytest.raises(BadField, match=r"nested more than 100 deep"):
+            chat(**fields).sampling()
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
+    asked = decoded(msgspec.json.encode({"input": [called]}), ResponsesRequest)
+    with pytest.raises(BadField, match=r"nested more than 100 deep") as refused:
+        asked.chat()
+    assert refused.value.field == "input[0].arguments"
 
 
 def test_brackets_in_texts_and_in_a_row_are_no_depth() -> None:

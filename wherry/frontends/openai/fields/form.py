@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.json_faults import json_in
 
 
 class JsonSchema(msgspec.Struct, kw_only=True):
@@ -50,10 +51,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 def schema_of(given: Any, where: str) -> dict[str, Any]:
     """A JSON schema, which vLLM takes as text, too."""
     if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given)
-        except msgspec.DecodeError:
-            raise BadField(where, "is not JSON") from None
+        given = json_in(given, where)
     if not isinstance(given, dict):
         raise BadField(where, "must be a JSON schema, an object")
     return given

@@ -7,7 +7,7 @@ takes may be too much for what reads the values later: templates, grammars, othe
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +38,19 @@ def fault_of(body: Buffer) -> BadField | None:
     its field; None if it is something else."""
     fault = _first_fault(bytes(body), of_strings=True)
     return None if fault is None else BadField(fault.field, fault.problem)
+
+
+def json_in(text: str, where: str) -> Any:
+    """The JSON value that a text of the request holds, within the same bounds as the request.
+    BadField names the text's field."""
+    encoded = text.encode()
+    fault = _first_fault(encoded, of_strings=False)
+    if fault is not None and fault.is_depth:
+        raise BadField(where, fault.problem)
+    try:
+        return msgspec.json.decode(encoded)
+    except msgspec.DecodeError:
+        raise BadField(where, "is not JSON") from None
 
 
 class _Fault(msgspec.Struct):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.json_faults import json_in
 
 
 def conversation(
@@ -73,8 +72,5 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise BadField(where, "must have a function with a name and arguments")
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments or "{}")
-        except msgspec.DecodeError:
-            raise BadField(f"{where}.function.arguments", "is not JSON") from None
+        arguments = json_in(arguments or "{}", f"{where}.function.arguments")
     return {**call, "function": {**function, "arguments": arguments}}
