@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wherry.frontends.re2 import python_pattern
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.request import SequenceStep
 
@@ -106,14 +107,14 @@ def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
 class HeaderForwarding:
     """Gives models the headers that an operator's pattern matches, as string parameters.
 
-    The pattern is looked for anywhere in a header's name, whatever its case. The parameter is
-    called like the header, in lower case.
+    The pattern is RE2's or Python's. It is looked for anywhere in a header's name, whatever its
+    case. The parameter is called like the header, in lower case.
     """
 
     def __init__(self, pattern: str) -> None:
         try:
-            self._search = re.compile(pattern, re.IGNORECASE).search
-        except re.error as error:
+            self._search = re.compile(python_pattern(pattern), re.IGNORECASE).search
+        except (re.error, ValueError, OverflowError) as error:
             raise ConfigError(f"header forward pattern {pattern!r}: {error}") from None
 
     def of(self, headers: Mapping[str, str]) -> dict[str, str]:
