@@ -31,8 +31,12 @@ NOTHING = "a request whose inputs are all left out is answered"
 ACTED_ON = "the server acts on the parameters of a generate request that are its own"
 CAPITALS = "a coding may be written in capitals"
 DECODED = "a path is decoded"
+OWN_PAGES = "pages of our own, where Triton has nothing"
+UNDERSTOOD = "what Triton refuses here is understood"
+GENERATE = "generate with a number of responses other than one is an error, not a 200"
 
 Given = tuple[Any, ...]
+_OF_A_TENSOR: Given = ("x", 1, {"classification": [], "x": {}})
 _NOT_KNOWN: Given = ({"nope": 1}, [], 5)
 _NO_LOADS: Given = ("[]", "null", {"parameters": 5}, {"parameters": {"x": "y"}})
 _NO_HANDLES: Given = ({"raw_handle": 5}, {"raw_handle": {}}, {"raw_handle": {"b64": "aGk="}})
@@ -109,6 +113,14 @@ MEANT: dict[str, dict[str, Any]] = {
             ({"parameters": {"sequence_id": 5}}, {"except_for": [".json.SEEN"]}),
         )
     },
+    **{
+        f"parameters of a tensor {given!r}": {"why": IGNORED, "status": 400}
+        for given in _OF_A_TENSOR
+    },
+    "a post to the models": {"why": OWN_PAGES, "status": 405},
+    "generate as text": {"why": UNDERSTOOD, "status": 200},
+    "json that a zero ends": {"why": MALFORMED, "status": 400},
+    "generate with the length of a header": {"why": GENERATE, "status": 400},
     "a body in GZIP": {"why": CAPITALS, "status": 400},
     "metadata of %61sked": {"why": DECODED, "status": 200},
     "ready of asked%2F": {"why": DECODED, "status": 404},
@@ -141,6 +153,7 @@ def edges() -> Cases:
     groups = (
         _headers, _versions, _shapes, _several_inputs, _settings, _repository, _regions, _codings,
         _over_grpc, _in_streams, _named_oddly, _asked_twice, _raw, _generate, _memory_over_grpc,
+        _loosely, _packed,
     )  # fmt: skip
     for group in groups:
         for name, step in group():
@@ -391,3 +404,33 @@ def _memory_over_grpc() -> Edges:
         yield f"cuda memory of {given!r} over gRPC", step
     for given in ({}, {"key": "/wherry_none"}, {"key": "/wherry_none", "byte_size": "8"}):
         yield f"a region of {given!r} over gRPC", _rpc("SystemSharedMemoryRegister", given)
+
+
+def _loosely() -> Edges:
+    for given in _OF_A_TENSOR:
+        step = _infer("asked", {**X, "parameters": given}, outputs=[{"name": "SEEN"}])
+        yield f"parameters of a tensor {given!r}", step
+    length = {"Inference_Header_Content_Length": "0"}
+    step = _post("/v2/models/repeat/generate", {"IN": [4, 5]}, **length)
+    yield "generate with the length of a header", step
+    step = _post("/v2/models/text/generate", {"IN": "a", "x": None}, Content_Type="text/plain")
+    yield "generate as text", step
+    yield "generate without its input", _post("/v2/models/repeat/generate_stream", {})
+    yield "a post to the models", _post("/v2/models", {})
+
+
+def _packed() -> Edges:
+    for model, given in (("asked", X), ("none", X), ("asked", {**X, "shape": [0, 1]})):
+        step = _post(f"/v2/models/{model}/infer", {"inputs": [given]}, Content_Encoding="gzip")
+        yield f"{given['shape']} of {model} packed", step
+    step = _post("/v2/models/asked/infer", '{"inputs": [', Content_Encoding="deflate")
+    yield "no json packed", step
+    text = json.dumps({"inputs": [X]})
+    for length in (f"+{len(text) + 20}", f"{len(text) + 9}.5"):
+        headers = {"Inference_Header_Content_Length": length}
+        yield (
+            f"a header of {length} of {len(text)} bytes",
+            _post("/v2/models/asked/infer", text, **headers),
+        )
+    headers = {"Inference_Header_Content_Length": str(len(text) + 2)}
+    yield "json that a zero ends", _post("/v2/models/asked/infer", text + "\0" * 4, **headers)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.frontends.compression import MAX_BYTES_IN_LOOP
+from wherry.frontends.compression import MAX_BYTES_IN_LOOP, decompressed
 from wherry.frontends.http.answers import packed
 from wherry.frontends.http.exchange import (
     JSON,
@@ -15,17 +15,24 @@ from wherry.frontends.http.exchange import (
     Body,
     Exchange,
     Headers,
+    HttpRequest,
     PassedOn,
     error_body,
 )
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.http.triton_admin import read_as_triton
 from wherry.frontends.v2.http.triton_forgiving import as_triton_takes_it
-from wherry.frontends.v2.http.triton_head import CODINGS, head_as_triton_reads_it
+from wherry.frontends.v2.http.triton_head import (
+    CODINGS,
+    head_as_triton_reads_it,
+    without_coding,
+)
 from wherry.frontends.v2.rapidjson import refusal
 from wherry.frontends.v2.triton_core import CoreView, ViewOf, raw_fault
 from wherry.frontends.v2.triton_reading import first_fault
 from wherry.frontends.v2.triton_words import JSON_OF_INFER, ToldError, in_tritons_words
 from wherry.frontends.v2.whole_numbers import number_before
+from wherry.values.errors import InvalidRequest, RequestTooLarge
 
 TEXT: Final = "text/plain"
 _READY: Final = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/ready")
@@ -66,6 +73,8 @@ class StrictHttp:
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
         request.head = head_as_triton_reads_it(request.head)
+        if _INFER.fullmatch(request.path) and request.path.endswith("/infer"):
+            _unpack(request)
         strict = StrictExchange(exchange, self._application, self._view_of)
         if request.method == "POST" and not _coded(exchange):
             strict.read_as_triton()
@@ -109,7 +118,7 @@ class StrictExchange(PassedOn):
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         path = self.request.path
-        if status < 400 and (path in _OWN_PAGES or _lists_nothing(path, body)):
+        if _lacks(path, self.request.method, status, body):
             status, body = 404, error_body("Not Found")
         if self.request.method in _NO_METHODS and status < 400 and path.startswith("/v2"):
             status, body = 405, error_body("Method Not Allowed")
@@ -138,7 +147,7 @@ class StrictExchange(PassedOn):
         self._again = None
         if again is None or not text:
             return False
-        binary = self._body[len(text) :]
+        binary = self._body[self._json_bytes() :]
         sized = "inference-header-content-length" in self.request.headers
         taken = as_triton_takes_it(text, told, same_length=sized)
         if taken is None or self._fault() is not None:
@@ -169,7 +178,7 @@ class StrictExchange(PassedOn):
         if "/generate" in path and text.startswith("Failed to process the request(s)"):
             status = 400
         given = self.request.headers.get("inference-header-content-length", "")
-        if given and text.startswith("Unable to parse Inference-Header"):
+        if given and text.startswith(("Unable to parse Inference-", "inference header size")):
             span = f"(0, {len(self._body)}), got: {given}"
             return 400, f"inference header size should be in range {span}"
         if status in (400, 404) and not text.startswith(_BEFORE_THE_BODY):
@@ -195,7 +204,7 @@ class StrictExchange(PassedOn):
             return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
         if asked["way"] != "infer":
             return None
-        binary = len(self._body) - len(text)
+        binary = len(self._body) - self._json_bytes()
         return first_fault(text, binary, asked["model"], self.view(asked))
 
     def _raw_fault(self, asked: re.Match[str]) -> ToldError | None:
@@ -222,7 +231,7 @@ class StrictExchange(PassedOn):
 
     def send(self, chunk: bytes) -> None:
         if "/generate" in self.request.path:
-            chunk = _EVENTS.sub(lambda event: _sorted(event[0]), chunk)
+            chunk = _EVENTS.sub(lambda event: _event(event[0]), chunk)
         self._inner.send(chunk)
 
     def _request_id(self) -> str:
@@ -240,19 +249,52 @@ class StrictExchange(PassedOn):
             return {}
         return found if isinstance(found, dict) else {}
 
+    def _json_bytes(self) -> int:
+        """How much of the body is JSON, by the headers."""
+        size = self.request.headers.get("inference-header-content-length")
+        if not self.request.path.endswith("/infer"):
+            size = None
+        return len(self._body) if size is None else max(0, number_before(size) or 0)
+
     def _json(self) -> bytes | None:
         """The JSON of the request's body; None if it is large or packed, or if there is none."""
         headers = self.request.headers
         coded = headers.get("content-encoding", "identity") != "identity"
         if coded or len(self._body) > _MOST_BYTES:
             return None
-        size = headers.get("inference-header-content-length")
-        whole = bytes(self._body)
-        if size is not None:
-            whole = whole[: max(0, number_before(size) or 0)]
+        whole = bytes(self._body[: self._json_bytes()]).partition(b"\0")[0]  # as a C string
         if not whole and self.request.path.endswith("/infer"):
             return None  # a raw request
         return whole
+
+
+def _event(data: bytes) -> bytes:
+    """An event of a stream, its error in Triton's words."""
+    text = _text_of(data)
+    told = in_tritons_words(ToldError(500, "", text)).text if text else text
+    return error_body(told) if told != text else _sorted(data)
+
+
+def _lacks(path: str, method: str, status: int, body: Body) -> bool:
+    """Whether Triton has nothing where this server has."""
+    if path in _OWN_PAGES:
+        return status < 400 or (status == 405 and method not in _NO_METHODS)
+    return status < 400 and _lists_nothing(path, body)
+
+
+def _unpack(request: HttpRequest) -> None:
+    """Undo the coding of a small body, so that its faults are found. To Triton what cannot be
+    unpacked is empty."""
+    coding = request.headers.get("content-encoding", "")
+    if coding not in ("gzip", "deflate") or len(request.body) > LARGE_BYTES:
+        return
+    try:
+        request.body = decompressed(request.body, coding, LARGE_BYTES)
+    except RequestTooLarge:
+        return
+    except InvalidRequest:
+        request.body = b""
+    request.head = without_coding(request.head)
 
 
 def _sorted(body: Body) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import queue
@@ -38,7 +39,7 @@ def strict() -> Iterator[Server]:
 
 
 def asked(
-    server: Server, method: str, path: str, body: str | None = None, **headers: str
+    server: Server, method: str, path: str, body: str | bytes | None = None, **headers: str
 ) -> tuple[int, str | None, Any]:
     """Status, Content-Type and what the JSON says."""
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
@@ -307,3 +308,41 @@ def test_of_an_output_that_is_asked_for_twice_the_first_holds(strict: Server) ->
     status, kind, answer = asked(strict, "POST", INFER, texts("a", outputs=outputs))
     assert (status, kind) == (200, "application/json")
     assert answer["outputs"][0]["data"] == ["A"]
+
+
+def test_parameters_of_tensors_are_not_looked_at_but_for_tritons_own(strict: Server) -> None:
+    for of_input, of_output in (("x", []), ({"classification": []}, {"x": {}}), (None, 1)):
+        outputs = [{"name": "output", "parameters": of_output}]
+        tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}
+        body = {"inputs": [{**tensor, "parameters": of_input}], "outputs": outputs}
+        status, _, answer = asked(strict, "POST", INFER, json.dumps(body))
+        assert (status, answer["outputs"][0]["data"]) == (200, ["A"])
+
+
+@pytest.mark.parametrize("body", [gzip.compress(b'{"inputs": ['), b"no gzip"])
+def test_faults_of_a_packed_body_are_told_as_those_of_another(strict: Server, body: bytes) -> None:
+    path, coding = "/v2/models/double/infer", {"Content-Encoding": "gzip"}
+    status, kind, answer = asked(strict, "POST", path, body, **coding)
+    told = {
+        500: "failed to parse the request JSON buffer: Invalid value. at 12",
+        400: "[request id: <id_unknown>] input byte size mismatch for input 'raw_input' for",
+    }
+    assert kind == "application/json"
+    assert answer["error"].startswith(told[status])
+
+
+def test_json_ends_where_a_zero_is(strict: Server) -> None:
+    body, header = texts("a", id="x") + "\0\0\0\0", "Inference-Header-Content-Length"
+    told = asked(strict, "POST", INFER, body, **{header: str(len(body) - 2)})
+    text = "unexpected additional input data for model 'upper'"
+    assert told == (400, "application/json", {"error": text})
+
+
+def test_generate_takes_nothing_but_json(strict: Server) -> None:
+    status, _, answer = asked(strict, "POST", GENERATE, "a", **{"Content-Type": "text/plain"})
+    assert (status, answer["error"][:30]) == (500, "failed to parse the request JS")
+
+
+def test_the_length_of_a_header_is_told_as_it_was_given(strict: Server) -> None:
+    told = asked(strict, "POST", INFER, "{}", **{"Inference-Header-Content-Length": "+78.5"})
+    assert told[2]["error"] == "inference header size should be in range (0, 2), got: +78.5"

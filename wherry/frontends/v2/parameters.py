@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.frontends.re2 import python_pattern
+from wherry.frontends.content.re2 import python_pattern
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.request import SequenceStep
 

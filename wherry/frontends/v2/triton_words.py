@@ -106,7 +106,7 @@ RULES: Final = (
           r"All input dimensions should be specified for input \1, got \2", with_id=True),
     _rule(r"(unexpected shape for input .* Expected \[-1.*)", r"\1" + _NOTE, with_id=True),
     _rule(r"unexpected shape for input .*", with_id=True),
-    _rule(r"expected \d+ inputs but got .*", with_id=True),
+    _rule(r"expected (?:\d+ inputs|number of inputs between \d+ and \d+) but got .*", with_id=True),
     _rule(r"out of bounds index 0: .*", with_id=True),
     _rule(rf"inference input '([^']*)' data-type is '(?!(?:{_DATATYPES})').*",
           r"invalid datatype for input \1"),
@@ -197,8 +197,9 @@ GRPC_RULES: Final = (
 
 #: What an infer request is told as JSON; all else is text/plain there.
 JSON_OF_INFER: Final = re.compile(
-    r"\[request id: |Unable to |Input must |parameter |inference request |invalid datatype |"
-    r"unexpected |receiving |Invalid offset|attempt to |failed to (?!get model version)"
+    r"\[request id: (?!.*\] out of bounds )|Unable to |Input must |parameter |inference request |"
+    r"invalid datatype |unexpected |receiving |Invalid offset|attempt to |"
+    r"failed to (?!get model version)"
 )
 
 

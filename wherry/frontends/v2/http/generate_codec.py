@@ -48,7 +48,7 @@ class GenerateCodec:
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
-        values = named_values(head, body)
+        values = None if self._tensors.strict else named_values(head, body)
         if values is None or (
             # Before there were files, JSON came with any type.
             self._forms.file_input is None and values and not values[0].name and begins_json(body)

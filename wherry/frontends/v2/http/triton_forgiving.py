@@ -1,6 +1,7 @@
 """What does Triton take of an infer request that this server refuses? For `--triton-strict`.
 
-Numbers that their datatype cannot hold wrap around, the data of a shape without elements is not
+Parameters of tensors may be anything where it does not look at them, numbers that their datatype
+cannot hold wrap around, the data of a shape without elements is not
 read, a priority that there is not is the default
 one, and a text may be the id of a sequence whose control is a number. Pure; it is asked only about
 requests that were refused for one of these.
@@ -27,6 +28,14 @@ _NOTHING: Final = re.compile(
 )
 _PRIORITY: Final = re.compile(r"model '.*': priority \d+ is not between .*")
 _SEQUENCE: Final = re.compile(r"model '.*': sequence id '.*' is text, but .*")
+_OF_TENSORS: Final = re.compile(r"(Unable to parse 'parameters'|attempt to get members|"
+                                r"failed to get request params).*", re.DOTALL)  # fmt: skip
+_WINDOW: Final = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
+#: What Triton looks at among the parameters of a tensor.
+_LOOKED_AT: Final = {
+    "inputs": ("binary_data_size", *_WINDOW),
+    "outputs": ("binary_data", "classification", *_WINDOW),
+}
 _NARROW: Final = ("INT8", "INT16", "INT32", "UINT8", "UINT16", "UINT32")
 #: Ids that stand for texts begin here.
 _FIRST_ID: Final = 2**62
@@ -37,14 +46,18 @@ def as_triton_takes_it(text: bytes, told: str, *, same_length: bool) -> bytes | 
 
     `same_length`: binary data follows it.
     """
-    is_wide, is_unread, priority, sequence = (
+    is_wide, is_unread, priority, sequence, loose = (
         pattern.fullmatch(told) is not None
-        for pattern in (_NUMBERS, _NOTHING, _PRIORITY, _SEQUENCE)
+        for pattern in (_NUMBERS, _NOTHING, _PRIORITY, _SEQUENCE, _OF_TENSORS)
     )
-    if not (is_wide or is_unread or priority or sequence):
+    if not (is_wide or is_unread or priority or sequence or loose):
         return None
     try:
         request = json.loads(text)
+        if loose:
+            for kind, names in _LOOKED_AT.items():
+                if kind in request:
+                    request[kind] = [_looked_at(given, names) for given in request[kind]]
         if is_wide:
             request["inputs"] = [_wrapped(given) for given in request["inputs"]]
         if is_unread:
@@ -62,6 +75,15 @@ def as_triton_takes_it(text: bytes, told: str, *, same_length: bool) -> bytes | 
     if not same_length:
         return made
     return made.ljust(len(text)) if len(made) <= len(text) else None
+
+
+def _looked_at(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """A tensor with the parameters that Triton looks at."""
+    if "parameters" not in given:
+        return given
+    parameters = given["parameters"]
+    known = parameters if isinstance(parameters, dict) else {}
+    return {**given, "parameters": {name: known[name] for name in names if name in known}}
 
 
 def _wrapped(given: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,14 @@ def head_as_triton_reads_it(head: RequestHead) -> RequestHead:
     return read
 
 
+def without_coding(head: RequestHead) -> RequestHead:
+    """The head of a request whose body was unpacked."""
+    headers = {name: value for name, value in head.headers.items() if name != "content-encoding"}
+    read = msgspec.structs.replace(head, headers=headers)
+    read.route = read.notes = None
+    return read
+
+
 def _accepted(header: str) -> str:
     """The parts of an Accept-Encoding that Triton knows."""
     parts = header.split(",")

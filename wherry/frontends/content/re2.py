@@ -26,7 +26,7 @@ _CLASSES: Final = {
 
 
 @dataclass(slots=True)
-class _Reading:
+class _Translated:
     """A pattern that is being translated: what was written of it, and for each group that is open
     the flags that hold until its end."""
 
@@ -36,7 +36,7 @@ class _Reading:
 
 def python_pattern(pattern: str) -> str:
     """Return the same pattern for `re`. ValueError for what that cannot do."""
-    reading, place = _Reading(), 0
+    reading, place = _Translated(), 0
     while place < len(pattern):
         place += _read(reading, pattern, place)
     for flags in reversed(reading.open):
@@ -44,7 +44,7 @@ def python_pattern(pattern: str) -> str:
     return "".join(reading.written)
 
 
-def _read(reading: _Reading, pattern: str, place: int) -> int:
+def _read(reading: _Translated, pattern: str, place: int) -> int:
     """Translate what stands at `place`, and return how many characters that were."""
     write, groups, rest = reading.written.append, reading.open, pattern[place:]
     if found := _QUOTED.match(rest):
@@ -73,14 +73,14 @@ def _read(reading: _Reading, pattern: str, place: int) -> int:
     return found.end()
 
 
-def _escape(reading: _Reading, given: str) -> int:
+def _escape(reading: _Translated, given: str) -> int:
     if given in (r"\p", r"\P", r"\C"):
         raise ValueError(f"{given} is not taken; write the characters as a set")
     reading.written.append(r"\Z" if given == r"\z" else given)
     return 2
 
 
-def _one(reading: _Reading, given: str) -> int:
+def _one(reading: _Translated, given: str) -> int:
     write, groups = reading.written.append, reading.open
     if given == "(":
         groups.append([])

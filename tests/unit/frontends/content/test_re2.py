@@ -1,4 +1,4 @@
-"""frontends/re2.py: patterns as Triton's users write them."""
+"""frontends/content/re2.py: patterns as Triton's users write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from wherry.frontends.re2 import python_pattern
+from wherry.frontends.content.re2 import python_pattern
 
 
 @pytest.mark.parametrize(
