@@ -19,6 +19,7 @@ import msgspec
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
+from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
@@ -56,6 +57,8 @@ class _VllmRequest:
     whole: dict[int, Delta] = field(default_factory=dict)
     #: How a chat's answer is to be read, until that is told.
     style: dict[str, Any] | None = None
+    #: Of a request that vLLM has no part in: the tokens of a prompt, or the text of tokens.
+    answer: Delta | None = None
 
 
 class VLLM(StepModel):
@@ -133,22 +136,26 @@ class VLLM(StepModel):
         template: dict[str, Any] = {},  # noqa: B006 - never changed
         parameters: Parameters = Parameters(),  # noqa: B008 - frozen
         stream: bool = True,
+        task: str = "generate",
     ) -> _VllmRequest:
-        check_one_prompt(self._name, prompt, messages, token_ids)
-        tokens = list(token_ids)
+        if task == "detokenize":
+            return self._answered(self._text_of(token_ids))
+        if task not in ("generate", "tokenize"):
+            raise self._refused(
+                f"task must be 'generate', 'tokenize' or 'detokenize', not {task[:40]!r}", "task"
+            )
+        if task == "generate" or prompt or messages or token_ids:
+            check_one_prompt(self._name, prompt, messages, token_ids)
+        tokens = self._tokens(prompt, messages, token_ids, tools, template, parameters)
+        if task == "tokenize":
+            names = bool(parameters.report_prompt_tokens)
+            return self._answered(
+                Reports(self._tokenizer).count(tokens, self._context, names=names)
+            )
         wanted = parameters.resolved(self._defaults).checked(self._name, self._vocabulary)
         for name in UNSUPPORTED:
             if getattr(wanted, name) not in (None, False, ()):
                 raise self._refused(f"{name} is not supported by vLLM's adapter", name)
-        if prompt:
-            tokens = self._tokenizer.encode(prompt, special=wanted.add_special_tokens is not False)
-        elif messages:
-            tokens = self._tokenizer.encode_chat(
-                messages,
-                tools=tools,
-                options=template,
-                special=bool(wanted.add_special_tokens),
-            )
         if len(tokens) >= self._context:
             raise PromptTooLong(
                 f"model {self._name!r}: the prompt has {len(tokens)} tokens, which leaves none for"
@@ -171,14 +178,16 @@ class VLLM(StepModel):
     def step(self, active: list[_VllmRequest]) -> list[Step[Delta]]:
         came: dict[str, list[Any]] = defaultdict(list)  # by request, one output for each answer
         try:
-            for output in self._engine.step():
+            # With a process of its own vLLM would wait for an output where it has no request.
+            for output in self._engine.step() if self._engine.has_unfinished_requests() else ():
                 came[output.request_id].append(output)
         except Exception as error:  # an error of a step ends vLLM's engine for good
             raise WorkerDied(f"model {self._name!r}: vLLM failed: {error}") from error
         return [self._step(request, came.get(request.id, ())) for request in active]
 
     def stop(self, state: _VllmRequest) -> None:
-        self._engine.abort_request([state.id])
+        if state.answer is None:
+            self._engine.abort_request([state.id])
 
     def gauges(self) -> Mapping[str, float]:
         idle = not self._engine.has_unfinished_requests()
@@ -197,6 +206,36 @@ class VLLM(StepModel):
         return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
 
     # Parts
+
+    def _tokens(
+        self,
+        prompt: str,
+        messages: Sequence[dict[str, Any]],
+        token_ids: Sequence[int],
+        tools: Sequence[dict[str, Any]],
+        template: dict[str, Any],
+        parameters: Parameters,
+    ) -> list[int]:
+        """The tokens of a prompt, however it was given."""
+        special = parameters.add_special_tokens
+        if messages:
+            return self._tokenizer.encode_chat(
+                messages, tools=tools, options=template, special=bool(special)
+            )
+        if prompt:
+            return self._tokenizer.encode(prompt, special=special is not False)
+        return list(token_ids)
+
+    def _text_of(self, tokens: Sequence[int]) -> Delta:
+        """The text of tokens, special ones included, as an answer."""
+        if any(not 0 <= token < self._vocabulary for token in tokens):
+            raise self._refused(
+                f"token ids must be between 0 and {self._vocabulary - 1}", "token_ids"
+            )
+        return Delta(0, self._tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
+
+    def _answered(self, answer: Delta) -> _VllmRequest:
+        return _VllmRequest(f"{self._name}-{next(self._numbers)}", False, 0, answer=answer)
 
     def _sampling(self, wanted: Sampling) -> Any:
         """The request's parameters as vLLM's SamplingParams."""
@@ -240,6 +279,8 @@ class VLLM(StepModel):
 
     def _step(self, request: _VllmRequest, came: Sequence[Any]) -> Step[Delta]:
         """The step result of one request from vLLM's outputs for it."""
+        if request.answer is not None:
+            return Step([request.answer], done=True)
         made: list[Delta] = []
         for answer in itertools.chain.from_iterable(output.outputs for output in came):
             if answer.finish_reason not in (None, "stop", "length"):

@@ -324,6 +324,28 @@ def test_vllm_gets_tokens_whatever_came(vllm: Fake) -> None:
     ]  # fmt: skip
 
 
+def test_tokens_and_texts_are_told_without_vllm(vllm: Fake) -> None:
+    inner = tiny.tokenizer()
+    (counted,) = vllm.deltas(prompt="Hi", task="tokenize")
+    assert [*counted["token_ids"]] == inner.encode("Hi")
+    assert counted["usage"]["prompt_tokens"] == 2
+    messages = [{"role": "user", "content": "Hi"}]
+    (counted,) = vllm.deltas(messages=messages, task="tokenize")
+    text = inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert [*counted["token_ids"]] == inner.encode(text, add_special_tokens=False)
+    (counted,) = vllm.deltas(task="tokenize")
+    assert not len(counted["token_ids"])
+    (told,) = vllm.deltas(token_ids=inner.encode("Hi"), task="detokenize")
+    assert told["text"] == "Hi"
+    for inputs in (
+        {"task": "translate", "prompt": "Hi"},
+        {"task": "detokenize", "token_ids": [-1]},
+    ):
+        with pytest.raises(wherry.InvalidRequest):
+            vllm.deltas(**inputs)
+    assert not vllm.engine.added
+
+
 def test_a_chat_tells_once_how_its_answer_is_to_be_read(vllm: Fake) -> None:
     chat = vllm.deltas(messages=[{"role": "user", "content": "Hi"}], parameters={"n": 2})
     style = {"tools": "hermes", "thoughts": "none", "opened": False}
