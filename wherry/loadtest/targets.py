@@ -95,6 +95,11 @@ def find(url: str, sending: Sending) -> Target:
         return _grpc(where, sending)
     control = HttpControl(where, sending.all_headers(), sending.ssl_ca, sending.insecure)
     protocol = sending.protocol or _by_path(where.path) or _by_asking(control, sending)
+    if protocol != "http" and (sending.body is not None or sending.method is not None):
+        raise ConfigError(
+            f"{url}: --body and --method are for a plain URL, and {protocol} makes its own;"
+            " give its rows by --inputs, or say --protocol http"
+        )
     if protocol == "http":
         return _plain(where, sending)
     if protocol in ROUTES:
