@@ -312,7 +312,7 @@ def test_of_an_output_that_is_asked_for_twice_the_first_holds(strict: Server) ->
 
 def test_parameters_of_tensors_are_not_looked_at_but_for_tritons_own(strict: Server) -> None:
     for of_input, of_output in (("x", []), ({"classification": []}, {"x": {}}), (None, 1)):
-        outputs = [{"name": "output", "parameters": of_output}]
+        outputs: list[Any] = [{"name": "output", "parameters": of_output}]
         tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}
         body = {"inputs": [{**tensor, "parameters": of_input}], "outputs": outputs}
         status, _, answer = asked(strict, "POST", INFER, json.dumps(body))
