@@ -280,7 +280,8 @@ def test_a_key_may_come_as_anthropic_s_clients_send_it() -> None:
 
 
 def test_arguments_that_are_too_deep_to_be_read_are_none(client: Client) -> None:
-    for depth, given in ((2, {"a": [[]]}), (5000, {}), (200_000, {})):
+    depths: tuple[tuple[int, dict[str, Any]], ...] = ((2, {"a": [[]]}), (5000, {}), (200_000, {}))
+    for depth, given in depths:
         said = [{"role": "user", "content": str(depth)}]
         body = {"model": "deep", "max_tokens": 5, "messages": said, "tools": [TOOL]}
         answer = client.post("/v1/messages", body)

@@ -124,7 +124,7 @@ def test_what_is_no_json_is_told_with_its_field(
 def test_json_in_a_text_is_not_deeper_than_any(depth: int, opens: str) -> None:
     deep = opens * depth + "0" + {"[": "]"}.get(opens, "}") * depth
     called = {"id": "c", "type": "function", "function": {"name": "f", "arguments": deep}}
-    said = [*HELLO, {"role": "assistant", "tool_calls": [called]}]
+    said: list[dict[str, Any]] = [*HELLO, {"role": "assistant", "tool_calls": [called]}]
     with pytest.raises(BadField, match=r"nested more than 100 deep") as refused:
         conversation(said)
     assert refused.value.field == "messages[1].tool_calls[0].function.arguments"
