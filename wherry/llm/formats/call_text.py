@@ -121,6 +121,9 @@ class CallText:
         text, self._kept = self._kept + text, ""
         if self._bare:
             begun = text.lstrip()
+            if not begun:
+                parts.append(text)
+                return ""
             if any(bare.startswith(begun) for bare in self._bare):  # too short to tell
                 self._kept = text
                 return ""

@@ -49,6 +49,8 @@ def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
         # Blanks are part of the answer where text is on both sides.
         (f"Let me see. {ADD_TEXT}", "Let me see.", [ADD]),
         (f"a \n\n{ADD_TEXT}\n b \n{ADD_TEXT}\n", "a \n\n\n b", [ADD, ADD]),
+        (" " * 200_000 + ADD_TEXT, "", [ADD]),
+        (" \n" * 3 + "a", " \n \n \na", []),
         (f"a\n{ADD_TEXT} b\n", "a\n b\n", [ADD]),
         (f"a{' ' * 9000}<tool", f"a{' ' * 9000}<tool", []),
         (f"{ADD_TEXT}\n{ADD_TEXT}", "", [ADD, ADD]),
