@@ -90,10 +90,7 @@ def load_engine(
     torch.set_num_threads(wanted.threads or _threads())
     device = torch.device(device_name)
     checkpoint = Checkpoint.find(source)
-    ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
-    choice = choose(folder_facts(checkpoint), ours, wanted.engine)
-    log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
-    exact = choice.engine == "wherry"
+    exact = _is_exact(name, checkpoint, device, wanted.engine)
     config = checkpoint.config(exact=exact)
     tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
     precision = _precision(wanted.dtype, config, device)
@@ -114,6 +111,14 @@ def load_engine(
     )
     made.adapters = built.adapters
     return made, tokenizer
+
+
+def _is_exact(name: str, checkpoint: Checkpoint, device: torch.device, wanted: str) -> bool:
+    """Choose between wherry's engine, which is exact, and transformers' modules, and log it."""
+    ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
+    choice = choose(folder_facts(checkpoint), ours, wanted)
+    log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
+    return choice.engine == "wherry"
 
 
 @dataclass(frozen=True, slots=True)
