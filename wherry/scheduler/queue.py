@@ -14,7 +14,7 @@ from math import inf
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.deadlines import Deadlines
 from wherry.scheduler.patience import Patience
-from wherry.values.request import InferRequest
+from wherry.values.request import InferRequest, Part
 
 #: Entries of requests that have left: fewer than these are not worth removing.
 MANY = 64
@@ -201,8 +201,10 @@ class RequestQueue:
 
     def is_full(self, size: int | None, newcomer: InferRequest) -> bool:
         """Do `size` requests wait, or as many of its priority as its policy allows? Whose tenant
-        has less than an equal share of `size` may come in even so."""
-        if self._patience is not None and not newcomer.follows:
+        has less than an equal share of `size` may come in even so, as may what a pipeline calls
+        and further parts of a request; a policy's limit holds for all but these parts."""
+        further = newcomer.follows and isinstance(newcomer, Part)
+        if self._patience is not None and not further:
             most = self._patience.most(newcomer.priority)
             if most is not None and self._waiting_at(newcomer.priority) >= most:
                 return True

@@ -107,8 +107,8 @@ class InferRequest(msgspec.Struct, eq=False):
     span: object | None = None
     #: The lane of the queue that it is in.
     queued: object | None = None
-    #: Exempt from queue limits: what it belongs to was admitted already (the first part of a
-    #: split request, a request of a pipeline).
+    #: Exempt from max_queue_size: what it belongs to was admitted already (the first part of a
+    #: split request, a request of a pipeline). A part is exempt from queue policies, too.
     follows: bool = False
     #: The parts of a request with more rows than a batch holds, until all have ended.
     parts: Sequence[Part] = ()
