@@ -289,11 +289,12 @@ def test_a_members_queue_policy_holds_for_its_ensemble_too() -> None:
         assert may_answer.wait(10)
         return x
 
-    async def outcomes() -> list[object]:
+    async def outcomes() -> list[Any]:
         columns: Columns = {"IN": np.array([[0, 0]], np.float32)}
         calls = [runtime.answer(runtime.model("e"), columns, 1) for _ in range(20)]
         threading.Timer(0.3, may_answer.set).start()
-        return await asyncio.gather(*calls, return_exceptions=True)
+        found: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+        return found
 
     model = ensemble(step("narrow", {"x": "IN"}, {"output": "OUT"}), max_batch_size=1)
     with wherry.Runtime(model, narrow) as runtime:
