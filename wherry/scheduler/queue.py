@@ -201,10 +201,9 @@ class RequestQueue:
 
     def is_full(self, size: int | None, newcomer: InferRequest) -> bool:
         """Do `size` requests wait, or as many of its priority as its policy allows? Whose tenant
-        has less than an equal share of `size` may come in even so, as may what a pipeline calls
-        and further parts of a request; a policy's limit holds for all but these parts."""
-        further = newcomer.follows and isinstance(newcomer, Part)
-        if self._patience is not None and not further:
+        has less than an equal share of `size` may come in even so, as may pipelines' calls and
+        further parts of a request: a policy's limit holds for all but these parts."""
+        if self._patience is not None and not (newcomer.follows and isinstance(newcomer, Part)):
             most = self._patience.most(newcomer.priority)
             if most is not None and self._waiting_at(newcomer.priority) >= most:
                 return True
