@@ -75,10 +75,8 @@ class Ensemble:
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         flow = self._streamed(request, self._given(request), self._needed(request))
         async with aclosing(flow):
-            async for tensors, final in flow:
-                response = self._response(tensors, request)
-                response.final = final
-                yield response
+            async for tensors in flow:
+                yield self._response(tensors, request)
 
     def failure(self, error: BaseException) -> Failure:
         """The failure for an error of wherry itself: an ensemble runs no user code."""
@@ -128,12 +126,11 @@ class Ensemble:
 
     async def _streamed(
         self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
-    ) -> AsyncGenerator[tuple[Tensors, bool], None]:
-        """Run steps of which some stream. Yields the tensors at the end of each response's path,
-        and whether none can follow: the source has ended, and no other is on its way."""
+    ) -> AsyncGenerator[Tensors, None]:
+        """Run steps of which some stream. Yields the tensors at the end of each response's path."""
         source = next((step for step in self._in_order(steps) if self._streams(step)), None)
         if source is None:
-            yield await self._flow(request, given, steps), True
+            yield await self._flow(request, given, steps)
             return
         first = self._before(source, steps)
         later = [step for step in steps if step is not source and step not in first]
@@ -141,21 +138,18 @@ class Ensemble:
         responses = self._responses(source, tensors, request)
         # Yields in the order of the responses, several of which run at once.
         running: list[asyncio.Task[list[Tensors]]] = []
-        ended = False
         try:
             async with aclosing(responses):
-                async for outputs, ended in responses:
+                async for outputs in responses:
                     running.append(
                         asyncio.ensure_future(self._ends(request, {**tensors, **outputs}, later))
                     )
                     while running and (running[0].done() or len(running) >= self._most_in_flight):
-                        ends = await running.pop(0)
-                        for end in ends:
-                            yield end, ended and not running and end is ends[-1]
+                        for end in await running.pop(0):
+                            yield end
             while running:
-                ends = await running.pop(0)
-                for end in ends:
-                    yield end, not running and end is ends[-1]
+                for end in await running.pop(0):
+                    yield end
         finally:
             for task in running:
                 task.cancel()
@@ -165,7 +159,7 @@ class Ensemble:
     async def _ends(
         self, request: InferRequest, tensors: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> list[Tensors]:
-        return [end async for end, _ in self._streamed(request, tensors, steps)]
+        return [end async for end in self._streamed(request, tensors, steps)]
 
     def _in_order(self, steps: Sequence[TritonEnsemblingStep]) -> list[TritonEnsemblingStep]:
         """The steps in an order of their dependencies."""
@@ -219,8 +213,7 @@ class Ensemble:
 
     async def _responses(
         self, step: TritonEnsemblingStep, tensors: Tensors, request: InferRequest
-    ) -> AsyncGenerator[tuple[Tensors, bool], None]:
-        """A member's responses, and whether it said that this one is its last."""
+    ) -> AsyncGenerator[Tensors, None]:
         loaded = self._member(step)
         inputs = {name: tensors.get(tensor) for name, tensor in step.input_map.items()}
         columns, rows = self._columns(loaded, step, inputs)
@@ -229,12 +222,11 @@ class Ensemble:
         async with aclosing(responses):
             async for response in responses:
                 outputs = _tensors(loaded, response)
-                told = {
+                yield {
                     tensor: outputs[name]
                     for name, tensor in step.output_map.items()
                     if name in outputs
                 }
-                yield told, response.final
 
     def _options(self, step: TritonEnsemblingStep, request: InferRequest) -> dict[str, Any]:
         """The options that a member's request takes from the ensemble's. Not the deadline: the

@@ -223,42 +223,6 @@ def test_each_response_of_a_member_that_streams_flows_on_in_order(most: int) -> 
         assert asyncio.run(responses(runtime, [0, 0])) == []
 
 
-def test_the_last_response_says_so_when_no_other_can_follow() -> None:
-    """As in Triton: a client that reads until the final response need not ask for an empty one."""
-    ended, may_answer = threading.Event(), threading.Event()
-
-    @wherry.model(max_batch_size=1)
-    def count_to_three(x: Pair) -> Iterator[Pair]:
-        for number in range(3):
-            yield x * 0 + number
-        ended.set()
-
-    @wherry.model(max_batch_size=1)
-    def slow(x: Pair) -> Pair:
-        assert may_answer.wait(10)
-        return x
-
-    async def finals() -> list[bool]:
-        columns: Columns = {"IN": np.array([[0, 0]], np.float32)}
-        async with aclosing(runtime.responses(runtime.model("e"), columns, 1)) as answers:
-            return [answer.final async for answer in answers]
-
-    model = ensemble(
-        step("count_to_three", {"x": "IN"}, {"output": "EACH"}),
-        step("slow", {"x": "EACH"}, {"output": "OUT"}),
-        decoupled=True,
-        max_batch_size=1,
-    )
-    with wherry.Runtime(model, count_to_three, slow) as runtime:
-
-        def release() -> None:
-            ended.wait(10)
-            threading.Timer(0.2, may_answer.set).start()  # the end is on its way
-
-        threading.Thread(target=release).start()
-        assert asyncio.run(finals()) == [False, False, True]
-
-
 def test_an_error_behind_a_stream_ends_it_after_what_was_good() -> None:
     @wherry.model(max_batch_size=1)
     def until_two(x: Pair) -> Pair:
