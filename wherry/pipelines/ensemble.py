@@ -20,7 +20,7 @@ import numpy as np
 
 from wherry.backends.repository_model import RepositoryModel
 from wherry.instances.executable import Failure
-from wherry.pipelines.fan_out import gather
+from wherry.pipelines.fan_out import gather, stop
 from wherry.repository.triton_config import TritonEnsemblingStep
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
@@ -135,26 +135,32 @@ class Ensemble:
         first = self._before(source, steps)
         later = [step for step in steps if step is not source and step not in first]
         tensors = await self._flow(request, given, first)
-        responses = self._responses(source, tensors, request)
-        # Yields in the order of the responses, several of which run at once.
-        running: list[asyncio.Task[list[Tensors]]] = []
+        # In the order of the responses, several of which are on their way at once.
+        flows: asyncio.Queue[asyncio.Task[list[Tensors]] | None] = asyncio.Queue()
+        room = asyncio.Semaphore(self._most_in_flight)
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def begin() -> None:
+            try:
+                async with aclosing(self._responses(source, tensors, request)) as responses:
+                    async for outputs in responses:
+                        await room.acquire()
+                        flow = self._ends(request, {**tensors, **outputs}, later)
+                        tasks.append(asyncio.ensure_future(flow))
+                        flows.put_nowait(tasks[-1])
+            finally:
+                flows.put_nowait(None)
+
+        tasks.append(beginning := asyncio.ensure_future(begin()))
         try:
-            async with aclosing(responses):
-                async for outputs in responses:
-                    running.append(
-                        asyncio.ensure_future(self._ends(request, {**tensors, **outputs}, later))
-                    )
-                    while running and (running[0].done() or len(running) >= self._most_in_flight):
-                        for end in await running.pop(0):
-                            yield end
-            while running:
-                for end in await running.pop(0):
+            while (task := await flows.get()) is not None:
+                for end in await task:
                     yield end
+                tasks.remove(task)
+                room.release()
+            await beginning
         finally:
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.wait(running)
+            await stop(tasks)
 
     async def _ends(
         self, request: InferRequest, tensors: Tensors, steps: Sequence[TritonEnsemblingStep]

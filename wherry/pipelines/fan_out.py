@@ -23,7 +23,7 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
         futures.extend(asyncio.ensure_future(call) for call in calls)
         return list(await asyncio.gather(*futures))
     finally:
-        await _stop(futures)
+        await stop(futures)
 
 
 @asynccontextmanager
@@ -49,10 +49,11 @@ async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator
         futures.extend(asyncio.ensure_future(call) for call in calls)
         yield results()
     finally:
-        await _stop(futures)
+        await stop(futures)
 
 
-async def _stop(futures: Sequence[asyncio.Future[Any]]) -> None:
+async def stop(futures: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what is unfinished of these, and return when nothing of it is running."""
     unfinished = [future for future in futures if future.cancel()]
     if unfinished:
         await asyncio.wait(unfinished)

@@ -223,6 +223,29 @@ def test_each_response_of_a_member_that_streams_flows_on_in_order(most: int) -> 
         assert asyncio.run(responses(runtime, [0, 0])) == []
 
 
+def test_a_response_does_not_wait_for_the_next_one_of_its_source() -> None:
+    """Of a source that takes its time each was late by one."""
+    seen = threading.Event()
+
+    @wherry.model(max_batch_size=1)
+    def patient(x: Pair) -> Iterator[Pair]:
+        yield x
+        yield x * 0 + float(seen.wait(5))
+
+    model = ensemble(
+        step("patient", {"x": "IN"}, {"output": "EACH"}),
+        step("double", {"x": "EACH"}, {"output": "OUT"}),
+        decoupled=True,
+        max_batch_size=1,
+    )
+    with wherry.Runtime(model, patient, double) as runtime:
+        answers = []
+        for row in runtime.stream("e", IN=np.array([3, 0], np.float32)):
+            answers.append(float(row["OUT"][0]))
+            seen.set()
+    assert answers == [6, 2]
+
+
 def test_an_error_behind_a_stream_ends_it_after_what_was_good() -> None:
     @wherry.model(max_batch_size=1)
     def until_two(x: Pair) -> Pair:
