@@ -30,7 +30,7 @@ VOCABULARIES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt"
 PART: Final = 16 * 1024
 #: Characters of a chat template's error message that clients see.
 MOST_SAID: Final = 500
-#: The largest chat templates that are published have 20,000 characters.
+#: Of a request's own chat template; the largest published ones have 20,000.
 MOST_TEMPLATE_CHARACTERS: Final = 64 * 1024
 
 

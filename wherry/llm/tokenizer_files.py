@@ -18,7 +18,7 @@ from wherry.llm.library_errors import brief
 AGAIN: Final = "download the checkpoint again"
 #: A large tokenizer.json has 35 MB.
 MOST_FILE_BYTES: Final = 128 << 20
-#: The largest chat templates that are published have 20,000 characters.
+#: Of a chat template that is compiled, to see whether it can be.
 MOST_TEMPLATE_BYTES: Final = 1 << 20
 #: Suffixes of the files that hold a tokenizer.
 WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}

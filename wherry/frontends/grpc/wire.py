@@ -133,8 +133,7 @@ class Message:
 
     def short_fields(self, data: Buffer) -> Values:
         """Those of the first `LIGHT_FIELDS` fields that are short: little work, however large the
-        message is. Malformed, as far as it is looked
-        at."""
+        message is. Malformed, as far as it is looked at."""
         values: Values = {}
         view = memoryview(data)
         position, end = 0, len(view)

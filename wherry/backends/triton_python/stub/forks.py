@@ -56,7 +56,7 @@ class Forks:
         return mine.detach()
 
     def _listen(self) -> None:
-        if self.forked:  # whoever it forks asks as it does
+        if self.forked:  # a process that it forks asks as it does
             return
         with self._beginning:
             if self._asking is None:
@@ -84,7 +84,7 @@ class Forks:
             what, values = connection.recv()
             try:
                 answer: tuple[Any, Any] = (None, self._answer(what, *values))
-            except Exception as error:  # noqa: BLE001 - it is for the process that asked
+            except Exception as error:  # noqa: BLE001 - the process that asked is told any
                 answer = (str(error), None)
             connection.send(answer)
 
@@ -100,7 +100,7 @@ class ForkedCall:
         return self._forks.ask("exec", self._request)
 
     def drop(self) -> None:
-        """Nothing is left of it: whoever asks waits for the answer."""
+        """Nothing is left of it: the process that asks waits for the answer."""
 
     def begun(self, decoupled: bool) -> Any:
         import asyncio

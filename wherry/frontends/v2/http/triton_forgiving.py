@@ -2,9 +2,8 @@
 
 Parameters of tensors may be anything where it does not look at them, numbers that their datatype
 cannot hold wrap around, the data of a shape without elements is not
-read, a priority that there is not is the default
-one, and a text may be the id of a sequence whose control is a number. Pure; it is asked only about
-requests that were refused for one of these.
+read, a priority that there is not is the default one, and a text may be the id of a sequence whose
+control is a number. Pure; it is asked only about requests that were refused for one of these.
 """
 
 from __future__ import annotations
