@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import signal
 import socket
 import threading
 from typing import Any, Callable  # noqa: UP035 - for Python 3.8
@@ -87,6 +88,25 @@ class Forks:
             except Exception as error:  # noqa: BLE001 - the process that asked is told any
                 answer = (str(error), None)
             connection.send(answer)
+
+
+def end_forked_at_sigterm() -> None:
+    """Have SIGTERM end the processes that this one forks, whatever it does here: Pool.terminate()
+    waits for that."""
+    before = threading.local()
+
+    def hold() -> None:
+        # What came to the child while it has this process's handler would be lost.
+        before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+    def in_child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        release()
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.mask)
+
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=in_child)
 
 
 class ForkedCall:

@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import Any, Iterator  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils
+from .forks import end_forked_at_sigterm
 from .link import Link
 from .model_files import import_model
 from .text import clean, write_record
@@ -63,8 +64,7 @@ def _live_and_die_with(parent: int, descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A handler, not SIG_IGN, which children of the model would inherit.
         signal.signal(number, lambda *_: None)
-    # Those that a model forks end when it says so: Pool.terminate() waits for that.
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    end_forked_at_sigterm()
     if os.getppid() != parent:
         os._exit(1)
     if hasattr(select, "POLLRDHUP"):
