@@ -66,6 +66,8 @@ TAIL = """
 - With two fronts and more (`--fronts`) faults of settings and of load requests over gRPC are told
   in wherry's own words, and an ensemble's outputs come in the order of its configuration.
 - The server tells its own version and extensions.
+- Lines of the log name files of wherry, and other events than a start's and a model's are wherry's.
+  `log_file` is told without its folder, and a verbose level of the command line is 1.
 """
 
 
@@ -105,7 +107,7 @@ def server(*options: str) -> Iterator[Address]:
         "--grpc-port=0", *(f"--load-model={name}" for name in models()), *options,
     ]  # fmt: skip
     with ServerProcess(str(REPOSITORY), *given, ready_timeout=250) as process:
-        found = re.search(r"grpc=(\S+)", process.log)
+        found = re.search(r'grpc=([^\s"]+)', process.log)
         assert found is not None, process.log
         yield Address(process.url.removeprefix("http://"), found[1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -43,7 +44,12 @@ def serve(args: argparse.Namespace) -> int:
     settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
     given = settings.options
     said = given.command_line
-    configure(said.log_level, said.log_format, file=said.log_file)
+    configure(
+        said.log_level,
+        said.log_format,
+        file=said.log_file,
+        as_triton=given.protocols.triton_strict,
+    )
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
@@ -249,7 +255,12 @@ def tell_load_failure(error: ConfigError | LoadFailed) -> int:
 
 def cannot_listen(settings: Settings, error: OSError) -> str:
     listen = settings.options.listen
-    if isinstance(error, CannotListen):
+    grpc, strict = isinstance(error, CannotListen), settings.options.protocols.triton_strict
+    if strict and (grpc or error.errno == errno.EADDRINUSE):
+        where = error.filename if grpc else f"{listen.host}:{listen.port}"
+        service = "GRPC" if grpc else "HTTP"
+        return f"failed to start {service} service: Unavailable - Socket '{where}' already in use"
+    if grpc:
         return (
             f"cannot listen for gRPC on {error.filename}: {error.strerror}; choose another"
             " --grpc-port, or 0 for a free one"

@@ -192,7 +192,12 @@ def main(link: int, number: int) -> int:
     size = int.from_bytes(_exactly(sock, 4), "little")
     options = msgspec.json.decode(_exactly(sock, size), type=Options)
     said = options.command_line
-    handler = configure(said.log_level, said.log_format, file=said.log_file)
+    handler = configure(
+        said.log_level,
+        said.log_format,
+        file=said.log_file,
+        as_triton=options.protocols.triton_strict,
+    )
 
     def say_which(record: logging.LogRecord) -> bool:
         record.front = number

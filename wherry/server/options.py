@@ -221,7 +221,8 @@ class Protocols:
     strict_fields: bool = option(False,
         "refuse fields of OpenAI requests that are not known, instead of ignoring them")
     triton_strict: bool = option(False,
-        "answer as Triton does where wherry means to be better: statuses, words, limits")
+        "answer as Triton does where wherry means to be better: statuses, words, limits; the log "
+        "has its lines, too")
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
 
 

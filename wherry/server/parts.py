@@ -21,7 +21,7 @@ from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common, OpenAISettings
 from wherry.frontends.v2.parameters import HeaderForwarding
-from wherry.frontends.v2.settings import TraceSettings
+from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.triton_core import ViewOf
 from wherry.models.model import Model
@@ -214,6 +214,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         ),
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(options.protocols.trace_config),
+        log_settings=LogSettings(as_triton=options.protocols.triton_strict),
         metrics=MetricsConfig.of(
             options.protocols.metrics_config,
             only_triton=options.protocols.metrics_compat == "triton",

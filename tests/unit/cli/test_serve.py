@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from tests.repositories import CONFIG, make, save, save_ensemble
 from wherry import Runtime
-from wherry.cli.serve import control_of, split_targets
+from wherry.cli.serve import cannot_listen, control_of, split_targets
 from wherry.cli.settings import read_settings
+from wherry.frontends.grpc.rpc import CannotListen
 from wherry.values.errors import ConfigError
 
 LIMITED = f'{CONFIG} instance_group {{ rate_limiter {{ resources {{ name: "r" count: 2 }} }} }}'
@@ -56,3 +58,25 @@ def test_a_star_stands_alone(tmp_path: Path) -> None:
     }
     with Runtime() as runtime, pytest.raises(ConfigError, match="name no other beside it"):
         control_of(read_settings(flags, {}, folder=tmp_path), runtime, make)
+
+
+@pytest.mark.parametrize(
+    ("error", "strict", "text"),
+    [
+        (OSError(errno.EADDRINUSE, ""), True,
+         "failed to start HTTP service: Unavailable - Socket '0.0.0.0:80' already in use"),
+        (CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", "[::]:81"), True,
+         "failed to start GRPC service: Unavailable - Socket '[::]:81' already in use"),
+        (OSError(errno.EACCES, ""), True, "cannot listen on 0.0.0.0:80: Permission denied"),
+        (OSError(errno.EADDRINUSE, ""), False,
+         "cannot listen on 0.0.0.0:80: Address already in use"),
+        (CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", "[::]:81"), False,
+         "cannot listen for gRPC on [::]:81: taken, or not there"),
+    ],
+)  # fmt: skip
+def test_an_address_that_is_taken_is_told_in_tritons_words_if_they_are_wanted(
+    tmp_path: Path, error: OSError, strict: bool, text: str
+) -> None:
+    flags = {"host": "0.0.0.0", "port": 80, "triton_strict": strict}
+    settings = read_settings(flags, {}, folder=tmp_path)
+    assert cannot_listen(settings, error).partition("; choose")[0] == text

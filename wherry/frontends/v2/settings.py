@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from wherry.observability.logging import HumanFormatter, JsonFormatter
+from wherry.observability.logging import HumanFormatter, JsonFormatter, formatter_of
 from wherry.observability.otel import triton_mode as opentelemetry
 from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
 
@@ -48,10 +48,12 @@ class LogSettings:
     """The log of this process's servers, as a switch for each severity.
 
     Levels are those of the logger "wherry", what a program's other loggers say stays. The format
-    can be changed where the program's log is wherry's (`wherry serve`).
+    can be changed where the program's log is wherry's (`wherry serve`); `as_triton`: lines for
+    people are tritonserver's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_triton: bool = False) -> None:
+        self._as_triton = as_triton
         self._verbose_level = 1
         self._off: set[int] = set()
         self._lock = threading.Lock()
@@ -115,8 +117,8 @@ class LogSettings:
             )
         for handler in ours:
             colour = getattr(handler.formatter, "colour", False)
-            human = HumanFormatter(colour=colour, iso=name == "ISO8601")
-            handler.setFormatter(JsonFormatter() if name == "json" else human)
+            named = name.lower()
+            handler.setFormatter(formatter_of(named, colour=colour, as_triton=self._as_triton))
 
 
 class TraceSettings:
