@@ -63,8 +63,6 @@ TAIL = """
 - Reflection answers over gRPC, and a shared memory region's name has at most 255 characters.
 - A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
   that were sent.
-- With two fronts and more (`--fronts`) faults of settings and of load requests over gRPC are told
-  in wherry's own words, and an ensemble's outputs come in the order of its configuration.
 - The server tells its own version and extensions.
 - Lines of the log name files of wherry, and other events than a start's and a model's are wherry's.
   `log_file` is told without its folder, and a verbose level of the command line is 1.

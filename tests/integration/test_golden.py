@@ -12,7 +12,7 @@ import pytest
 
 from tests.golden.calls import Address, send
 from tests.golden.replay import judged, recorded
-from tests.golden.table import PAGE, compared, page, server
+from tests.golden.table import PAGE, Comparison, compared, page, server
 
 CASES = recorded()
 GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
@@ -39,12 +39,28 @@ def test_a_client_of_triton_gets_the_answers_it_knows(address: Address, group: s
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.fixture(scope="module")
+def strict() -> Comparison:
+    """A strict server of one process beside the recorded one."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("WHERRY_FRONTS", raising=False)
+        return compared("--triton-strict")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_page_of_the_differences_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_differences_is_true(
+    monkeypatch: pytest.MonkeyPatch, strict: Comparison
+) -> None:
     """`python -m tests.golden.table` writes it anew. It is about a server of one process."""
     monkeypatch.delenv("WHERRY_FRONTS", raising=False)
-    assert page(compared(), compared("--triton-strict")) == PAGE.read_text()
+    assert page(compared(), strict) == PAGE.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_fronts_of_a_strict_server_answer_as_one_process_does(strict: Comparison) -> None:
+    assert compared("--triton-strict", "--fronts=2").equal == strict.equal
 
 
 def test_whoever_answers_otherwise_says_why() -> None:

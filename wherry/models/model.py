@@ -140,6 +140,8 @@ class Model:
     custom_metrics: CustomMetrics | None = None
     #: Whether the model's code may call other models, which must then be unloaded after it.
     calls_others: bool = False
+    #: Whether it consists of other models of a repository, as its configuration says.
+    is_ensemble: bool = False
     #: Makes an instance of a special kind from its name, device, configuration and the Runtime.
     make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
 

@@ -37,6 +37,8 @@ NO_SEQUENCE = SequenceStep(0)
 class EnsembleModel(RepositoryModel):
     """An ensemble as the runtime loads it; an Ensemble runs its requests in the pipelines' loop."""
 
+    is_ensemble = True
+
     def execute(self, **columns: Column) -> Columns:
         raise NotImplementedError("an ensemble runs in its members")
 

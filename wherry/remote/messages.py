@@ -151,6 +151,7 @@ class ModelCard(msgspec.Struct, array_like=True):
     calls_others: bool
     #: It works in steps, as a language model does.
     steps: bool
+    is_ensemble: bool = False
 
 
 class OwnedModels(LinkMessage):

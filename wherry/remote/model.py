@@ -30,6 +30,7 @@ class RemoteModel(Model):
         self.output_labels = card.labels
         self._variable_strings = card.variable_strings
         self.calls_others = card.calls_others
+        self.is_ensemble = card.is_ensemble
 
     @property
     def variable_strings(self) -> list[str]:
@@ -60,6 +61,7 @@ def card_of(number: int, model: Model, config: ModelConfig, signature: Signature
         list(model.variable_strings),
         model.calls_others,
         isinstance(model, StepModel),
+        model.is_ensemble,
     )
 
 

@@ -45,10 +45,14 @@ def status_of(rpc: Rpc, error: Exception, message: Buffer = b"") -> tuple[str, s
     if error.grpc_code == "DEADLINE_EXCEEDED":
         # What a client's own clock says, which ends the call as often: its users look for that.
         text = f"Deadline Exceeded: {text}"
-    code = error.grpc_code
+    return *told(rpc, error.grpc_code, text, message), trailers
+
+
+def told(rpc: Rpc, code: str, text: str, message: Buffer = b"") -> tuple[str, str]:
+    """Code and text of an error as this call's client is told of it."""
     if rpc.metadata.words is not None:
         code, text = rpc.metadata.words(code, text, message)
-    return code, shortened(text), trailers
+    return code, shortened(text)
 
 
 def shortened(text: str) -> str:

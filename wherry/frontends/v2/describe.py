@@ -168,12 +168,6 @@ def _triton(loaded: LoadedModel) -> TritonConfig | None:
     return loaded.model.triton if isinstance(loaded.model, RepositoryModel) else None
 
 
-def is_ensemble(loaded: LoadedModel) -> bool:
-    """Whether its configuration says which models it calls."""
-    triton = _triton(loaded)
-    return triton is not None and triton.platform == "ensemble"
-
-
 def _platform(loaded: LoadedModel) -> str:
     triton = _triton(loaded)
     return "python" if triton is None else triton.platform or triton.backend

@@ -15,7 +15,6 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.terms import Terms, shorter_timeout, terms_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
-from wherry.frontends.v2.describe import is_ensemble
 from wherry.frontends.v2.model_tensors import MAX_PARTS, ModelTensors
 from wherry.frontends.v2.parameters import for_the_model, sequence_of
 from wherry.observability.otel.following import FollowedRequest
@@ -59,7 +58,7 @@ class Entry:
             common.max_body_bytes,
             1 if common.triton_strict else MAX_PARTS,
             strict=common.triton_strict,
-            is_ensemble=is_ensemble(loaded),
+            is_ensemble=loaded.model.is_ensemble,
         )
 
     def reply(
