@@ -25,6 +25,7 @@ from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.openai.adapter_routes import AdapterRoutes
 from wherry.frontends.openai.errors import error_object
+from wherry.frontends.openai.invocations import Invocations
 from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.openai.task_routes import TaskRoutes
 from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
@@ -105,6 +106,7 @@ class HttpApp:
             **self._repository.routes(),
             **self._openai.routes(),
             **TaskRoutes(entry).routes(),
+            **Invocations(entry, self._own_route).routes(),
             **AdapterRoutes(entry, control).routes(),
             **Anthropic(entry).routes(),
             **setting_routes(entry),

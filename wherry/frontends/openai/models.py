@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from wherry.frontends.openai.errors import BadField, UnknownModel
-from wherry.frontends.openai.fits import hearing_fit, score_fit, vector_fit
+from wherry.frontends.openai.fits import (
+    class_fit,
+    hearing_fit,
+    numbers_fit,
+    score_fit,
+    vector_fit,
+)
 from wherry.models.model import VariantStore
-from wherry.models.signature import Signature
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.datatypes import Form
@@ -21,7 +26,18 @@ NEEDS: Final = {
         "it does not make one vector of floats of one text or list of tokens, its only required"
         " input"
     ),
-    "scores": "it does not make one float of two texts, its only required inputs",
+    "poolings": (
+        "it does not make floats of one text or list of tokens, its only required input, or has"
+        " several outputs of them"
+    ),
+    "classifications": (
+        "it does not make one float, or a vector of them with a label, of one text or list of"
+        " tokens, its only required input"
+    ),
+    "scores": (
+        "it does not make one float of two texts, its only required inputs, nor one vector of one"
+        " text"
+    ),
     "transcriptions": "it does not make text of audio, its only required input",
     "translations": "it does not make text of audio, its only required input, or has no 'task'",
     "tokens": "it has no input 'task'",
@@ -53,7 +69,7 @@ class AbleModels:
 
     def _with(self, ability: str | None) -> list[LoadedModel]:
         models = self._runtime.models()
-        return [m for m in models if (a := abilities(m)) and ability in (None, *a)]
+        return [m for m in models if (ABLE[ability](m) if ability else abilities(m))]
 
     def named(self, name: str, *, variants: bool = True) -> LoadedModel:
         """The model of this name, or one that may have this variant, whatever it can.
@@ -67,10 +83,12 @@ class AbleModels:
             able = ", ".join(self.names())
             raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
 
-    def able(self, name: str | None, ability: str) -> LoadedModel:
-        """The model of this name, or without one the only model that has the ability."""
-        loaded = self.named(self._only(ability) if name is None else name)
-        if ability not in abilities(loaded):
+    def able(self, name: str | None, *any_of: str) -> LoadedModel:
+        """The model of this name, or without one the only model that has the first ability, or if
+        none has it the next. UnknownModel, BadField."""
+        loaded = self.named(self._only(any_of) if name is None else name)
+        if not any(ABLE[ability](loaded) for ability in any_of):
+            ability = any_of[0]
             raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
         return loaded
 
@@ -87,9 +105,10 @@ class AbleModels:
             )
         return taking[names[0]]
 
-    def _only(self, ability: str) -> str:
-        """Return the only model that has this ability; BadField if there are more or none."""
-        able = self.names(ability)
+    def _only(self, any_of: Sequence[str]) -> str:
+        """Return the only model that has the first of these abilities which any has; BadField if
+        there are more or none."""
+        able = next((names for ability in any_of if (names := self.names(ability))), [])
         if len(able) == 1:
             return able.pop()
         raise BadField("model", f"is missing; there are: {', '.join(able) or 'none'}")
@@ -97,23 +116,52 @@ class AbleModels:
 
 def abilities(loaded: LoadedModel) -> set[str]:
     """Return the parts of OpenAI's API that a model can answer, by its signature."""
+    return {ability for ability, able in ABLE.items() if able(loaded)}
+
+
+def _speaks(loaded: LoadedModel, by: str) -> bool:
+    """Whether it makes text of an input of this name."""
     signature = loaded.signature
-    inputs = {spec.name for spec in signature.inputs}
     texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
-    able: set[str] = set()
-    if texts and (len(signature.outputs) == 1 or signature.output("text")):
-        by_input = {"messages": "chat", "prompt": "completions"}
-        if {spec.name for spec in signature.inputs if not spec.optional} <= GIVEN:
-            able = {ability for name, ability in by_input.items() if name in inputs}
-        if "task" in inputs and signature.output("token_ids"):
-            able.add("tokens")
-    fits: dict[str, Callable[[Signature], object]] = {"embeddings": vector_fit, "scores": score_fit}
-    able |= {ability for ability, fit in fits.items() if fit(signature) is not None}
-    if (hears := hearing_fit(signature)) is not None:
-        able |= {"transcriptions", "translations"} if hears.translates else {"transcriptions"}
-    if _store(loaded):
-        able.add("adapters")
-    return able
+    tells = texts and (len(signature.outputs) == 1 or signature.output("text"))
+    return bool(tells) and signature.input(by) is not None
+
+
+def _generates(loaded: LoadedModel, by: str) -> bool:
+    needed = {spec.name for spec in loaded.signature.inputs if not spec.optional}
+    return needed <= GIVEN and _speaks(loaded, by)
+
+
+def _has_tokens(loaded: LoadedModel) -> bool:
+    return loaded.signature.output("token_ids") is not None and _speaks(loaded, "task")
+
+
+def _compares(loaded: LoadedModel) -> bool:
+    vectors = vector_fit(loaded.signature)
+    return vectors is not None and vectors.text is not None
+
+
+def _translates(loaded: LoadedModel) -> bool:
+    hears = hearing_fit(loaded.signature)
+    return hears is not None and hears.translates
+
+
+#: What says whether a model has an ability.
+ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
+    "chat": lambda loaded: _generates(loaded, "messages"),
+    "completions": lambda loaded: _generates(loaded, "prompt"),
+    "tokens": _has_tokens,
+    "embeddings": lambda loaded: vector_fit(loaded.signature) is not None,
+    "poolings": lambda loaded: numbers_fit(loaded.signature) is not None,
+    "classifications": lambda loaded: (
+        class_fit(loaded.signature, loaded.model.output_labels) is not None
+    ),
+    "scores": lambda loaded: score_fit(loaded.signature) is not None,
+    "cosines": _compares,
+    "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,
+    "translations": _translates,
+    "adapters": lambda loaded: _store(loaded) is not None,
+}
 
 
 def _store(loaded: LoadedModel) -> VariantStore | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import JSON, Exchange, Headers
 from wherry.frontends.openai.errors import fail
 from wherry.frontends.openai.spans import asked_for
 from wherry.frontends.terms import terms_of
@@ -34,6 +34,9 @@ class RowsCall(ABC):
         self._exchange = exchange
         self._loaded = loaded
         self._asked = wanted
+        #: Of the answer, where it is not JSON alone: known once `encoded` has returned.
+        self.media_type = JSON
+        self.headers: Headers = ()
 
     @abstractmethod
     def columns(self) -> tuple[Columns, int]:
@@ -41,7 +44,7 @@ class RowsCall(ABC):
 
     @abstractmethod
     def encoded(self, response: InferResponse) -> Sequence[Buffer]:
-        """The answer's JSON in parts. Another thread, if it is large."""
+        """The answer in parts. Another thread, if it is large."""
 
     def submit(self) -> None:
         """Send the request; what is refused at once is raised."""
@@ -54,6 +57,7 @@ class RowsCall(ABC):
             rows,
             reply,
             timeout=terms.timeout,
+            priority=getattr(self._asked, "priority", None) or 0,
             tenant=terms.tenant_of(self._exchange.request.caller),
         )
         if (trace := self._exchange.request.head.trace) is not None:
@@ -88,4 +92,5 @@ class RowsCall(ABC):
             fail(self._exchange, error)
 
     def _send(self, body: Sequence[Buffer]) -> None:
-        respond(self._exchange, b"".join(body))
+        whole = b"".join(body)
+        respond(self._exchange, whole, content_type=self.media_type, headers=self.headers)

@@ -12,8 +12,11 @@ import numpy as np
 
 from wherry.frontends.http.answers import new_request_id
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
-from wherry.frontends.openai.fits import score_fit
+from wherry.frontends.openai.embedding import of_length_one
+from wherry.frontends.openai.fields.beside import columns_beside
+from wherry.frontends.openai.fields.scores import Pairs, RerankRequest, ScoreRequest
+from wherry.frontends.openai.fits import NumbersFit, ScoreFit, score_fit, vector_fit
+from wherry.frontends.openai.numbers_call import Numbers
 from wherry.frontends.openai.rows_call import RowsCall
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
@@ -24,8 +27,42 @@ from wherry.values.request import Columns, InferResponse
 Json = dict[str, Any]
 
 
+class CrossEncoder:
+    """How pairs go to a model that reads two texts at once."""
+
+    def __init__(self, fit: ScoreFit, pairs: Pairs) -> None:
+        self._fit = fit
+        self._pairs = pairs
+
+    def columns(self) -> tuple[Columns, int]:
+        queries, documents = self._pairs
+        return {self._fit.query.name: queries, self._fit.document.name: documents}, len(queries)
+
+    def scores(self, response: InferResponse) -> Numbers:
+        return np.asarray(response.outputs[self._fit.score.name], np.float64).reshape(-1)
+
+
+class Cosines:
+    """How pairs go to a model that makes a vector of each text, once of each that is alike."""
+
+    def __init__(self, fit: NumbersFit, pairs: Pairs) -> None:
+        assert fit.text is not None
+        self._text, self._vector = fit.text.name, fit.numbers.name
+        self._pairs = pairs
+        self._places = {text: i for i, text in enumerate(dict.fromkeys((*pairs[0], *pairs[1])))}
+
+    def columns(self) -> tuple[Columns, int]:
+        return {self._text: list(self._places)}, len(self._places)
+
+    def scores(self, response: InferResponse) -> Numbers:
+        vectors = of_length_one(np.asarray(response.outputs[self._vector], np.float64))
+        left, right = (vectors[[self._places[text] for text in side]] for side in self._pairs)
+        made: Numbers = (left * right).sum(axis=1)
+        return made
+
+
 class PairsCall(RowsCall):
-    """A batch of pairs, of which a cross encoder says how well they go together."""
+    """A batch of pairs, of which a model says how well they go together."""
 
     def __init__(
         self,
@@ -35,21 +72,26 @@ class PairsCall(RowsCall):
         wanted: RerankRequest | ScoreRequest,
     ) -> None:
         super().__init__(entry, exchange, loaded, wanted)
-        fit = score_fit(loaded.signature)
-        assert fit is not None
-        self._fit = fit
+        self._wants = wanted
         self._pairs = wanted.pairs()
+        self._model: CrossEncoder | Cosines
+        if (cross := score_fit(loaded.signature)) is not None:
+            self._model = CrossEncoder(cross, self._pairs)
+        else:
+            vectors = vector_fit(loaded.signature)
+            assert vectors is not None
+            self._model = Cosines(vectors, self._pairs)
 
     @abstractmethod
     def answer(self, scores: list[float], usage: Json) -> Json:
         """The answer of this route."""
 
     def columns(self) -> tuple[Columns, int]:
-        queries, documents = self._pairs
-        return {self._fit.query.name: queries, self._fit.document.name: documents}, len(queries)
+        columns, rows = self._model.columns()
+        return {**columns, **columns_beside(self._wants, self._loaded, rows)}, rows
 
     def encoded(self, response: InferResponse) -> Sequence[Buffer]:
-        scores = np.asarray(response.outputs[self._fit.score.name], np.float64).reshape(-1)
+        scores = self._model.scores(response)
         if not np.isfinite(scores).all():
             raise BadModelOutput(f"model '{self._loaded.name}': a score is not a finite number")
         return [msgspec.json.encode(self.answer(scores.tolist(), self.usage(response)))]

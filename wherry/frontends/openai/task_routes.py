@@ -1,9 +1,9 @@
-"""Which model makes vectors, scores, an order of documents, or the text of a recording?"""
+"""Which model makes vectors, classes, scores, an order of documents, or the text of a recording?"""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -11,13 +11,22 @@ from wherry.frontends.content.named_values import named_values
 from wherry.frontends.http.answers import new_request_id
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.embedding import Embed, Embedding
+from wherry.frontends.openai.classification import Classification
+from wherry.frontends.openai.embedding import Embed, Embedding, Pooling
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.beside import unheard
 from wherry.frontends.openai.fields.decoding import decoded
-from wherry.frontends.openai.fields.embeddings import EmbeddingRequest, EmbedRequest
+from wherry.frontends.openai.fields.embeddings import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    EmbedRequest,
+    PoolingRequest,
+)
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.fields.transcription import TranscriptionRequest, read_form
 from wherry.frontends.openai.fits import hearing_fit
 from wherry.frontends.openai.generation import Generation
+from wherry.frontends.openai.ignored import told
 from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.openai.scores import Rerank, Score
@@ -25,13 +34,17 @@ from wherry.frontends.openai.transcription import TranscriptionAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
-#: The request of each path, the model's ability, and what answers.
-TASKS: dict[str, tuple[type[msgspec.Struct], str, Any]] = {
-    "/v1/embeddings": (EmbeddingRequest, "embeddings", Embedding),
-    "/v2/embed": (EmbedRequest, "embeddings", Embed),
+#: Abilities of models for pairs of texts, the better one first.
+OF_PAIRS: Final = ("scores", "cosines")
+#: The request of each path, the abilities of which the model has one, and what answers.
+TASKS: Final[dict[str, tuple[type[msgspec.Struct], tuple[str, ...], Any]]] = {
+    "/v1/embeddings": (EmbeddingRequest, ("embeddings",), Embedding),
+    "/v2/embed": (EmbedRequest, ("embeddings",), Embed),
+    "/classify": (ClassifyRequest, ("classifications",), Classification),
+    "/pooling": (PoolingRequest, ("poolings",), Pooling),
     # Where Jina, vLLM and Cohere have it.
-    **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (RerankRequest, "scores", Rerank)),
-    **dict.fromkeys(("/v1/score", "/score"), (ScoreRequest, "scores", Score)),
+    **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (RerankRequest, OF_PAIRS, Rerank)),
+    **dict.fromkeys(("/v1/score", "/score"), (ScoreRequest, OF_PAIRS, Score)),
 }
 #: The model's ability, and its input `task`, if it has one.
 HEARING = {
@@ -56,13 +69,18 @@ class TaskRoutes:
         }
 
     def _answer(
-        self, fields: type[msgspec.Struct], ability: str, answers: Any, exchange: Exchange
+        self, fields: type[msgspec.Struct], able: tuple[str, ...], answers: Any, exchange: Exchange
     ) -> None:
-        def read(body: Buffer, ignored: list[str] | None) -> Any:
-            return decoded(body, fields, ignored)
+        def read(body: Buffer, ignored: list[str] | None) -> tuple[Any, list[str] | None]:
+            return decoded(body, fields, ignored), ignored
 
-        def start(exchange: Exchange, wanted: Any) -> None:
-            loaded = self._models.able(wanted.model, ability)
+        def start(exchange: Exchange, read: tuple[Any, list[str] | None]) -> None:
+            wanted, ignored = read
+            loaded = self._models.able(wanted.model, *able)
+            if hints := unheard(wanted, loaded):
+                if ignored is None:
+                    raise BadField(hints[0], f"the model '{loaded.name}' does not support it")
+                exchange = told(exchange, (*ignored, *hints))
             answers(self._entry, exchange, loaded, wanted).submit()
 
         read_and_start(self._entry, read, start, exchange)

@@ -17,15 +17,18 @@ from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
 from wherry.frontends.openai.fields.embeddings import (
+    ClassifyRequest,
     EmbeddingRequest,
     EmbeddingType,
     EmbedRequest,
+    PoolingRequest,
 )
 from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openapi.operation import (
     ANY_TEXT,
+    BINARY,
     EVENTS,
     FILE,
     JSON,
@@ -246,9 +249,50 @@ class Vector(msgspec.Struct, kw_only=True):
 class Vectors(msgspec.Struct, kw_only=True):
     """The vectors of texts, in their order."""
 
+    id: str
     object: Literal["list"]
+    created: int
     model: str
     data: list[Vector]
+    usage: TokenUsage
+
+
+class TextClass(msgspec.Struct, kw_only=True):
+    """The best class of one text, and how probable each is."""
+
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class TextClasses(msgspec.Struct, kw_only=True):
+    """The classes of texts, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[TextClass]
+    usage: TokenUsage
+
+
+class Pooled(msgspec.Struct, kw_only=True):
+    """The numbers of one text, of any shape, or in base64."""
+
+    object: Literal["pooling"]
+    index: int
+    data: list[Any] | str
+
+
+class Poolings(msgspec.Struct, kw_only=True):
+    """The numbers of texts, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Pooled]
     usage: TokenUsage
 
 
@@ -420,6 +464,17 @@ def _conversion(summary: str, takes: Any, gives: Any) -> Operation:
     )
 
 
+def _numbers(summary: str, takes: Any, gives: Any) -> Operation:
+    return Operation(
+        summary=summary,
+        description="With an `encoding_format` of `bytes` the answer is nothing but numbers.",
+        takes=json_of(without_raw(takes)),
+        gives={JSON: gives, BINARY: FILE},
+        errors=OF_INFERENCE,
+        reads=_READS,
+    )
+
+
 def _adapter(summary: str, takes: Any) -> Operation:
     return Operation(
         summary=summary,
@@ -442,6 +497,17 @@ def _hearing(summary: str) -> Operation:
     )
 
 
+_OF_PAIRS: Final = {
+    **{
+        ("POST", path): _conversion("Documents in the order of a query", RerankRequest, Ranking)
+        for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    },
+    **{
+        ("POST", path): _conversion("Scores of pairs of texts", ScoreRequest, PairScores)
+        for path in ("/v1/score", "/score")
+    },
+}
+
 #: By the ability that a model must have; "": any.
 OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     "": {
@@ -450,6 +516,13 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ),
         ("GET", "/v1/models/{model}"): Operation(
             summary="One of these models", gives=json_of(OpenAIModel), errors=(404, 503)
+        ),
+        ("POST", "/invocations"): Operation(
+            summary="The route that the body's fields and the model tell",
+            takes=json_of({"type": "object"}),
+            gives={JSON: {}, EVENTS: {}, BINARY: FILE},
+            errors=OF_INFERENCE,
+            reads=_READS,
         ),
         ("GET", "/version"): Operation(summary="The server's version", gives=json_of(VersionText)),
         ("GET", "/load"): Operation(
@@ -497,21 +570,19 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ),
     },
     "embeddings": {
-        ("POST", "/v1/embeddings"): _conversion("Texts become vectors", EmbeddingRequest, Vectors),
+        ("POST", "/v1/embeddings"): _numbers("Texts become vectors", EmbeddingRequest, Vectors),
         ("POST", "/v2/embed"): _conversion(
             "Texts become vectors, in Cohere's form", EmbedRequest, CohereVectors
         ),
     },
-    "scores": {
-        **{
-            ("POST", path): _conversion("Documents in the order of a query", RerankRequest, Ranking)
-            for path in ("/v1/rerank", "/rerank", "/v2/rerank")
-        },
-        **{
-            ("POST", path): _conversion("Scores of pairs of texts", ScoreRequest, PairScores)
-            for path in ("/v1/score", "/score")
-        },
+    "classifications": {
+        ("POST", "/classify"): _conversion("Classes of texts", ClassifyRequest, TextClasses),
     },
+    "poolings": {
+        ("POST", "/pooling"): _numbers("Numbers of texts", PoolingRequest, Poolings),
+    },
+    "scores": _OF_PAIRS,
+    "cosines": _OF_PAIRS,
     "transcriptions": {
         ("POST", "/v1/audio/transcriptions"): _hearing("What is said in a recording"),
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
@@ -11,7 +12,9 @@ import pytest
 
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.frontends.openai.encodings import SIZES, encoded
 from wherry.frontends.openai.models import abilities
+from wherry.frontends.v2.common import Common, OpenAISettings
 
 Vectors = Annotated[np.ndarray, wherry.FP32[3]]
 
@@ -74,7 +77,65 @@ def purposes(
     return np.array(rows, np.float32)
 
 
-MODELS = (counts, of_tokens, of_lists, of_both, purposes, cross, turned, broken)
+@wherry.model(max_batch_size=4)
+def told(
+    text: list[str],
+    truncate_prompt_tokens: list[int] | None = None,
+    use_activation: list[bool] | None = None,
+    truncation_side: list[str] | None = None,
+) -> Annotated[np.ndarray, wherry.FP32[3]]:
+    """What it was told beside its texts."""
+    most = truncate_prompt_tokens or [0] * len(text)
+    act = use_activation or [True] * len(text)
+    side = truncation_side or [""] * len(text)
+    return np.array([list(row) for row in zip(most, act, map(len, side), strict=True)], np.float32)
+
+
+@wherry.model
+def spoken(messages: list[list[dict[str, Any]]]) -> Vectors:
+    return np.array([[len(said), len(said[-1]["content"]), 2] for said in messages], np.float32)
+
+
+@wherry.model
+def scored(text: list[str]) -> list[float]:
+    return [len(one) / 10 for one in text]
+
+
+class Mood(NamedTuple):
+    label: list[str]
+    probs: Annotated[np.ndarray, wherry.FP32[2]]
+
+
+@wherry.model
+def moods(text: list[str]) -> Mood:
+    return Mood(["good"] * len(text), np.array([[0.25, 0.75]] * len(text), np.float32))
+
+
+class Guess(NamedTuple):
+    logits: Annotated[np.ndarray, wherry.FP32[3]]
+
+
+@wherry.model
+def guesses(text: list[str]) -> Guess:
+    return Guess(
+        np.array([[0, np.log(2), 1e4 if one == "much" else 0] for one in text], np.float32)
+    )
+
+
+@wherry.model
+def each_token(text: list[str]) -> Annotated[list[np.ndarray], wherry.FP32[-1, 2]]:
+    return [np.array([[len(word), 0] for word in one.split()], np.float32) for one in text]
+
+
+@wherry.model
+def unsound(text: list[str]) -> Vectors:
+    return np.full((len(text), 3), np.nan, np.float32)
+
+
+MODELS = (
+    counts, of_tokens, of_lists, of_both, purposes, told, spoken, scored, moods, guesses,
+    each_token, unsound, cross, turned, broken,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +162,28 @@ def refusal(exchange: MemoryExchange) -> tuple[str, str]:
 def test_what_a_model_can_is_told_by_its_types(client: Client) -> None:
     able = {loaded.name: abilities(loaded) for loaded in client.runtime.models()}
     assert able == {
-        "counts": {"embeddings"},
-        "of_tokens": {"embeddings"},
-        "of_lists": {"embeddings"},
-        "of_both": {"embeddings"},
-        "purposes": {"embeddings"},
+        "counts": {"embeddings", "poolings", "cosines"},
+        "of_tokens": {"embeddings", "poolings"},
+        "of_lists": {"embeddings", "poolings"},
+        "of_both": {"embeddings", "poolings", "cosines"},
+        "purposes": {"embeddings", "poolings", "cosines"},
+        "told": {"embeddings", "poolings", "cosines"},
+        "spoken": {"embeddings", "poolings"},
+        "scored": {"poolings", "classifications"},
+        "moods": {"embeddings", "poolings", "cosines", "classifications"},
+        "guesses": {"embeddings", "poolings", "cosines", "classifications"},
+        "each_token": {"poolings"},
+        "unsound": {"embeddings", "poolings", "cosines"},
         "cross": {"scores"},
         "turned": {"scores"},
         "broken": {"scores"},
     }
-    answer = client.post("/v1/rerank", {"model": "counts", "query": "a", "documents": ["b"]})
+    answer = client.post("/v1/rerank", {"model": "spoken", "query": "a", "documents": ["b"]})
     assert answer.status == 404
     assert "it does not make one float of two texts" in answer.json["error"]["message"]
+    answer = client.post("/classify", {"model": "counts", "input": "a"})
+    assert answer.status == 404
+    assert "a vector of them with a label" in answer.json["error"]["message"]
 
 
 def test_texts_become_vectors_and_are_counted(client: Client) -> None:
@@ -152,10 +223,34 @@ def test_fewer_dimensions_are_the_first_numbers_of_length_one(client: Client) ->
         ("counts", "a", {"dimensions": 4}, "dimensions", "the model 'counts' has 3"),
         ("counts", "a", {"dimensions": 0}, "dimensions", "expected int >= 1"),
         ("counts", "a", {"encoding_format": "int8"}, "encoding_format", "invalid enum"),
-        ("counts", "a", {"truncate_prompt_tokens": 10}, "truncate_prompt_tokens", "not supported"),
-        ("counts", "a", {"embed_dtype": "float16"}, "embed_dtype", "is not supported"),
-        ("counts", "a", {"endianness": "big"}, "endianness", "is not supported"),
-        ("counts", "a", {"use_activation": False}, "use_activation", "is not supported"),
+        ("counts", "a", {"truncate_prompt_tokens": 10}, "truncate_prompt_tokens", "not support it"),
+        ("counts", "a", {"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "int >= -1"),
+        ("of_tokens", [1], {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "no token"),
+        ("counts", "a", {"truncation_side": "left"}, "truncation_side", "not support it"),
+        ("counts", "a", {"embed_dtype": "int4"}, "embed_dtype", "invalid enum"),
+        ("counts", "a", {"endianness": "middle"}, "endianness", "invalid enum"),
+        ("counts", "a", {"use_activation": False}, "use_activation", "no other numbers"),
+        ("counts", "a", {"normalize": False}, "normalize", "no other numbers"),
+        ("counts", "a", {"add_special_tokens": False}, "add_special_tokens", "not support it"),
+        ("counts", "a", {"padding": "max_length"}, "padding", "not support it"),
+        ("counts", "a", {"messages": [{"role": "user", "content": ""}]}, "messages", "one of"),
+        ("spoken", "a", {}, "input", "takes messages, and no texts"),
+        ("spoken", [1], {}, "input", "takes messages, and no tokens"),
+        ("counts", None, {"messages": [{"role": "user", "content": ""}]}, "messages", "send input"),
+        ("spoken", None, {"messages": []}, "messages", "at least one message"),
+        (
+            "spoken",
+            None,
+            {
+                "messages": [{"role": "user", "content": ""}],
+                "add_generation_prompt": True,
+                "continue_final_message": True,
+            },
+            "continue_final_message",
+            "leave one of the two out",
+        ),
+        ("counts", None, {}, "input", "is missing"),
+        ("counts", ["a"] * 400, {"encoding_format": "bytes"}, "encoding_format", "bytes_only"),
     ],
 )
 def test_what_is_refused_names_its_field(
@@ -164,6 +259,151 @@ def test_what_is_refused_names_its_field(
     field, message = refusal(embedded(client, model, given, **fields))
     assert field == param
     assert says in message
+
+
+def test_what_a_model_has_an_input_for_it_is_told(client: Client) -> None:
+    fields = {"truncate_prompt_tokens": 7, "use_activation": False, "truncation_side": "left"}
+    assert vectors(embedded(client, "told", ["a", "b"], **fields)) == [[7, 0, 4]] * 2
+    assert vectors(embedded(client, "told", "a", truncate_prompt_tokens=-1)) == [[-1, 1, 0]]
+    assert vectors(embedded(client, "told", "a")) == [[0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        ({"truncate_prompt_tokens": 2}, [3, 2, 0]),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, [3, 2, 0]),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "left"}, [5, 2, 0]),
+        ({"truncate_prompt_tokens": -1}, [6, 3, 0]),
+        ({"truncate_prompt_tokens": 9}, [6, 3, 0]),
+    ],
+)
+def test_tokens_are_cut_before_a_model_reads_them(
+    client: Client, fields: dict[str, Any], left: list[int]
+) -> None:
+    answer = embedded(client, "of_tokens", [[1, 2, 3]], **fields)
+    assert vectors(answer) == [left]
+    assert answer.json["usage"]["prompt_tokens"] == left[1]
+
+
+@pytest.mark.parametrize("field", ["use_activation", "normalize"])
+def test_vectors_are_brought_to_length_one_where_that_is_asked_for(
+    client: Client, field: str
+) -> None:
+    (vector,) = vectors(embedded(client, "counts", "a", **{field: True}))
+    assert np.allclose(vector, np.array([3, 4, 1]) / 26**0.5)
+    assert vectors(embedded(client, "of_lists", [0], **{field: True})) == [[0, 1, 0]]
+
+
+def test_a_conversation_becomes_a_vector(client: Client) -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": "abc"}]}]
+    answer = client.post("/v1/embeddings", {"model": "spoken", "messages": said})
+    assert vectors(answer) == [[1, 3, 2]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling"])
+def test_numbers_go_out_as_bytes_of_any_type(client: Client, path: str, dtype: str) -> None:
+    wanted = {"model": "counts", "input": ["a", "bb"], "embed_dtype": dtype, "endianness": "big"}
+    answer = client.post(path, {**wanted, "encoding_format": "bytes"})
+    assert (answer.status, answer.content_type) == (200, "application/octet-stream")
+    told = json.loads(answer.headers["metadata"])
+    size = SIZES[dtype] * 3
+    assert told["data"][1] == {
+        "index": 1,
+        "embed_dtype": dtype,
+        "endianness": "big",
+        "start": size,
+        "end": 2 * size,
+        "shape": [3],
+    }
+    assert (told["model"], told["usage"]["prompt_tokens"]) == ("counts", 3)
+    assert answer.body == encoded(np.array([[3, 4, 1], [3, 4, 2]]), dtype, "big")
+
+    alone = client.post(path, {**wanted, "encoding_format": "bytes_only"})
+    assert (alone.body, "metadata" in alone.headers) == (answer.body, False)
+
+    member = "embedding" if path == "/v1/embeddings" else "data"
+    texts = client.post(path, {**wanted, "encoding_format": "base64"}).json["data"]
+    assert b"".join(base64.b64decode(one[member]) for one in texts) == answer.body
+
+
+def test_numbers_that_json_has_no_word_for_are_the_model_s_fault(client: Client) -> None:
+    for path, given in (("/v1/embeddings", "input"), ("/v2/embed", "texts"), ("/pooling", "input")):
+        answer = client.post(path, {"model": "unsound", given: ["a"]})
+        assert answer.status == 500, path
+        assert "a number is not finite" in answer.json["error"]["message"]
+    packed = embedded(client, "unsound", "a", encoding_format="base64")
+    assert np.isnan(np.frombuffer(base64.b64decode(vectors(packed)[0]), "<f4")).all()
+
+
+def classified(client: Client, model: str, given: Any, **fields: Any) -> list[Any]:
+    answer = client.post("/classify", {"model": model, "input": given, **fields})
+    assert answer.status == 200, answer.body
+    data: list[Any] = answer.json["data"]
+    return data
+
+
+def test_texts_have_classes(client: Client) -> None:
+    assert classified(client, "moods", ["a", "b"]) == [
+        {"index": i, "label": "good", "probs": [0.25, 0.75], "num_classes": 2} for i in range(2)
+    ]
+    (one,) = classified(client, "scored", "abc")
+    assert (one["label"], one["num_classes"]) == (None, 1)
+    assert np.allclose(one["probs"], [0.3])
+
+
+def test_logits_become_probabilities_unless_they_are_wanted_as_they_are(client: Client) -> None:
+    (one,) = classified(client, "guesses", "a")
+    assert np.allclose(one["probs"], [0.25, 0.5, 0.25])
+    assert classified(client, "guesses", "a", use_activation=True) == [one]
+    (raw,) = classified(client, "guesses", "a", use_activation=False)
+    assert np.allclose(raw["probs"], [0, np.log(2), 0])
+    (sure,) = classified(client, "guesses", "much")
+    assert sure["probs"] == [0, 0, 1]
+    answer = client.post("/classify", {"model": "moods", "input": "a", "use_activation": False})
+    assert refusal(answer)[0] == "use_activation"
+
+
+@pytest.mark.parametrize("task", [None, "token_embed", "token_classify"])
+def test_numbers_of_each_token_are_pooled(client: Client, task: str | None) -> None:
+    wanted = {"model": "each_token", "input": ["a bb", "ccc"], "task": task}
+    answer = client.post("/pooling", wanted)
+    assert [one["data"] for one in answer.json["data"]] == [[[1, 0], [2, 0]], [[3, 0]]]
+    assert {one["object"] for one in answer.json["data"]} == {"pooling"}
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "data"),
+    [
+        ("counts", "embed", [3, 4, 1]),
+        ("moods", "classify", [0.25, 0.75]),
+        ("scored", None, [np.float32(0.1)]),
+    ],
+)
+def test_numbers_of_a_text_are_pooled(
+    client: Client, model: str, task: str | None, data: Any
+) -> None:
+    answer = client.post("/pooling", {"model": model, "input": "a", "task": task})
+    assert np.allclose(answer.json["data"][0]["data"], data)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "param"),
+    [
+        ("counts", {"task": "classify"}, "task"),
+        ("counts", {"task": "token_embed"}, "task"),
+        ("each_token", {"task": "embed"}, "task"),
+        ("each_token", {"dimensions": 1}, "dimensions"),
+        ("counts", {"task": "plugin"}, "task"),
+        ("counts", {"dimensions": 4}, "dimensions"),
+    ],
+)
+def test_what_cannot_be_pooled_names_its_field(
+    client: Client, model: str, fields: dict[str, Any], param: str
+) -> None:
+    answer = client.post("/pooling", {"model": model, "input": "a", **fields})
+    assert refusal(answer)[0] == param
 
 
 def embed(client: Client, model: str, texts: Any, **fields: Any) -> MemoryExchange:
@@ -197,16 +437,27 @@ def test_cohere_s_vectors_are_floats_and_are_counted_and_cut(client: Client) -> 
 def test_what_texts_are_for_is_an_input_of_the_model(client: Client) -> None:
     answer = embed(client, "purposes", ["a"], input_type="search_query")
     assert answer.json["embeddings"]["float"][0][1] == len("search_query")
+    assert "x-wherry-ignored" not in answer.headers
+
+
+def test_a_model_that_makes_one_vector_for_all_purposes_ignores_what_they_are(
+    client: Client,
+) -> None:
+    answer = embed(client, "counts", ["a"], input_type="search_query", colour=1)
+    assert answer.json["embeddings"]["float"] == [[3, 4, 1]]
+    assert answer.headers["x-wherry-ignored"] == "colour, input_type"
+    with served(counts, common=Common(openai=OpenAISettings(strict_fields=True))) as strict:
+        assert refusal(embed(strict, "counts", ["a"], input_type="search_query"))[0] == "input_type"
 
 
 @pytest.mark.parametrize(
     ("model", "texts", "fields", "param", "says"),
     [
-        ("counts", ["a"], {"input_type": "search_query"}, "input_type", "does not support it"),
         ("counts", ["a"], {"embedding_types": ["binary"]}, "embedding_types", "there are 3"),
         ("counts", ["a"], {"embedding_types": ["int8"]}, "embedding_types[0]", "invalid enum"),
         ("counts", ["a"], {"output_dimension": 4}, "output_dimension", "'counts' has 3"),
-        ("counts", ["a"], {"truncate": "START"}, "truncate", "is not supported"),
+        ("counts", ["a"], {"truncate": "START"}, "truncate", "does not support it"),
+        ("counts", ["a"], {"max_tokens": 5}, "max_tokens", "does not support it"),
         ("counts", ["a"], {"images": ["data:"]}, "images", "is not supported"),
         ("counts", ["a"], {"inputs": [{}]}, "inputs", "send texts instead"),
         ("counts", [], {}, "texts", "is empty"),
@@ -260,6 +511,30 @@ def test_pairs_have_scores(client: Client, path: str, sides: tuple[str, str]) ->
     assert scores("a b", "b") == [1]
     assert scores("a b", ["a b", "c"]) == [2, 0]
     assert scores(["a", "b"], ["a", "c"]) == [1, 0]
+
+
+def test_vectors_are_compared_where_a_model_reads_one_text(client: Client) -> None:
+    wanted = {"model": "counts", "text_1": ["a", "bbb"], "text_2": ["a", "bb"]}
+    answer = client.post("/score", wanted)
+    one, two, three = (np.array([3, 4, n]) / np.hypot(5, n) for n in (1, 2, 3))
+    scores = [one["score"] for one in answer.json["data"]]
+    assert np.allclose(scores, [1, three @ two])
+    assert answer.json["usage"]["prompt_tokens"] == len("a" + "bbb" + "bb")  # each text once
+    ranked = client.post(
+        "/rerank", {"model": "counts", "query": "a", "documents": ["bbb", "a", "bb"]}
+    ).json["results"]
+    assert [one["index"] for one in ranked] == [1, 2, 0]
+    assert np.allclose(
+        [result["relevance_score"] for result in ranked], [1, one @ two, one @ three]
+    )
+
+
+def test_without_a_model_pairs_go_to_a_cross_encoder(client: Client) -> None:
+    wanted = {"text_1": "a b", "text_2": "b"}
+    with served(counts, cross) as two:
+        assert two.post("/score", wanted).json["model"] == "cross"
+    with served(counts) as alone:
+        assert alone.post("/score", wanted).json["model"] == "counts"
 
 
 def test_an_input_called_query_is_the_query(client: Client) -> None:

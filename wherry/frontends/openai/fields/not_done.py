@@ -57,36 +57,20 @@ OF_RESPONSES: Final = {
     "max_tool_calls": NotDone(),
     "context_management": NotDone(([],)),
 }
-#: Of vectors and of scores, as vLLM knows them: what a model reads of a text, and which numbers it
-#: makes, is its own business.
+#: Of vectors, classes and scores, as vLLM knows them.
 OF_TASKS: Final = {
-    "truncate_prompt_tokens": NotDone(),
-    "truncation_side": NotDone(),
-    "padding": NotDone(("do_not_pad",)),
-    "add_special_tokens": NotDone((True,)),
-    "use_activation": NotDone(),
-    "normalize": NotDone(),
     "mm_processor_kwargs": NotDone(({},)),
+    "media_io_kwargs": NotDone(({},)),
     "chat_template": NotDone(),
     "chat_template_kwargs": NotDone(({},)),
-}
-OF_EMBEDDINGS: Final = {
-    **OF_TASKS,
-    "embed_dtype": NotDone(("float32",)),
-    "endianness": NotDone(("native", "little")),
-    "messages": NotDone(use="input"),
+    "cache_salt": NotDone(),
 }
 #: Of `/v2/embed`, as Cohere knows them.
 OF_EMBED: Final = {
-    "truncate": NotDone(("END",)),
-    "max_tokens": NotDone(),
     "images": NotDone(([],)),
     "inputs": NotDone(([],), use="texts"),
 }
 OF_SCORES: Final = {
     **OF_TASKS,
-    "max_tokens_per_query": NotDone((0,)),
-    "max_tokens_per_doc": NotDone((0,)),
-    "instruction": NotDone(("",)),
     "rank_fields": NotDone((["text"],), use="one text each"),
 }

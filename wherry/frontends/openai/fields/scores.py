@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.beside import PairsBeside
 from wherry.frontends.openai.fields.kinds import Positive
 from wherry.frontends.openai.fields.not_done import OF_SCORES, NotDone
 
@@ -34,7 +35,7 @@ class TextDocument(msgspec.Struct, kw_only=True):
 Texts = str | TextDocument | list[str | TextDocument]
 
 
-class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class RerankRequest(PairsBeside, kw_only=True):
     """POST /v1/rerank, as Cohere, Jina and vLLM have it."""
 
     not_done: ClassVar[Mapping[str, NotDone]] = OF_SCORES
@@ -50,7 +51,7 @@ class RerankRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [self.query] * len(documents), documents
 
 
-class ScoreRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ScoreRequest(PairsBeside, kw_only=True):
     """POST /v1/score, as vLLM has it: one of the pairs of SIDES."""
 
     not_done: ClassVar[Mapping[str, NotDone]] = OF_SCORES

@@ -1,0 +1,117 @@
+"""frontends/openai/invocations.py: one path for what several routes answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.http_exchange import Client, served
+
+
+@wherry.model
+def parrot(messages: list[list[dict[str, Any]]]) -> list[str]:
+    return [said[-1]["content"] for said in messages]
+
+
+@wherry.model
+def story(prompt: list[str]) -> list[str]:
+    return [one + "!" for one in prompt]
+
+
+@wherry.model
+def vector(text: list[str]) -> Annotated[np.ndarray, wherry.FP32[2]]:
+    return np.array([[3, len(one)] for one in text], np.float32)
+
+
+class Named(NamedTuple):
+    label: list[str]
+    probs: Annotated[np.ndarray, wherry.FP32[2]]
+
+
+@wherry.model
+def named(text: list[str]) -> Named:
+    return Named(["x"] * len(text), np.array([[0.5, 0.5]] * len(text), np.float32))
+
+
+@wherry.model
+def rows(text: list[str]) -> Annotated[list[np.ndarray], wherry.FP32[-1, 1]]:
+    return [np.ones((len(one), 1), np.float32) for one in text]
+
+
+@wherry.model
+def cross(query: list[str], document: list[str]) -> list[float]:
+    return [float(q == d) for q, d in zip(query, document, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with served(parrot, story, vector, named, rows, cross) as client:
+        yield client
+
+
+SAID = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"model": "parrot", "messages": SAID}),
+        ("/v1/chat/completions", {"messages": SAID, "colour": 7}),
+        ("/v1/completions", {"model": "story", "prompt": "once"}),
+        ("/v1/completions", {"prompt": ["once", "more"], "input": None}),
+        ("/v1/embeddings", {"model": "vector", "input": "a"}),
+        ("/classify", {"model": "named", "input": ["a", "b"]}),
+        ("/classify", {"input": ["a", "b"]}),
+        ("/pooling", {"model": "rows", "input": "abc"}),
+        ("/v2/embed", {"model": "vector", "texts": ["a"]}),
+        ("/rerank", {"model": "cross", "query": "a", "documents": ["b", "a"]}),
+        ("/score", {"model": "cross", "text_1": "a", "text_2": "a"}),
+        ("/score", {"model": "vector", "queries": "a", "items": ["a", "b"]}),
+        ("/score", {"data_1": "a", "data_2": "a"}),
+    ],
+)
+def test_the_body_tells_the_route(client: Client, path: str, body: dict[str, Any]) -> None:
+    meant, invoked = client.post(path, body), client.post("/invocations", body)
+    assert meant.status == invoked.status == 200, invoked.body
+    told, asked = invoked.json, meant.json
+    for changing in ("id", "created"):
+        told.pop(changing, None)
+        asked.pop(changing, None)
+    assert told == asked
+    assert invoked.headers.get("x-wherry-ignored") == meant.headers.get("x-wherry-ignored")
+
+
+def test_a_chat_streams(client: Client) -> None:
+    answer = client.post("/invocations", {"messages": SAID, "stream": True})
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({}, 400, "the body has none of messages"),
+        ({"model": "parrot"}, 400, "the body has none of messages"),
+        ({"messages": None}, 400, "the body has none of messages"),
+        ([], 400, "expected object"),
+        ({"model": 7, "input": "a"}, 400, "model"),
+        ({"model": "nobody", "input": "a"}, 404, "does not exist"),
+        ({"model": "parrot", "input": "a"}, 404, "is none for classifications"),
+        ({"model": "vector", "input": []}, 400, "input: is empty"),
+        ({"model": "vector", "input": {"a": 1}}, 400, "input"),
+        ({"model": "cross", "query": 5}, 400, "query"),
+    ],
+)
+def test_what_is_no_route_s_is_refused(client: Client, body: Any, status: int, says: str) -> None:
+    answer = client.post("/invocations", body)
+    assert answer.status == status, answer.body
+    assert says in answer.json["error"]["message"]
+
+
+def test_a_body_that_is_no_json_is_refused(client: Client) -> None:
+    answer = client.post("/invocations", b'{"messages": [')
+    assert answer.status == 400
+    assert "is not JSON" in answer.json["error"]["message"]
