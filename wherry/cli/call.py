@@ -64,7 +64,8 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
     except BrokenPipeError:
         raise  # of our own stdout
     except (OSError, http.client.HTTPException) as error:
-        raise WherryError(f"{args.url}: {error}; {advice(error)} (--url, WHERRY_URL)") from None
+        said = str(error).removeprefix(f"{args.url.rstrip('/')}: ")
+        raise WherryError(f"{args.url}: {said}; {advice(error)} (--url, WHERRY_URL)") from None
 
 
 def _meant(args: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from wherry.client.answers import check_status, events, no_answer
 from wherry.client.wire import (
     ModelDescription,
     describe,
@@ -38,7 +39,8 @@ class Client:
 
     `url` may be http, https, or http+unix:///path/of/the.sock. `timeout` (seconds) is for a
     connection that says nothing. Errors are those of `wherry.values.errors`, with the
-    server's message; OSError if the server cannot be reached.
+    server's message, also for what is no answer of a V2 server; OSError if the server cannot be
+    reached, and if its answer or stream is cut off.
     """
 
     def __init__(
@@ -139,9 +141,14 @@ class Client:
         with self._exchange(
             "POST", f"{_path(model)}/generate_stream", msgspec.json.encode(body)
         ) as response:
-            for line in response:
-                if line.startswith(b"data:"):
-                    yield _streamed(described, msgspec.json.decode(line[5:]))
+            answers = events(response)
+            while True:
+                with no_answer(self.url):
+                    event = next(answers, None)
+                    if event is None:
+                        return
+                    row = _streamed(described, event)
+                yield row
 
     def models(self) -> list[dict[str, Any]]:
         """Name, version, state, inputs and outputs of each model on the server."""
@@ -169,7 +176,9 @@ class Client:
         """What is needed to call the model; requested once and kept."""
         described = self._described.get(model)
         if described is None:
-            described = describe(self._json("GET", f"{_path(model)}/config"))
+            config = self._json("GET", f"{_path(model)}/config")
+            with no_answer(self.url):
+                described = describe(config)
             self._described[model] = described
         return described
 
@@ -179,7 +188,7 @@ class Client:
         try:
             with self._exchange("GET", path) as response:
                 response.read()
-        except (OSError, http.client.HTTPException, WherryError):
+        except (OSError, WherryError):
             return False
         return True
 
@@ -205,16 +214,18 @@ class Client:
                 "POST", f"{_path(model)}/infer", body, headers, timeout=timeout
             ) as response:
                 answer = memoryview(response.read())
-                length = int(response.headers.get("Inference-Header-Content-Length", len(answer)))
-            head = msgspec.json.decode(answer[:length])
-            return outputs_of(described, head, answer[length:])[0]
+                length = response.headers.get("Inference-Header-Content-Length")
+            with no_answer(self.url):
+                end = len(answer) if length is None else int(length)
+                head = msgspec.json.decode(answer[:end])
+                return outputs_of(described, head, answer[end:])[0]
         except InvalidRequest:
             # The model may have been replaced: request its description again next time.
             self._described.pop(model, None)
             raise
 
     def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
-        with self._exchange(method, path, body) as response:
+        with self._exchange(method, path, body) as response, no_answer(self.url):
             return msgspec.json.decode(response.read())
 
     @contextlib.contextmanager
@@ -240,6 +251,7 @@ class Client:
                 raise error_of(
                     response.status, response.read(), response.headers.get("Retry-After")
                 )
+            check_status(response, self.url)
             yield response
         except WherryError:
             raise
@@ -296,6 +308,12 @@ class Client:
         except TimeoutError:
             connection.close()
             raise DeadlineExceeded(f"{self.url}: no answer within {timeout:g} s") from None
+        except http.client.HTTPException as error:
+            connection.close()
+            if isinstance(error, OSError):  # RemoteDisconnected
+                raise
+            said = str(error).strip()[:80] or type(error).__name__
+            raise ConnectionError(f"{self.url}: {said!r} is no HTTP") from None
         except BaseException:
             connection.close()
             raise

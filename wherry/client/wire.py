@@ -228,7 +228,8 @@ def in_json(value: Any) -> Any:
 def outputs_of(
     model: ModelDescription, head: Mapping[str, Any], tail: memoryview
 ) -> tuple[Columns, int]:
-    """The columns and the number of rows of an infer response."""
+    """The columns and the number of rows of an infer response. LookupError, TypeError or ValueError
+    for what is none."""
     columns: Columns = {}
     rows = 1
     known = {tensor.name: tensor for tensor in model.outputs}
@@ -240,6 +241,8 @@ def outputs_of(
         if size is None:
             flat = _from_json(datatype, member["data"])
         else:
+            if not 0 <= size <= len(tail):
+                raise ValueError(f"{size} bytes of {member['name']!r} announced, {len(tail)} left")
             flat, tail = _from_binary(datatype, tail[:size]), tail[size:]
         if model.batched:
             rows = shape[0]
@@ -268,6 +271,8 @@ def _unpacked(raw: memoryview) -> list[bytes]:
     while start < len(raw):
         (length,) = _LENGTH.unpack_from(raw, start)
         start += _LENGTH.size
+        if start + length > len(raw):
+            raise ValueError(f"an element of {length} bytes, {len(raw) - start} left")
         elements.append(bytes(raw[start : start + length]))
         start += length
     return elements
