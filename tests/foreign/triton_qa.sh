@@ -5,6 +5,8 @@
 # outputs; WORK/venv must have tritonclient[all], onnx, ml_dtypes, pytest, requests and sseclient-py. The suites' own
 # test.sh runs, with `tritonserver` a script that calls `wherry serve` (of PATH; --triton-strict unless STRICT=0),
 # as root, for each has its own network and /dev/shm. What fails is compared by hand: docs/reference/triton-clients.md.
+# A suite of the Python backend is L0_backend_python/NAME (bls, env, ...). PYTHON_BACKEND: a checkout of
+# triton-inference-server/python_backend, for those that clone it. What they install must be in WORK/venv (torch).
 set -eu
 server=$(realpath "$1") client=$(realpath "$2") work=$(realpath "$3"); shift 3
 data=$work/data qa=$work/qa python=$work/venv/bin/python wherry=$(realpath "$(command -v wherry)")
@@ -37,6 +39,7 @@ suites() {  # as Dockerfile.QA lays them out
     cp -r "$server"/src/test/models/{repeat_int32,square_int32} "$qa/L0_decoupled/models"
     for model in "$qa"/L0_decoupled/models/* "$qa"/custom_models/*; do mkdir -p "$model/1"; touch "$model/1/x"; done
     sed -i '/default_model_filename/d' "$qa"/custom_models/*/config.pbtxt
+    printf 'class SharedMemoryManager: "Nothing of ours lies in /dev/shm."\n' >"$qa/common/triton_shm_monitor.py"
     # Ready with a body is ready; and a step that fails does not end the script.
     sed -i 's/curl -s -w %{http_code} /curl -s -o \/dev\/null -w %{http_code} /; s/^\( *\)set -e$/\1set +e/' "$qa/common/util.sh"
 }
@@ -54,6 +57,7 @@ more=() all=" \$* "
 [ "\${STRICT:-1}" = 0 ] || more+=(--triton-strict)
 exec $wherry serve "\${more[@]}" "\$@"
 SERVER
+    printf '#!/bin/sh\n[ "$1" != clone ] || cp -r "%s" ./python_backend\n' "${PYTHON_BACKEND:-none}" >"$work/stubs/git"
     chmod +x "$bin/tritonserver" "$work"/stubs/*
     cat >"$work/tritonserver/backends/dyna_sequence/model.py" <<'MODEL'
 import triton_python_backend_utils as pb_utils
@@ -82,15 +86,18 @@ MODEL
 
 run() {  # SUITE
     cd "$qa/$1"
+    mkdir -p "$work/out/${1%/*}"
     sed -i -E "s#/opt/tritonserver/qa#$qa#; s#/opt/tritonserver#$work/tritonserver#g; s/^( *)set -e\$/\1set +e/
         s#/data/inferenceserver/\\$\{REPO_VERSION\}#$data#g; s/^( *)exit 1\$/\1RET=1/" test.sh
     sed -i '1a kill() { [ "$1" = 0 ] || command kill "$@"; }' test.sh  # 0: a server that did not start
     env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY NO_PROXY='*' SERVER_TIMEOUT=40 \
         PATH="$work/venv/bin:$work/stubs:$work/tritonserver/bin:$PATH" TRITON_DIR="$work/tritonserver" \
-        DATADIR="$data" NVIDIA_TRITON_SERVER_VERSION=0 timeout -k 5 1800 unshare -n -m -p -f --kill-child bash -c \
+        DATADIR="$data" MODELDIR="$(dirname "$PWD")" BACKEND_DIR="$work/tritonserver/backends" \
+        SERVER="$work/tritonserver/bin/tritonserver" TEST_WINDOWS=0 TEST_JETSON=0 PYTHON_ENV_VERSION=12 \
+        NVIDIA_TRITON_SERVER_VERSION=0 timeout -k 5 1800 unshare -n -m -p -f --kill-child bash -c \
         'mount -t proc proc /proc; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; exec bash test.sh' \
-        >"$work/$1.out" 2>&1 || true
-    echo "$1: $(grep -cE '^(FAIL|ERROR): |^FAILED .*::' "$work/$1.out") tests failed ($work/$1.out)"
+        >"$work/out/$1.out" 2>&1 || true
+    echo "$1: $(grep -cE '^(FAIL|ERROR): |^FAILED .*::' "$work/out/$1.out") tests failed ($work/out/$1.out)"
 }
 
 [ -e "$data" ] || models

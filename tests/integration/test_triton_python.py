@@ -529,6 +529,36 @@ class TritonPythonModel:
         rt.infer("written", X=[b"text"])
 
 
+def test_a_record_of_a_library_that_writes_its_own_lines_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As huggingface_hub does: it has a handler, and hands its records on as well."""
+    code = """
+import logging
+logging.getLogger("library").addHandler(logging.StreamHandler())
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def initialize(self, args):
+        logging.getLogger("library.part").warning("once")
+        logging.getLogger("other").warning("also once")
+
+    def execute(self, requests):
+        raise NotImplementedError
+"""
+    caplog.set_level(logging.INFO)
+    with running(written_model(tmp_path, code)):
+        pass
+
+    told = [record.getMessage() for record in caplog.records if "once" in record.getMessage()]
+    assert sorted(told) == ["also once", "once"]
+
+
 def test_an_error_response_is_of_its_request_only(faulty: wherry.Runtime) -> None:
     loaded = faulty.model("faulty")
     asked = [b"fine", b"error 3", b"also fine"]
@@ -829,7 +859,7 @@ class TritonPythonModel:
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("import nothing_of_this_name", "ModuleNotFoundError.*EXECUTION_ENV_PATH"),
         ("x = 1", "no class TritonPythonModel$"),
         (
             "import sys\nsys.modules['torch'] = sys\nclass Net: pass",

@@ -44,6 +44,8 @@ INSTEAD: Final = {
     "dali_python": _PREPROCESSING,
     "tensorrtllm": _LLM,
     "fastertransformer": _LLM,
+    "fastdeploy": "it runs ONNX, Paddle, OpenVINO and TensorRT files: an ONNX file is served with"
+    ' backend: "onnxruntime" (paddle2onnx converts Paddle\'s)',
     "paddle": 'convert it with paddle2onnx, and say backend: "onnxruntime"',
     "armnn_tflite": "convert it with `python -m tf2onnx.convert --tflite FILE --output model.onnx`,"
     ' and say backend: "onnxruntime"',

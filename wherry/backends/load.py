@@ -10,6 +10,7 @@ import difflib
 import importlib
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from wherry.instances.devices import gpu_count
 from wherry.repository.checksum import mismatches
 from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import is_name
-from wherry.repository.problems import BadConfig
+from wherry.repository.problems import BadConfig, is_blank, unfilled
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
 from wherry.values.errors import ConfigError
@@ -118,6 +119,8 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
             for file, backend in known.items():
                 if os.path.splitext(file)[1] == os.path.splitext(name)[1]:
                     return backend
+    if suffix := config.name.partition(".")[2]:
+        return suffix  # as in Triton, where a folder may be called model.dali
     wanted = [name for name in names if name not in elsewhere.FILES]
     raise ConfigError(
         f"model {config.name!r}: it says no backend, and version"
@@ -132,9 +135,28 @@ def unknown_backend(name: str, folder: str = "") -> str:
     compiled = elsewhere.PROGRAM if folder and elsewhere.has_library(folder) else None
     if (instead := elsewhere.INSTEAD.get(name, compiled)) is not None:
         return f"backend {name!r} is not here: {instead}"
-    close = difflib.get_close_matches(name, BACKENDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(BACKENDS)}"
-    return f"unknown backend {name!r}; {hint}"
+    if is_blank(name):
+        return unfilled(name, "the name of a backend")
+    if close := difflib.get_close_matches(name, BACKENDS, n=1):
+        return f"unknown backend {name!r}; did you mean {close[0]!r}?"
+    return (
+        f"unknown backend {name!r}; known are: {', '.join(BACKENDS)}; one in Python is found by"
+        f" --backend-directory, in {name}/model.py; for a compiled one write a model.py"
+    )
+
+
+def not_here(
+    folder: str, config: TritonConfig, versions: Sequence[int], backend_directory: str | None
+) -> str | None:
+    """What to do with a model whose backend runs elsewhere only, though it has other problems, too.
+    None if its backend is here, or nothing says which it is."""
+    try:
+        backend = backend_name(config, os.path.join(folder, str(max(versions, default=1))))
+    except ConfigError:
+        return None
+    if backend in BACKENDS or _program(backend, backend_directory):
+        return None
+    return unknown_backend(backend, folder)
 
 
 def _program(backend: str, backend_directory: str | None) -> str | None:

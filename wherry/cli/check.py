@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import fields
 from typing import Any
 
+from wherry.backends.load import not_here
 from wherry.cli.checkpoints import print_checkpoint
 from wherry.cli.serve import (
     LOAD_FAILED,
@@ -27,6 +28,7 @@ from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
 from wherry.repository import layout, string_arrays
+from wherry.repository.ensemble_graph import members
 from wherry.repository.layout import Found
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -145,7 +147,9 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
         failures = control.try_all()
         name = settings.options.repositories.model_config_name
         models = layout.scan(control.repositories, config_name=name)
-        problems = {model.name: _problems(model, failures) for model in models}
+        backends = settings.options.repositories.backend_directory
+        there = {model.name for model in models}
+        problems = {model.name: _problems(model, failures, there, backends) for model in models}
         for model in models:
             _print_found(model, problems[model.name])
         _print_clients(control.repositories)
@@ -161,10 +165,21 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
     return not bad
 
 
-def _problems(model: Found, failures: Mapping[str, str]) -> list[str]:
+def _problems(
+    model: Found, failures: Mapping[str, str], there: Set[str], backends: str | None
+) -> list[str]:
+    """What is wrong with a model, of all that are `there`. An ensemble names the members that have
+    problems, which tell their own."""
     if model.problems:
-        return list(model.problems)
-    return [failures[model.name]] if model.name in failures else []
+        remedy = not_here(model.folder, model.config, model.versions, backends)
+        return [*model.problems, *([f"{model.name}: {remedy}"] if remedy else [])]
+    if model.name not in failures:
+        return []
+    failed = [member for member in members(model.config) if member in failures]
+    missing = [member for member in members(model.config) if member not in there]
+    told = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
+    told += [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
+    return told or [failures[model.name]]
 
 
 def _print_found(model: Found, problems: list[str]) -> None:

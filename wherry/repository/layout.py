@@ -16,7 +16,7 @@ import msgspec
 from wherry.models.config import wrong_name
 from wherry.repository import pbtxt
 from wherry.repository.kind import is_ensemble
-from wherry.repository.problems import BadConfig
+from wherry.repository.problems import BadConfig, is_blank
 from wherry.repository.triton_config import TritonConfig, TritonVersionPolicy
 from wherry.repository.validate import without_effect
 
@@ -102,12 +102,13 @@ def read(
     problems: list[str] = []
     if config is None:
         try:
-            config = _config(folder, config_name)
+            config, problems = _config(folder, config_name)
         except BadConfig as error:
             problems += error.problems
             config = TritonConfig()
     if config.name not in ("", name):
-        problems.append(f"{name}: name: {config.name!r} is not the folder's name")
+        remedy = f"rename the folder to {config.name!r}, or leave out the name"
+        problems.append(f"{name}: name: {config.name!r} is not the folder's name; {remedy}")
     if wrong := wrong_name(name):
         # Clients of Triton's Python backend know these words.
         stub = "Invalid stub name: contains invalid characters: "
@@ -119,6 +120,8 @@ def read(
     versions = chosen(config.version_policy, there)
     notices = [f"folder {entry!r} is no version: those are whole numbers" for entry in ignored]
     notices += [f"{key} has no effect: {why}" for key, why in without_effect(config)]
+    if blanks := [key for key, value in config.parameters.items() if is_blank(value.string_value)]:
+        notices.append(f"parameters {', '.join(blanks)}: ${{...}} is not filled in")
     wanted = _specific(config.version_policy)
     notices += [f"version {version} is not there" for version in sorted(wanted - set(there))]
     if not there:
@@ -160,8 +163,9 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
             yield path, about.st_mtime_ns if name in files else 0, size
 
 
-def _config(folder: str, config_name: str | None) -> TritonConfig:
-    """The model's configuration file, read; an empty configuration if there is none."""
+def _config(folder: str, config_name: str | None) -> tuple[TritonConfig, list[str]]:
+    """The model's configuration file as far as it can be read, and its problems; an empty
+    configuration if there is none."""
     name = os.path.basename(folder)
     for file in ([f"configs/{config_name}.pbtxt"] if config_name else []) + ["config.pbtxt"]:
         where = f"{name}/{file}"
@@ -175,11 +179,11 @@ def _config(folder: str, config_name: str | None) -> TritonConfig:
         if len(text) > MAX_CONFIG_BYTES:
             raise BadConfig([f"{where}: it has more than {MAX_CONFIG_BYTES} bytes"])
         try:
-            return pbtxt.parse(text.decode(), where)
+            return pbtxt.read(text.decode(), where)
         except UnicodeDecodeError as error:
             line = text[: error.start].count(b"\n") + 1
             raise BadConfig([f"{where}:{line}: it is not UTF-8 text"]) from None
-    return TritonConfig()
+    return TritonConfig(), []
 
 
 def _versions(folder: str) -> tuple[list[int], list[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-from wherry.repository.problems import BadConfig, Path, shown, unknown
+from wherry.repository.problems import BadConfig, Path, shown, unfilled, unknown
 from wherry.repository.schema import ConfigField, TritonMessage, fields_of, one_of_twice
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
@@ -32,6 +32,7 @@ _TOKEN = re.compile(
   | (?P<name> [A-Za-z_][A-Za-z0-9_]* )
   | (?P<string> "(?:[^"\\\n]++|\\.)*+" | '(?:[^'\\\n]++|\\.)*+' )
   | (?P<mark> [{}<>\[\]:;,\-] )
+  | (?P<blank> \$\{ [^{}\n]* \} )
     """,
     re.VERBOSE,
 )
@@ -46,6 +47,15 @@ _CHARS = {
 }  # fmt: skip
 _CLOSING = {"{": "}", "<": ">"}
 
+#: What is written for a datatype by those who know another name of it.
+_MEANT = {
+    "TYPE_BYTES": "TYPE_STRING", "TYPE_STR": "TYPE_STRING", "TYPE_TEXT": "TYPE_STRING",
+    "TYPE_FLOAT": "TYPE_FP32", "TYPE_FLOAT32": "TYPE_FP32", "TYPE_FLOAT16": "TYPE_FP16",
+    "TYPE_FLOAT64": "TYPE_FP64", "TYPE_DOUBLE": "TYPE_FP64", "TYPE_HALF": "TYPE_FP16",
+    "TYPE_INT": "TYPE_INT32", "TYPE_LONG": "TYPE_INT64", "TYPE_BOOLEAN": "TYPE_BOOL",
+    "TYPE_BFLOAT16": "TYPE_BF16",
+}  # fmt: skip
+
 #: Stands for a value that could not be read; its problem is noted.
 _WRONG = object()
 
@@ -56,27 +66,32 @@ def parse(text: str, file: str = "config.pbtxt", *, grammar_only: bool = False) 
     Besides its grammar, what it says must make sense, unless that is not wanted; what a model's
     own file completes later (missing inputs, a missing backend) is no mistake here.
     """
+    config, problems = read(text, file, grammar_only=grammar_only)
+    if problems:
+        raise BadConfig(problems)
+    return config
+
+
+def read(
+    text: str, file: str = "config.pbtxt", *, grammar_only: bool = False
+) -> tuple[TritonConfig, list[str]]:
+    """As `parse`, without an exception: the configuration as far as it can be read, and the
+    problems."""
     reader = _TextReader(text)
-    try:
-        config = reader.read()
-    except _Broken:
-        config = None
+    config, whole = reader.read()
     problems = [*reader.problems]
-    if config is not None and not grammar_only:
+    if whole and not grammar_only:
         spoilt = {path[:-1] for _, path, _ in problems} | {path for _, path, _ in problems}
         problems += [
             (reader.line_of(problem.path), problem.path, problem.text)
             for problem in problems_of(config)
             if not _may_be_of(problem.path, spoilt)
         ]
-    if problems:
-        problems.sort(key=lambda problem: problem[0])
-        raise BadConfig(
-            f"{file}:{line}: {shown(path)}: {text}" if path else f"{file}:{line}: {text}"
-            for line, path, text in problems
-        )
-    assert config is not None
-    return config
+    problems.sort(key=lambda problem: problem[0])
+    return config, [
+        f"{file}:{line}: {shown(path)}: {text}" if path else f"{file}:{line}: {text}"
+        for line, path, text in problems
+    ]
 
 
 def _may_be_of(path: Path, spoilt: Set[Path]) -> bool:
@@ -108,9 +123,16 @@ class _TextReader:
         self._tokens = self._tokens_of(text)
         self._token = _Token("mark", "", 1)
 
-    def read(self) -> TritonConfig:
-        self._next()
-        return self._message(TritonConfig, "", (), 0)
+    def read(self) -> tuple[TritonConfig, bool]:
+        """The configuration, and whether it could be read to its end; else its fields until then
+        are there."""
+        found: dict[str, Any] = {}
+        try:
+            self._next()
+            self._fill(TritonConfig, found, "", (), 0)
+        except _Broken:
+            return _message_of(TritonConfig, found), False
+        return _message_of(TritonConfig, found), True
 
     def line_of(self, path: Path) -> int:
         """The line where this value, or the nearest message around it, begins."""
@@ -121,18 +143,29 @@ class _TextReader:
     # Messages and fields
 
     def _message(self, cls: type[M], closing: str, path: Path, depth: int) -> M:
+        """Read one message up to its closing bracket."""
+        found: dict[str, Any] = {}
+        self._fill(cls, found, closing, path, depth)
+        return _message_of(cls, found)
+
+    def _fill(
+        self,
+        cls: type[TritonMessage],
+        found: dict[str, Any],
+        closing: str,
+        path: Path,
+        depth: int,
+    ) -> None:
         """Read fields up to the closing bracket, or the end of the file for ""."""
         if depth > MAX_DEPTH:
             self._stop(path, f"more than {MAX_DEPTH} messages within each other")
         fields = fields_of(cls)
-        found: dict[str, Any] = {}
         for token, field in self._fields(fields, closing, lambda: path):
             self._field(field, found, token, path, depth)
         line = self.line_of(path)
         twice = one_of_twice(cls, found)
         if twice:
             self._note(line, path, twice)
-        return cls(**{fields[name].attribute: _read(value) for name, value in found.items()})
 
     def _fields(
         self, fields: Mapping[str, ConfigField], closing: str, path: Callable[[], Path]
@@ -242,6 +275,9 @@ class _TextReader:
         if self._token.kind == "string":
             return self._string(field, path)
         line = self._token.line
+        if self._token.kind == "blank":
+            self._note(line, path, unfilled(self._take().text, _wanted(field)))
+            return _WRONG
         negative = self._token.text == "-"
         if negative:
             self._next()
@@ -253,7 +289,9 @@ class _TextReader:
             sign = "-" if negative else ""
             text = f"expected {_wanted(field)}, not {sign}{token.text}"
             if field.is_enum and token.kind == "name" and not negative:
-                text = unknown(token.text, field.kind, "value")
+                meant = _MEANT.get(token.text, "")
+                hint = f"unknown value {token.text!r}; did you mean {meant!r}?"
+                text = hint if meant in field.kind else unknown(token.text, field.kind, "value")
             elif field.kind is str and token.kind == "name":
                 text = f'expected a string: write "{token.text}"'
             self._note(line, path, text)
@@ -360,7 +398,7 @@ class _TextReader:
         elif self._token.kind == "string":
             while self._token.kind == "string":
                 self._next()
-        elif self._token.kind in ("name", "number"):
+        elif self._token.kind in ("name", "number", "blank"):
             self._next()
 
     def _note(self, line: int, path: Path, text: str) -> None:
@@ -369,6 +407,11 @@ class _TextReader:
     def _stop(self, path: Path, text: str, token: _Token | None = None) -> NoReturn:
         self._note((token or self._token).line, path, text)
         raise _Broken
+
+
+def _message_of(cls: type[M], found: Mapping[str, Any]) -> M:
+    fields = fields_of(cls)
+    return cls(**{fields[name].attribute: _read(value) for name, value in found.items()})
 
 
 def _read(value: Any) -> Any:

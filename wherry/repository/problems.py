@@ -48,6 +48,19 @@ def unknown(name: str, known: Iterable[str], what: str = "field") -> str:
     return f"unknown {what} {name!r}; {hint}"
 
 
+def is_blank(text: str) -> bool:
+    """Whether this is `${name}`, as in the templates that tensorrtllm_backend and others bring."""
+    return text.startswith("${") and text.endswith("}")
+
+
+def unfilled(blank: str, wanted: str) -> str:
+    """The problem that a template's `${name}` is still there."""
+    return (
+        f"{blank} is not filled in: write {wanted} in its place, by hand or with the template's own"
+        " script (tensorrtllm_backend: tools/fill_template.py)"
+    )
+
+
 def nearest(name: str, known: Collection[str], *, cutoff: float) -> str | None:
     """The known name that is most like `name`, if one is. Long ones, and many, are not compared:
     that takes time that grows with the square of their length."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wherry.backends import elsewhere
-from wherry.backends.load import BACKENDS, backend_for, backend_name, unknown_backend
+from wherry.backends.load import BACKENDS, backend_for, backend_name, not_here, unknown_backend
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
     TritonConfig,
@@ -42,6 +42,25 @@ def test_the_backend_is_what_the_configuration_or_the_file_says(
         (tmp_path / file).touch()
 
     assert backend_name(config, str(tmp_path)) == backend
+
+
+def test_a_name_of_two_parts_ends_with_the_backend(tmp_path: Path) -> None:
+    """As in Triton: nothing else says what `model.dali` is."""
+    assert backend_name(TritonConfig(name="model.dali"), str(tmp_path)) == "dali"
+    (tmp_path / "model.onnx").touch()
+    assert backend_name(TritonConfig(name="model.dali"), str(tmp_path)) == "onnxruntime"
+
+
+def test_what_runs_elsewhere_only_is_told_though_the_model_has_no_version(tmp_path: Path) -> None:
+    def told(platform: str = "", backend: str = "") -> str | None:
+        config = TritonConfig(name="m", platform=platform, backend=backend)
+        return not_here(str(tmp_path), config, (), None)
+
+    assert "ONNX file" in str(told(platform="tensorrt_plan"))
+    assert "${b} is not filled in" in str(told(backend="${b}"))
+    assert "--backend-directory, in mine/model.py" in str(told(backend="mine"))
+    assert told(backend="python") is None
+    assert told() is None
 
 
 def test_a_model_that_says_nothing_is_refused_with_what_could_be_said(tmp_path: Path) -> None:

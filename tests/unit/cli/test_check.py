@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from wherry.backends.elsewhere import INSTEAD
 from wherry.cli import main
 from wherry.cli.checkpoints import print_checkpoint
 from wherry.llm import facts
@@ -15,7 +16,7 @@ input { name: "i" data_type: TYPE_FP32 dims: 1 }
 output { name: "o" data_type: TYPE_FP32 dims: 1 }
 ensemble_scheduling { step { model_name: "a" input_map { key: "x" value: "i" }
                              output_map { key: "y" value: "o" } }
-                      step { model_name: "b" input_map { key: "x" value: "i" }
+                      step { model_name: "broken" input_map { key: "x" value: "i" }
                              output_map { key: "y" value: "p" } } }"""
 
 
@@ -26,6 +27,7 @@ def test_one_run_tells_of_every_problem_of_every_model(
         ("broken", 'max_batch_sise: 4\ninput { name: "x" data_type: TYPE_FP33 dims: 0 }'),
         ("e", ENSEMBLE),
         ("odd", 'backend: "onnxruntim"'),
+        ("plan", 'platform: "tensorrt_plan" max_batch_size: ${batch}'),
     ):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text(config)
@@ -40,14 +42,17 @@ def test_one_run_tells_of_every_problem_of_every_model(
         " did you mean 'TYPE_FP32'?",
         "  broken/config.pbtxt:2: input[0].dims[0]: 0 must be at least 1, or -1 for any size",
         "e (versions: 1): PROBLEMS",
-        "  failed to load 'e', failed to poll from model repository: e: its member 'a': failed to"
-        " load 'a', failed to poll from model repository: there is no model of this name;"
-        " e: its member 'b': failed to load 'b', failed to poll from model repository: there is"
-        " no model of this name",
+        "  e: its members have problems: broken",
+        "  e: its members are not there: a",
         "odd (versions: 1): PROBLEMS",
         "  load failed for model 'odd': version 1 is at UNAVAILABLE state: model 'odd': unknown"
         " backend 'onnxruntim'; did you mean 'onnxruntime'?",
-        "3 models: 3 with problems: broken, e, odd",
+        "plan (versions: 1): PROBLEMS",
+        "  plan/config.pbtxt:1: max_batch_size: ${batch} is not filled in: write a whole number in"
+        " its place, by hand or with the template's own script (tensorrtllm_backend:"
+        " tools/fill_template.py)",
+        f"  plan: backend 'tensorrt_plan' is not here: {INSTEAD['tensorrt_plan']}",
+        "4 models: 4 with problems: broken, e, odd, plan",
     ]
 
 

@@ -81,7 +81,7 @@ def test_all_that_is_wrong_with_a_model_is_told(tmp_path: Path) -> None:
     (found,) = layout.scan([str(tmp_path)])
 
     assert found.problems == (
-        "m: name: 'n' is not the folder's name",
+        "m: name: 'n' is not the folder's name; rename the folder to 'n', or leave out the name",
         "m: it has no version: put the model's file into the folder m/1",
         "m: output[0].label_filename: there is no file 'l.txt'",
     )
@@ -98,6 +98,33 @@ def test_a_broken_file_is_told_with_its_lines_beside_all_else(tmp_path: Path) ->
         "m/config.pbtxt:2: it is not UTF-8 text",
         "m: it has no version: put the model's file into the folder m/1",
     )
+
+
+def test_what_a_broken_file_says_before_the_mistake_counts(tmp_path: Path) -> None:
+    """An ensemble needs no version, and its kind is told before the line that cannot be read."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.pbtxt").write_text('platform: "ensemble"\nname: "n"\nmax_batch_size: ]')
+
+    (found,) = layout.scan([str(tmp_path)])
+
+    assert [problem.split(";")[0] for problem in found.problems] == [
+        "m/config.pbtxt:3: max_batch_size: expected a whole number, not ']'",
+        "m: name: 'n' is not the folder's name",
+    ]
+
+
+def test_parameters_that_a_template_left_open_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/config.pbtxt").write_text(
+        'backend: "python"\n'
+        'parameters { key: "tokenizer_dir" value { string_value: "${tokenizer_dir}" } }\n'
+        'parameters { key: "cost" value { string_value: "$5" } }\n'
+    )
+
+    (found,) = layout.scan([str(tmp_path)])
+
+    assert found.problems == ()
+    assert found.notices == ("parameters tokenizer_dir: ${...} is not filled in",)
 
 
 def test_a_policy_that_chooses_nothing_is_a_problem(tmp_path: Path) -> None:

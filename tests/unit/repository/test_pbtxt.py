@@ -236,3 +236,44 @@ def _without_infinity(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_infinity(one) for one in value]
     return str(value).replace("inf", "Infinity") if value in (math.inf, -math.inf) else value
+
+
+def test_each_blank_of_a_template_is_a_problem_and_the_rest_is_read() -> None:
+    """As in the templates of TensorRT-LLM, whose script fills in ${...}."""
+    told = problems(
+        """max_batch_size: ${triton_max_batch_size}
+        model_transaction_policy { decoupled: ${decoupled_mode} }
+        output { name: "o" data_type: ${logits_datatype} dims: [ ${beams}, -1 ] }
+        nothing: ${x}
+        optimization: ${y}
+        max_bach_size: 1"""
+    )
+
+    assert [line.split(": ")[:3] for line in told] == [
+        ["m/config.pbtxt:1", "max_batch_size", told[0].split(": ")[2]],
+        ["m/config.pbtxt:2", "model_transaction_policy.decoupled", told[1].split(": ")[2]],
+        ["m/config.pbtxt:3", "output[0].data_type", told[2].split(": ")[2]],
+        ["m/config.pbtxt:3", "output[0].dims[0]", told[3].split(": ")[2]],
+        ["m/config.pbtxt:4", "nothing", told[4].split(": ")[2]],
+        ["m/config.pbtxt:5", "optimization", told[5].split(": ")[2]],
+        ["m/config.pbtxt:6", "max_bach_size", told[6].split(": ")[2]],
+    ]
+    assert "${triton_max_batch_size} is not filled in: write a whole number" in told[0]
+    assert "${decoupled_mode} is not filled in: write true or false" in told[1]
+
+
+def test_the_fields_before_a_mistake_that_ends_the_reading_are_kept() -> None:
+    config, told = pbtxt.read('backend: "dali" max_batch_size: 3 ] name: "m"')
+
+    assert told == ["config.pbtxt:1: expected the name of a field, not ']'"]
+    assert (config.backend, config.max_batch_size, config.name) == ("dali", 3, "")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("TYPE_BYTES", "TYPE_STRING"), ("TYPE_FLOAT", "TYPE_FP32"), ("TYPE_DOUBLE", "TYPE_FP64")],
+)
+def test_other_names_of_datatypes_are_told_theirs(written: str, meant: str) -> None:
+    (told,) = problems(f'input {{ name: "x" data_type: {written} dims: 1 }}')
+
+    assert told.endswith(f"unknown value '{written}'; did you mean '{meant}'?")

@@ -75,6 +75,11 @@ class PythonProcess:
 def load_failed(message: Sequence[Any]) -> LoadFailed:
     """What the model's file, auto_complete_config() or initialize() raised."""
     _, _, kind, text, traceback = message
+    if kind == "ModuleNotFoundError":
+        text += (
+            "; install it for the Python that wherry runs with, or give the model a Python of its"
+            " own (EXECUTION_ENV_PATH)"
+        )
     failed = LoadFailed(f"{kind}: {text}")
     failed.add_note(traceback)
     return failed

@@ -445,6 +445,8 @@ def _log_to_server(level: int) -> None:
 
     class Handler(logging.Handler):
         def emit(self, record: Any) -> None:
+            if _is_written(record.name):
+                return
             text = ""
             if record.exc_info:
                 text = logging.Formatter().formatException(record.exc_info)
@@ -461,3 +463,17 @@ def _log_to_server(level: int) -> None:
     if not logging.root.handlers:
         logging.root.addHandler(Handler())
         logging.root.setLevel(level)
+
+
+def _is_written(name: str) -> bool:
+    """Whether the logger has a handler of its own, as libraries give theirs, whose lines the server
+    logs as well."""
+    import logging
+
+    logger: Any = logging.getLogger(name)
+    while logger is not None and logger is not logging.root:
+        for handler in logger.handlers:
+            if getattr(handler, "stream", None) in (sys.stderr, sys.stdout):
+                return True
+        logger = logger.parent
+    return False
