@@ -20,6 +20,7 @@ import numpy as np
 
 from wherry.instances.async_calls import AsyncCalls
 from wherry.instances.media_rows import Decoded, MediaRows
+from wherry.instances.model_errors import model_errors
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model, load_on
@@ -49,14 +50,9 @@ _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: by
 NO_COLUMNS = (str, bytes, Mapping, Set)
 
 
-def model_errors() -> tuple[type[BaseException], ...]:
-    """What the user's code may raise without taking its instance down with it.
-
-    `except model_errors()` asks only when something was raised: a worker whose model is not
-    async never loads asyncio (7 MB, 30 ms).
-    """
-    asyncio = sys.modules.get("asyncio")
-    return (Exception, SystemExit, *([asyncio.CancelledError] if asyncio else []))
+class WrongColumn(BadModelOutput):
+    """What the model returned is wrong for all rows: no column, or one of another length or shape.
+    No part of the batch would fare better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +308,7 @@ class Executable:
             if out_of_memory:
                 found.out_of_memory_rows = sum(counts)
                 reruns = max(reruns, 0 if once else 2)
-            again = not isinstance(failure.exception, BadModelOutput)
+            again = not isinstance(failure.exception, WrongColumn)
             rows, one_caller = sum(counts), len(counts) == 1
             if reruns < 2 or not again or (one_caller and (rows == 1 or not out_of_memory)):
                 return [SharedOutcome(failure, counts)]
@@ -353,7 +349,7 @@ class Executable:
             return {spec.name: self._checked(spec, result, rows, sparse)}
         if signature.returns == "tuple":
             if not isinstance(result, tuple) or len(result) != len(signature.outputs):
-                raise BadModelOutput(
+                raise WrongColumn(
                     f"model {self.config.name!r} must return a tuple of"
                     f" {len(signature.outputs)} outputs, not {describe(result)}"
                 )
@@ -367,7 +363,7 @@ class Executable:
             if spec.name not in result:
                 if spec.optional:
                     continue
-                raise BadModelOutput(f"model {self.config.name!r} returned no output {spec.name!r}")
+                raise WrongColumn(f"model {self.config.name!r} returned no output {spec.name!r}")
             value = result[spec.name]
             if self._returns_row:
                 value = [value]
@@ -388,6 +384,8 @@ class Executable:
         if spec.form is Form.JSON:
             return list(value)
         where = f"model {self.config.name!r}: output {spec.name!r}"
+        # Of an array every row has the datatype and the shape; of a list a row may be to blame.
+        wrong = WrongColumn if isinstance(value, np.ndarray) else BadModelOutput
         column: Column
         try:
             if spec.form is Form.ARRAYS or (sparse and any(row is None for row in value)):
@@ -397,20 +395,20 @@ class Executable:
                 column = as_array(value, spec)
                 shapes = [column.shape[1:]]
         except (TypeError, ValueError, OverflowError) as error:
-            raise BadModelOutput(f"{where} must be {spec.datatype}: {error}") from None
+            raise wrong(f"{where} must be {spec.datatype}: {error}") from None
         for shape in shapes:
             if not spec.fits(shape):
-                raise BadModelOutput(_bad_shape(where, spec, shape))
+                raise wrong(_bad_shape(where, spec, shape))
         return column
 
-    def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> BadModelOutput:
+    def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> WrongColumn:
         where = f"model {self.config.name!r}: output {spec.name!r}"
         if not hasattr(value, "__len__") or isinstance(value, NO_COLUMNS):
-            return BadModelOutput(
+            return WrongColumn(
                 f"{where} must hold one row for each of the {rows} input rows, not"
                 f" {describe(value)}"
             )
-        return BadModelOutput(
+        return WrongColumn(
             f"{where} has {len(value)} rows for {rows} input rows; return exactly one row out for"
             " each row in"
         )

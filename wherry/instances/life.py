@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from wherry.instances.executable import model_errors
+from wherry.instances.model_errors import model_errors
 from wherry.instances.readiness import Readiness
 from wherry.instances.restart import RestartPolicy, shortage
 from wherry.instances.timer import Timer

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.instances.executable import Executable, Failure
 from wherry.instances.messages import Join, Leave
+from wherry.instances.model_errors import model_errors
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, load_on
 from wherry.models.step_model import Step, StepModel

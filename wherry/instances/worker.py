@@ -29,7 +29,6 @@ from wherry.instances.executable import (
     Failure,
     Outcome,
     SharedOutcome,
-    model_errors,
     sendable,
     text_of,
 )
@@ -43,6 +42,7 @@ from wherry.instances.messages import (
     Start,
     may_hold_arrays,
 )
+from wherry.instances.model_errors import model_errors, parent_decides
 from wherry.instances.source import import_model
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
@@ -102,8 +102,7 @@ def _end_with(parent: int) -> None:
     """End when the parent does, even within the model's code, and ignore signals that a terminal
     or a shell sends to the whole process group: the parent drains, and says when to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A handler, not SIG_IGN, which programs that the model starts would inherit.
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, parent_decides)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -15,7 +15,8 @@ from contextlib import aclosing
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.instances.executable import Executable, Failure
+from wherry.instances.model_errors import model_errors
 from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
 from wherry.models.model import Caller, PipelineCall, current_call

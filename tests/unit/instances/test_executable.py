@@ -417,13 +417,56 @@ def test_isolation_of_errors_can_be_switched_off() -> None:
     assert execution.executed_rows == [4]
 
 
-def test_a_wrong_output_is_not_tried_again() -> None:
-    def model(x: list[str]) -> list[str]:
-        return x[:1]
+def too_few(x: list[str]) -> list[str]:
+    return x[:1]
 
+
+def no_list(x: list[str]) -> list[str]:
+    return "ab"  # type: ignore[return-value]
+
+
+def of_another_shape(x: list[str]) -> Annotated[np.ndarray, FP32[2]]:
+    return np.zeros((len(x), 3), np.float32)
+
+
+@pytest.mark.parametrize("model", [too_few, no_list, of_another_shape])
+def test_an_output_that_is_wrong_for_all_rows_is_not_tried_again(model: Callable[..., Any]) -> None:
     execution = executable(model).run({"x": ["a", "b"]}, [1, 1])
     assert execution.executed_rows == [2]
     assert all(isinstance(outcome, Failure) for outcome in execution.outcomes)
+
+
+def text_or_none(x: list[str]) -> list[str]:
+    return [None if row == "bad" else row for row in x]  # type: ignore[misc]
+
+
+def number_or_text(x: list[str]) -> Annotated[np.ndarray, FP32]:
+    return ["many" if row == "bad" else 1.0 for row in x]  # type: ignore[return-value]
+
+
+def row_or_half_of_it(x: list[str]) -> Annotated[np.ndarray, FP32[2]]:
+    return [[1.0] if row == "bad" else [1.0, 2.0] for row in x]  # type: ignore[return-value]
+
+
+def array_or_other(x: list[str]) -> Annotated[list[np.ndarray], FP32[2]]:
+    return [np.zeros(3 if row == "bad" else 2, np.float32) for row in x]
+
+
+def picture_or_none(x: list[str]) -> list[wherry.Image]:
+    return ["no" if row == "bad" else np.zeros((2, 2, 3), np.uint8) for row in x]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "model", [text_or_none, number_or_text, row_or_half_of_it, array_or_other, picture_or_none]
+)
+def test_a_row_that_the_model_answers_wrongly_fails_alone(model: Callable[..., Any]) -> None:
+    execution = executable(model).run({"x": ["a", "b", "bad", "c"]}, [1] * 4)
+    failed = [isinstance(outcome, Failure) for outcome in execution.outcomes]
+    assert failed == [False, False, True, False]
+    failure = execution.outcomes[2]
+    assert isinstance(failure, Failure)
+    assert type(failure.as_exception()) is BadModelOutput
+    assert "model 'm': output 'output'" in failure.message
 
 
 class TooRude(InvalidRequest):

@@ -31,13 +31,6 @@ from .wire import SLAB_BYTES, Channel
 _NO_STRINGS = "TypeError: string operation on non-string array"
 
 
-def _errors() -> tuple[type[BaseException], ...]:
-    """The exceptions of the model's code that do not end the process. asyncio's is included only if
-    the model has loaded asyncio."""
-    asyncio = sys.modules.get("asyncio")
-    return (Exception, SystemExit, *([asyncio.CancelledError] if asyncio else []))
-
-
 def main(source: int, target: int, slab: int, parent: int) -> None:
     """Run a model: `source`, `target` and `slab` are descriptors of the sockets to receive from and
     to send to, and of the memory shared with the server, which is the process `parent`."""
@@ -112,7 +105,7 @@ class Worker:
             complete = getattr(self._class, "auto_complete_config", None)
             if self._start["config"] is not None and complete is not None:
                 completed = _completed(complete, start["config"], start["model"])
-        except _errors() as error:
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
             self._link.outbox.send(["failed", *_described(error)])
             return False
         self._link.outbox.send(["opened", completed])
@@ -135,7 +128,7 @@ class Worker:
                 initialize(arguments)
             if "logging" in sys.modules:
                 _log_to_server(self._start["log_level"])
-        except _errors() as error:
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
             self._link.outbox.send(["failed", *_described(error)])
             return False
         self._link.serving = True
@@ -179,7 +172,7 @@ class Worker:
         if finalize is not None:
             try:
                 finalize()
-            except _errors():
+            except BaseException:  # noqa: BLE001 - the model's code
                 sys.stderr.write("finalize() failed:\n" + traceback.format_exc())
 
     def _tell_readiness(self) -> None:
@@ -189,7 +182,7 @@ class Worker:
                 ready = self._run_in_loop(ready)
             if not isinstance(ready, bool):
                 raise TypeError(f"it must return a bool, not a {type(ready).__name__}")
-        except _errors():
+        except BaseException:  # noqa: BLE001 - the model's code
             sys.stderr.write("is_ready() failed:\n" + traceback.format_exc())
             ready = False
         self._link.outbox.send(["is_ready", ready])
@@ -206,7 +199,7 @@ class Worker:
             if result.__class__ is not list and hasattr(result, "__await__"):
                 result = self._run_in_loop(result)
             outcomes = self._outcomes(result, requests)
-        except _errors() as error:
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
             failure = self._failure(error)
             outcomes = ["failed" if request._end() else None for request in requests]
         finally:
@@ -339,7 +332,7 @@ class Worker:
                 raise _WrongAnswer(
                     "an `async def execute` of a decoupled model cannot reschedule a request"
                 )
-        except _errors() as error:
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
             text, trace = self._failure(error)
             sys.stderr.write(trace)
             failed = pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
