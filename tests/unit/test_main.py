@@ -1,9 +1,12 @@
 """`python -m wherry` before a command has begun."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from wherry.__main__ import open_standard_files
 
 #: Ctrl-C at the moment when a module is first asked for; then `wherry bench`.
 INTERRUPTED_AT = """
@@ -32,3 +35,37 @@ def test_ctrl_c_while_the_command_is_read_ends_it_quietly(module: str) -> None:
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_files_are_open_again_and_no_sockets_number(closed: str) -> None:
+    code = (
+        "import os, sys; from wherry.__main__ import open_standard_files; open_standard_files();"
+        " print('gone'); sys.stderr.write('gone');"
+        " given = [os.get_inheritable(number) for number in range(3)];"
+        " os._exit(40 + os.open('/dev/null', os.O_RDONLY) if all(given) else 1)"
+    )
+    ran = subprocess.run(
+        ["bash", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, "Traceback" in ran.stderr) == (43, False)
+
+
+def test_open_standard_files_are_left_as_they_are() -> None:
+    before = [os.fstat(number).st_ino for number in range(3)], sys.stdin, sys.stdout, sys.stderr
+    open_standard_files()
+    assert before == (
+        [os.fstat(number).st_ino for number in range(3)], sys.stdin, sys.stdout, sys.stderr,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_told_in_a_line() -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "wherry", "config"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    said = "wherry: the output could not be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (1, said)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -44,6 +45,9 @@ EVERYDAY = (
     "--request-timeout", "--reload", "--log-level", "--log-format",
 )  # fmt: skip
 
+#: What a write to a full disk, or beyond a limit of it, fails with.
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 PRECEDENCE = (
     "Every flag has a variable of its name (--log-level: WHERRY_LOG_LEVEL) and a key in the file"
     " ([server] log_level). A flag wins over its variable, that over the file, that over the"
@@ -65,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     module, _, function = args.run.partition(":")
     try:
-        return int(getattr(importlib.import_module(f"wherry.cli.{module}"), function)(args))
+        code = int(getattr(importlib.import_module(f"wherry.cli.{module}"), function)(args))
+        sys.stdout.flush()
+        return code
     except WherryError as error:
         from wherry.cli.show import printable
 
@@ -75,8 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has enough: `wherry models | head -1`. Not an error, but
         # Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return FAILED
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN or error.filename is not None:
+            raise
+        sys.stderr.write(f"wherry: the output could not be written: {error.strerror}\n")
+        _drop_output()
+        return FAILED
+
+
+def _drop_output() -> None:
+    """Let Python flush at its exit what could not be written to stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _not_known(words: Sequence[str], of: argparse.ArgumentParser) -> NoReturn:

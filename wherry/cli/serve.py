@@ -271,5 +271,15 @@ def cannot_listen(settings: Settings, error: OSError) -> str:
         why = f"{listen.host!r}: {error.strerror}"
     elif error.errno:
         why = os.strerror(error.errno)  # asyncio's own text names the address again
-    hint = "; choose another --port, or 0 for a free one" if not listen.uds else ""
-    return f"cannot listen on {where}: {why}{hint}"
+    return f"cannot listen on {where}: {why}{_remedy(settings, error)}"
+
+
+def _remedy(settings: Settings, error: OSError) -> str:
+    """What to do about an address that cannot be had, as the end of a sentence."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "; raise the limit of open files (ulimit -n)"
+    if settings.options.listen.uds:
+        return ""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "; choose another --host: an address of this machine, or 0.0.0.0 for all"
+    return "; choose another --port, or 0 for a free one"

@@ -113,6 +113,7 @@ class HttpApp:
             **self._dashboard.routes(),
             **openapi.routes(),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
+            "*": Route({}, "health", open=True),  # OPTIONS of the server itself (RFC 9110, 9.3.7)
         }
         self._own = dict(self._routes)
         self._fronts: FrontsSource | None = None

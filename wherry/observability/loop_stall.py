@@ -1,8 +1,8 @@
 """How long was the event loop blocked?
 
 Measured by the delay of a periodic timer: it is as late as the callback that blocked the loop was
-long. It costs nothing for a request, but a wake-up every INTERVAL while connections are open and
-one a second otherwise. The resolution is one INTERVAL.
+long. It costs nothing for a request, but a wake-up every INTERVAL while requests come and one a
+second otherwise. The resolution is one INTERVAL.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LoopStall:
         return max(self._longest)
 
     def start(self, loop: asyncio.AbstractEventLoop, idle: Callable[[], bool]) -> None:
-        """Watch this loop, from its own thread. `idle` returns whether no connection is open."""
+        """Watch this loop, from its own thread. `idle` returns whether no request came lately."""
         self._loop, self._idle = loop, idle
         self._window_ends = self._clock() + WINDOW
         self._schedule()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
@@ -107,8 +108,7 @@ class LocalCalls:
         self, loaded: LoadedModel, columns: Columns, **options: Any
     ) -> Generator[InferResponse, None, None]:
         """Yield the responses to one row. Closing the generator cancels the request."""
-        if self._pipelines.is_here:
-            self._refuse_to_wait(loaded)
+        self._check_wait(loaded)
         queue: SimpleQueue[InferResponse | None] = SimpleQueue()
         reply: StreamReply[InferResponse] = StreamReply(
             lambda _, response: queue.put(response), lambda _: queue.put(None)
@@ -136,8 +136,7 @@ class LocalCalls:
         sequence: SequenceStep | None = None,
         trace: FollowedRequest | None = None,
     ) -> tuple[InferRequest, threading.Lock]:
-        if self._pipelines.is_here:
-            self._refuse_to_wait(loaded)
+        self._check_wait(loaded)
         answered = threading.Lock()
         answered.acquire()
         request = loaded.request(
@@ -153,15 +152,20 @@ class LocalCalls:
         loaded.submit([request])
         return request, answered
 
-    def _refuse_to_wait(self, loaded: LoadedModel) -> None:
-        """RuntimeError in the pipelines' event loop: to wait there for a model that needs the loop
-        would never end."""
-        if loaded.calls_others:
+    def _check_wait(self, loaded: LoadedModel) -> None:
+        """RuntimeError where a wait would never end: in the pipelines' event loop, for a model that
+        needs the loop; and at the end of the interpreter, which has stopped the threads."""
+        if self._pipelines.is_here and loaded.calls_others:
             name = loaded.name
             raise RuntimeError(
                 f"a pipeline cannot wait for model {name!r} without `await`, which would run in the"
                 f" same event loop: write `await {name}.ainfer(...)`, or `async for ... in"
                 f" {name}.astream(...)`"
+            )
+        if sys.is_finalizing():
+            raise RuntimeError(
+                f"the interpreter ends: model {loaded.name!r} cannot be called any more, as from"
+                " __del__; close what calls it before, or register it with atexit"
             )
 
     # From event loops

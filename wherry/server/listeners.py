@@ -119,8 +119,8 @@ class Listeners:
 
     @property
     def callers(self) -> int:
-        """Those of them that do more than watch the numbers."""
-        return max(0, self.connections - self._app.watchers)
+        """Those of them that had a request lately, and do more than watch the numbers."""
+        return 0 if self._http is None else max(0, self._http.used - self._app.watchers)
 
     @property
     def calls(self) -> int:

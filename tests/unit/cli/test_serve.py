@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,19 @@ def test_an_address_that_is_taken_is_told_in_tritons_words_if_they_are_wanted(
     flags = {"host": "0.0.0.0", "port": 80, "triton_strict": strict}
     settings = read_settings(flags, {}, folder=tmp_path)
     assert cannot_listen(settings, error).partition("; choose")[0] == text
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EADDRINUSE, ""), "choose another --port, or 0 for a free one"),
+        (OSError(errno.EMFILE, ""), "raise the limit of open files (ulimit -n)"),
+        (OSError(errno.EADDRNOTAVAIL, ""), "choose another --host: an address of this machine,"),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), "choose another --host: an address of"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_told_with_what_to_change(
+    tmp_path: Path, error: OSError, remedy: str
+) -> None:
+    settings = read_settings({"host": "h", "port": 80}, {}, folder=tmp_path)
+    assert cannot_listen(settings, error).partition("; ")[2].startswith(remedy)

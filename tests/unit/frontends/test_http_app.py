@@ -77,6 +77,11 @@ def test_options_says_what_is_allowed(client: Client) -> None:
     assert answer.headers["allow"] == "OPTIONS, POST"
 
 
+def test_options_may_ask_the_server_itself(client: Client) -> None:
+    assert client.ask("OPTIONS", "*").status == 204
+    assert client.ask("GET", "*").status == 405
+
+
 def test_head_is_get_for_the_transport_to_cut_short(client: Client) -> None:
     assert client.ask("HEAD", "/v2").status == 200
 

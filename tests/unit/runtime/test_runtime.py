@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -1063,3 +1064,40 @@ def test_an_array_without_dimensions_is_one_in_the_model_too() -> None:
         assert runtime.infer("same", x=3) == 3.0
     assert isinstance(seen[0], np.ndarray)
     assert seen[0].shape == ()
+
+
+AT_THE_END = """
+import builtins
+import wherry
+
+@wherry.model
+def shout(text: str) -> str:
+    return text.upper()
+
+@wherry.model
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+class Last:
+    def __init__(self):
+        self.runtime = wherry.Runtime(shout, count).start()
+
+    def __del__(self, print=print, RuntimeError=RuntimeError):
+        for call in (lambda: self.runtime.infer("shout", "a", timeout=60),
+                     lambda: next(self.runtime.map("shout", ["a"])),
+                     lambda: next(self.runtime.stream("count", 1))):
+            try:
+                call()
+            except RuntimeError as error:
+                print(error)
+
+builtins.last = Last()  # which goes last
+"""
+
+
+def test_a_call_at_the_end_of_the_interpreter_is_an_error_and_no_wait() -> None:
+    code = "from collections.abc import Iterator" + AT_THE_END
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.count("the interpreter ends: model") == 3

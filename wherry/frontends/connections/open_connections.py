@@ -20,6 +20,9 @@ SWEEP_INTERVAL: Final = 0.5
 DRAIN_SWEEP_INTERVAL: Final = 0.05
 """While the server waits for its connections to end."""
 
+USED: Final = 5.0
+"""Seconds for which a connection counts as used after its last request."""
+
 
 class MayAsk(Enum):
     """What a new connection may ask."""
@@ -51,6 +54,8 @@ class OpenConnections(Generic[C]):
         self.holdings = holdings or holdings_of(limits)
         self.crowd = Crowd()
         self.open: set[C] = set()
+        #: Those that had a request lately, as the last sweep saw them, and new ones.
+        self.used = 0
         self.draining = False
         self._sweep_interval = SWEEP_INTERVAL
         self._timer: asyncio.TimerHandle | None = None
@@ -60,6 +65,7 @@ class OpenConnections(Generic[C]):
     def admit(self, newest: C, transport: asyncio.BaseTransport) -> MayAsk:
         """Add a new connection. When there are too many, an idle one makes room."""
         self.open.add(newest)
+        self.used += 1
         self._all_closed.clear()
         if self._timer is None:
             self._schedule_sweep()
@@ -82,6 +88,7 @@ class OpenConnections(Generic[C]):
         self.holdings.unsent.forget(connection)
         self.holdings.received.forget(connection)
         if not self.open:
+            self.used = 0
             self._all_closed.set()
             if self._timer is not None:
                 self._timer.cancel()
@@ -135,10 +142,13 @@ class OpenConnections(Generic[C]):
         )
 
     def sweep(self) -> None:
-        """Enforce the time limits."""
+        """Enforce the time limits, and see which connections are used."""
         now = self.clock()
+        self.used = 0
         for connection in tuple(self.open):
             connection.check(now)
+            since = connection.idle_since
+            self.used += since is None or now - since < USED
 
     def _schedule_sweep(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._sweep_interval, self._sweep_again)

@@ -110,6 +110,11 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections.open)
 
+    @property
+    def used(self) -> int:
+        """Connections that had a request in the last seconds."""
+        return self._connections.used
+
     async def drain(
         self, drain_timeout: float | None, last_call: float = 0.0, *, accept_until: float = 0.0
     ) -> None:

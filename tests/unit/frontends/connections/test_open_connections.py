@@ -9,7 +9,7 @@ import pytest
 from tests.unit.frontends.grpc.raw import looped
 from wherry.frontends.connections.crowd import RESERVE, SCAN_INTERVAL
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
+from wherry.frontends.connections.open_connections import USED, MayAsk, OpenConnections
 
 
 @dataclass(eq=False)
@@ -178,3 +178,23 @@ async def test_a_client_has_its_own_limit_of_unsent_bytes_and_the_oldest_goes_at
     assert house.open.note_unsent(second, 500_001)
     assert (first.told, second.told) == (["abort"], [])
     house.close()
+
+
+@looped
+async def test_a_connection_is_used_for_some_seconds_after_its_last_request() -> None:
+    house = House(Limits())
+    busy, quiet = FakeConnection(), FakeConnection(1.0)
+    house.enter(busy)
+    house.enter(quiet)
+    assert house.open.used == 2  # new ones are, until a sweep has seen them
+    house.now = 1.0 + USED - 0.5
+    house.open.sweep()
+    assert house.open.used == 2
+    house.now = 1.0 + USED
+    house.open.sweep()
+    assert house.open.used == 1
+    quiet.idle_since = house.now
+    house.open.sweep()
+    assert house.open.used == 2
+    house.close()
+    assert house.open.used == 0
