@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from wherry.llm.formats.call_text import CallText, Parts
-from wherry.llm.formats.calls import Functions, Said
+from wherry.llm.formats.calls import Functions, Said, ToolCall
 from wherry.llm.formats.families import DEFAULT, THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.formats.harmony import HarmonyText
 from wherry.llm.formats.thoughts import ThoughtText
@@ -46,11 +46,17 @@ class AnswerText:
                 none = replace(family.format, marks=(), inline=(), bare=())
                 self._calls = CallText(none, functions)
         if thoughts := THOUGHT_FAMILIES.get(style.thoughts):
-            self._thoughts = ThoughtText(thoughts.format, opened=style.opened)
+            calls = family if functions else None
+            self._thoughts = ThoughtText(
+                thoughts.format,
+                opened=style.opened,
+                calls=calls.ends_thoughts if calls else (),
+                opens=calls.format.opens if calls and calls.format else (),
+            )
 
     def feed(self, text: str) -> list[Said]:
         """Take more text; return what is certain now, in its order."""
-        parts = [self._feed(text[at : at + STRETCH]) for at in range(0, len(text), STRETCH)]
+        parts = [self._feed(stretch) for stretch in _stretches(text)]
         return [said for part in parts for said in part]
 
     def end(self, *, cut: bool = False) -> list[Said]:
@@ -58,10 +64,21 @@ class AnswerText:
         complete is not made so."""
         if self._harmony is not None:
             return self._harmony.end(cut=cut)
-        thoughts, text = self._thoughts.end() if self._thoughts is not None else ("", "")
+        if self._thoughts is None:
+            return _said("", self._calls.end(cut=cut) if self._calls is not None else [])
+        thoughts, text = self._thoughts.end()
+        parts = self._last(text, cut=cut)
+        # A call's mark in thoughts that `max_tokens` cut off: most likely it was only mentioned.
+        if cut and self._thoughts.thinking and not any(isinstance(p, ToolCall) for p in parts):
+            return _said(thoughts + text, [])
+        return _said(thoughts, parts)
+
+    def _last(self, text: str, *, cut: bool) -> Parts:
+        """What the answer's last text is."""
         if self._calls is None:
-            return _said(thoughts, [text])
-        return _said(thoughts, [*self._calls.feed(text), *self._calls.end(cut=cut)])
+            return [text]
+        parts = [part for stretch in _stretches(text) for part in self._calls.feed(stretch)]
+        return [*parts, *self._calls.end(cut=cut)]
 
     def _feed(self, text: str) -> list[Said]:
         if self._harmony is not None:
@@ -70,6 +87,10 @@ class AnswerText:
         if self._thoughts is not None:
             thoughts, text = self._thoughts.feed(text)
         return _said(thoughts, self._calls.feed(text) if self._calls is not None else [text])
+
+
+def _stretches(text: str) -> list[str]:
+    return [text[at : at + STRETCH] for at in range(0, len(text), STRETCH)]
 
 
 def _said(thoughts: str, parts: Parts) -> list[Said]:

@@ -36,6 +36,8 @@ class CallFormat:
     delimited: bool = True
     #: Marks around what is said, which are left out.
     dropped: tuple[str, ...] = ()
+    #: What calls begin with behind their mark and blanks; (): anything.
+    opens: tuple[str, ...] = ()
 
 
 #: Parts of an answer in their order: text, and calls or pieces of them.

@@ -52,6 +52,13 @@ class ToolFamily:
             return HARMONY_MARKS
         return (*(mark for pair in self.format.marks for mark in pair if mark), *self.inner)
 
+    @property
+    def ends_thoughts(self) -> tuple[tuple[str, str], ...]:
+        """The marks that also end thoughts which have no end: not those that are words or
+        Markdown, which thoughts may have for other reasons."""
+        marks = self.format.marks if self.format is not None else ()
+        return tuple(pair for pair in marks if any(sign in pair[0] for sign in "<["))
+
 
 def _tagged(
     marks: tuple[str, str] | None,
@@ -74,6 +81,7 @@ def _tagged(
         values=values_in_tags(argument, *ends),
         pieces=partial(TagPieces, tags),
         delimited=False,
+        opens=(inline,) if inline and not otherwise else (),
     )
 
 
@@ -128,7 +136,13 @@ def _json(
 ) -> CallFormat:
     within = tuple((begin, "") for begin in inline)
     return CallFormat(
-        of_objects, marks, within, bare, cut=end_of_objects, pieces=pieces_of(OBJECTS)
+        of_objects,
+        marks,
+        within,
+        bare,
+        cut=end_of_objects,
+        pieces=pieces_of(OBJECTS),
+        opens=("{", "[", "```"),
     )
 
 

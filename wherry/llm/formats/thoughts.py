@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from wherry.llm.formats.marks import partial
+
+#: Blanks between a call's mark and the call, at most.
+MOST_BLANKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +25,40 @@ class ThoughtText:
     """Splits one answer, as it comes, into thoughts, which come first, and the answer.
 
     `opened`: the prompt ends within the thoughts. Blanks after the marks belong to them. Thoughts
-    that have no end are thoughts to the end.
+    that have no end are thoughts to the end, or to the first of `calls`: marks, each with its
+    end, which begin calls if one of `opens` follows. Until it is known whether the thoughts go on
+    to an end of their own, what comes behind such a mark is kept: a call that a model only
+    drafted is none.
     """
 
-    def __init__(self, format_: ThoughtFormat, *, opened: bool) -> None:
+    def __init__(
+        self,
+        format_: ThoughtFormat,
+        *,
+        opened: bool,
+        calls: Sequence[tuple[str, str]] = (),
+        opens: tuple[str, ...] = (),
+    ) -> None:
         self._format = format_
         self._held = ""
-        self._thinking = opened
+        #: Whether the text so far ends within the thoughts.
+        self.thinking = opened
         #: Whether it may be that thoughts begin here, and whether a mark was right before.
         self._at_start = True
         self._after_mark = opened
+        #: Marks of calls whose own end is not that of thoughts, and of others: these end thoughts.
+        self._drafts = {begin for begin, end in calls if end != format_.end}
+        self._opens = opens or ("",)
+        marks = sorted({format_.end, *(begin for begin, _ in calls)}, key=len, reverse=True)
+        self._marks = marks
+        self._mark = re.compile("|".join(map(re.escape, marks)))
+        #: What has come since a call's mark, with it, and the last characters of that.
+        self._draft: list[str] = []
+        self._last = ""
 
     def feed(self, text: str) -> tuple[str, str]:
         """Take more text; return what more is known of the thoughts, and of the answer."""
         text, self._held = self._held + text, ""
-        thoughts = ""
         if self._at_start:
             begun = text.lstrip()
             if self._format.begin.startswith(begun):  # too short to tell
@@ -42,23 +67,56 @@ class ThoughtText:
             self._at_start = False
             if begun.startswith(self._format.begin):
                 text = begun.removeprefix(self._format.begin)
-                self._thinking = self._after_mark = True
-        if self._thinking:
-            thoughts, ended, after = self._unblanked(text).partition(self._format.end)
-            if not ended:
-                keep = partial(thoughts, self._format.end)
-                self._held = thoughts[len(thoughts) - keep :]
-                return thoughts[: len(thoughts) - keep], ""
-            self._thinking, self._after_mark = False, True
-            text = after
-        return thoughts, self._unblanked(text)
+                self.thinking = self._after_mark = True
+        thoughts = ""
+        if self.thinking:
+            thoughts, text = self._drafted(text) if self._draft else self._think(text)
+        return thoughts, text if self.thinking else self._unblanked(text)
 
     def end(self) -> tuple[str, str]:
         """End the answer; return the rest of both."""
         held, self._held = self._held, ""
+        if self._draft:
+            return "", "".join(self._draft)
         if self._at_start and held.strip() == self._format.begin:
             return "", ""
-        return (self._unblanked(held), "") if self._thinking else ("", held)
+        return (self._unblanked(held), "") if self.thinking else ("", held)
+
+    def _think(self, text: str) -> tuple[str, str]:
+        """The thoughts in more text, and what is behind them."""
+        text, at = self._unblanked(text), 0
+        while found := self._mark.search(text, at):
+            before, mark, after = text[: found.start()], found[0], text[found.end() :]
+            if mark == self._format.end:
+                self.thinking, self._after_mark = False, True
+                return before, after
+            if mark not in self._drafts:
+                self.thinking = False
+                return before, mark + after
+            begun = text[found.end() : found.end() + MOST_BLANKS].lstrip()
+            if begun.startswith(self._opens):
+                self._draft, self._last = [mark], ""
+                thoughts, behind = self._drafted(after)
+                return before + thoughts, behind
+            if len(after) < MOST_BLANKS and any(one.startswith(begun) for one in self._opens):
+                self._held = text[found.start() :]  # too short to tell
+                return before, ""
+            at = found.end()
+        keep = max(partial(text, mark) for mark in self._marks)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], ""
+
+    def _drafted(self, text: str) -> tuple[str, str]:
+        """As `_think`, behind a call's mark."""
+        self._draft.append(text)
+        near = self._last + text
+        self._last = near[max(0, len(near) - len(self._format.end) + 1) :]
+        if self._format.end not in near:
+            return "", ""
+        thoughts, _, after = "".join(self._draft).partition(self._format.end)
+        self._draft = []
+        self.thinking, self._after_mark = False, True
+        return thoughts, after
 
     def _unblanked(self, text: str) -> str:
         """Leave out the blanks that a mark has after it."""
