@@ -81,8 +81,9 @@ class KeptResponses:
         return turns[::-1]
 
     def remove(self, id: str) -> None:
-        turn, _ = self._turns.pop(id)
-        self._nbytes -= turn.nbytes
+        """Forget a turn, if it is there."""
+        turn, _ = self._turns.pop(id, (None, 0))
+        self._nbytes -= 0 if turn is None else turn.nbytes
 
     def _make_room(self) -> None:
         over = self._clock() - KEPT_FOR

@@ -16,6 +16,7 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.openai.answers import Json
+from wherry.frontends.openai.background import BackgroundResponses
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
@@ -58,6 +59,7 @@ class ResponseRoutes:
         self._entry = entry
         self._models = models
         self._kept = KeptResponses(entry.common.openai.max_kept_responses)
+        self._background = BackgroundResponses(self._kept)
 
     def routes(self) -> dict[str, Route]:
         def ending_in(start: Callable[[Exchange, ResponseAsked], None]) -> Route:
@@ -73,6 +75,7 @@ class ResponseRoutes:
         handlers: dict[str, Mapping[str, Callable[[Exchange, KeptTurn], None]]] = {
             "": {"GET": self._show, "DELETE": self._delete},
             "input_items": {"GET": self._items},
+            "cancel": {"POST": self._cancel},
         }
         if rest not in handlers:
             return None
@@ -144,7 +147,16 @@ class ResponseRoutes:
         keeps = bool(self._kept) and wanted.store is not False
         keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
         answer = ResponseAnswer(chat, {**wanted.repeated(), "store": keeps}, keep)
-        Generation(self._entry, exchange, loaded, wanted, answer).submit([asked.inputs])
+
+        def submit(exchange: Exchange) -> None:
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([asked.inputs])
+
+        if not wanted.background:
+            submit(exchange)
+            return
+        turn = _turn(wanted, exchange.request.caller, answer.whole())
+        self._background.start(exchange.request, turn, submit)
+        respond(exchange, turn.response)
 
     def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
         wanted = msgspec.structs.replace(asked.wanted, stream=None)
@@ -155,10 +167,7 @@ class ResponseRoutes:
 
     def _keep(self, wanted: ResponsesRequest, owner: str, response: Json) -> bool:
         """Keep a response, and return whether it is."""
-        given = msgspec.json.encode(wanted.items())
-        previous = wanted.previous_response_id or ""
-        told = msgspec.json.encode(response)
-        return self._kept.keep(KeptTurn(response["id"], told, given, previous, owner))
+        return self._kept.keep(_turn(wanted, owner, response))
 
     # One that is kept
 
@@ -167,7 +176,8 @@ class ResponseRoutes:
             if not self._kept:
                 off = "this server keeps no responses (--max-kept-responses)"
                 raise UnknownRoute(f"{exchange.request.path} is not among the routes: {off}")
-            turn = self._kept.find(id, exchange.request.caller)
+            caller = exchange.request.caller
+            turn = self._background.find(id, caller) or self._kept.find(id, caller)
             if turn is None:
                 raise NotKept(f"Response with id '{id[:80]}' not found")
             do(exchange, turn)
@@ -176,10 +186,25 @@ class ResponseRoutes:
 
     def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
         if _query(exchange).get("stream", "false") != "false":
-            raise BadField("stream", "a response that has ended is not streamed again")
+            problem = "a response is streamed to whoever asks for it first: ask without"
+            raise BadField("stream", problem)
         respond(exchange, turn.response)
 
+    def _cancel(self, exchange: Exchange, turn: KeptTurn) -> None:
+        """End a response in the background. One that has ended stays as it is."""
+        if self._is_running(turn):
+            turn = self._background.cancel(turn.id)
+        elif not msgspec.json.decode(turn.response)["background"]:
+            problem = "the response is none in the background, which alone can be cancelled"
+            raise BadField("background", problem)
+        respond(exchange, turn.response)
+
+    def _is_running(self, turn: KeptTurn) -> bool:
+        return self._background.find(turn.id, turn.owner) is not None
+
     def _delete(self, exchange: Exchange, turn: KeptTurn) -> None:
+        if self._is_running(turn):
+            self._background.cancel(turn.id)
         self._kept.remove(turn.id)
         gone = {"id": turn.id, "object": "response", "deleted": True}
         respond(exchange, msgspec.json.encode(gone))
@@ -206,6 +231,12 @@ class ResponseRoutes:
         first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
         ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
         respond(exchange, msgspec.json.encode({"object": "list", "data": page, **ends}))
+
+
+def _turn(wanted: ResponsesRequest, owner: str, response: Json) -> KeptTurn:
+    """A response as it is kept."""
+    given, told = msgspec.json.encode(wanted.items()), msgspec.json.encode(response)
+    return KeptTurn(response["id"], told, given, wanted.previous_response_id or "", owner)
 
 
 def _too_large(field: str, nbytes: int) -> BadField:

@@ -119,6 +119,10 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         for field, problem in (NEVER_KEPT if keeps else {**NEVER_KEPT, **KEPT}).items():
             if getattr(self, field):
                 raise BadField(field, problem)
+        if self.background and self.stream:
+            raise BadField("background", "is asked for again, and not streamed: leave one out")
+        if self.background and self.store is False:
+            raise BadField("background", "needs store: what nobody waits for must be kept")
 
     def items(self) -> list[dict[str, Any]]:
         """The items of the request's own input."""
@@ -185,6 +189,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "metadata": self.metadata or {},
             "previous_response_id": self.previous_response_id,
             "truncation": self.truncation or "disabled",
+            "background": bool(self.background),
         }
 
     def named(self, blamed: str) -> str:
@@ -236,12 +241,12 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 #: What asks for more than responses to be kept, and what to do instead.
 NEVER_KEPT: Final = {
-    "background": "a response is made while its client waits: wait for it, or stream it",
     "conversation": "none are kept here: send previous_response_id, or its items as input",
 }
 #: What asks for a response to be kept where none are, and what to do instead.
 KEPT: Final = {
     "store": "responses are not kept here (--max-kept-responses): send store: false",
+    "background": "responses are not kept here (--max-kept-responses): wait for it, or stream it",
     "previous_response_id": "responses are not kept here (--max-kept-responses):"
     " send what came before it as items of input",
 }

@@ -551,6 +551,11 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ("DELETE", "/v1/responses/{response}"): Operation(
             summary="A response is forgotten", gives=json_of(ResponseDeleted), errors=(404,)
         ),
+        ("POST", "/v1/responses/{response}/cancel"): Operation(
+            summary="A response in the background ends",
+            gives=json_of(ResponseObject),
+            errors=(400, 404),
+        ),
         ("GET", "/v1/responses/{response}/input_items"): Operation(
             summary="The items of a response's input, page by page",
             gives=json_of(ResponseItems),
