@@ -332,6 +332,8 @@ class FrameReader:
                 self._streams.pong(payload)
             else:
                 self._streams.ping(payload)
+        elif kind == frames.GOAWAY and len(payload) < 8:
+            raise ConnectionFault(frames.FRAME_SIZE_ERROR, "GOAWAY of less than 8 bytes")
         elif kind == frames.PUSH_PROMISE:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "clients do not push")
         elif kind == frames.PRIORITY and len(payload) != 5:

@@ -79,6 +79,8 @@ class Head:
         pseudo, fields = _sorted(headers)
         if not {b":method", b":scheme", b":path"} <= pseudo.keys():
             raise StreamFault(PROTOCOL_ERROR, "a request without :method, :scheme or :path")
+        if not pseudo[b":path"]:
+            raise StreamFault(PROTOCOL_ERROR, "an empty :path")
         if pseudo[b":method"] != b"POST":
             raise Refusal(_http_status(b"405"))
         kind = fields.get(b"content-type", b"").lower()

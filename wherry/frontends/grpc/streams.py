@@ -175,15 +175,16 @@ class Streams:
     def _late_block(self, stream_id: int, ends: bool, block: bytes) -> None:
         """Read trailers, which gRPC clients do not send: decoded for the table of HPACK alone."""
         try:
-            self._work.note_noise(len(self._heads.headers(block)))
+            headers = self._heads.headers(block)
         except TooManyHeaders as error:
             raise StreamFault(frames.ENHANCE_YOUR_CALM, str(error)) from None
+        self._work.note_noise(len(headers))
         call = self.by_id.get(stream_id)
         if call is None:
             self._ids.check_known(stream_id, "HEADERS")
         elif call.half_closed:
             raise StreamFault(frames.STREAM_CLOSED, "HEADERS behind the end of the stream")
-        elif not ends:
+        elif not ends or any(name[:1] == b":" for name, _ in headers):
             raise StreamFault(frames.PROTOCOL_ERROR, "a second head")
         else:
             call.half_close()

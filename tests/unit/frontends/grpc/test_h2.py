@@ -525,10 +525,11 @@ async def test_what_is_not_grpc_hears_it_in_http(
 OPENED = "with a call on stream 1"
 
 
-def raw_headers(peer: Peer, *headers: tuple[str, str], stream: int = 3) -> bytes:
-    return HeadersFrame(
-        stream, peer.encoder.encode(list(headers)), flags=["END_HEADERS"]
-    ).serialize()
+def raw_headers(
+    peer: Peer, *headers: tuple[str, str], stream: int = 3, ends: bool = False
+) -> bytes:
+    flags = ["END_HEADERS", *["END_STREAM"] * ends]
+    return HeadersFrame(stream, peer.encoder.encode(list(headers)), flags=flags).serialize()
 
 
 def head_with(*more: tuple[str, str]) -> Callable[[Peer], bytes]:
@@ -566,6 +567,7 @@ CONNECTION_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int]] = [
     ("a promise", frame(5, 4, 1, bytes(4)), PROTOCOL_ERROR),
     ("priority of stream 0", frame(2, 0, 0, bytes(5)), PROTOCOL_ERROR),
     ("goaway on a stream", frame(7, 0, 1, bytes(8)), PROTOCOL_ERROR),
+    ("goaway of 7 bytes", frame(7, 0, 0, bytes(7)), FRAME_SIZE_ERROR),
     ("headers on an even stream", frame(HEADERS, 4, 4, b"\x82"), PROTOCOL_ERROR),
     ("headers on stream 0", frame(HEADERS, 4, 0, b"\x82"), PROTOCOL_ERROR),
     ("headers, all padding", frame(HEADERS, 0xC, 3, b"\x05abc"), PROTOCOL_ERROR),
@@ -688,6 +690,20 @@ STREAM_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int, int]] = [
     (
         "an unknown pseudo-header",
         lambda peer: raw_headers(peer, (":status", "200"), *peer.head()),
+        3,
+        PROTOCOL_ERROR,
+    ),
+    (
+        "a pseudo-header in trailers",
+        lambda peer: raw_headers(peer, (":path", "/"), stream=1, ends=True),
+        1,
+        PROTOCOL_ERROR,
+    ),
+    (
+        "an empty path",
+        lambda peer: raw_headers(
+            peer, *((name, "" if name == ":path" else value) for name, value in peer.head())
+        ),
         3,
         PROTOCOL_ERROR,
     ),
