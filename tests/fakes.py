@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 import wherry
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.instance import Instance
@@ -261,3 +263,21 @@ def threads(count: int, work: Callable[[int], None]) -> Iterator[None]:
     assert not any(thread.is_alive() for thread in started), "a thread hangs"
     if errors:
         raise errors[0]
+
+
+@contextmanager
+def no_new_threads(times: int = 10**6) -> Iterator[None]:
+    """The system gives no thread, as at a limit of processes, for the next `times` that are asked
+    for."""
+    start, left = threading.Thread.start, [times]
+
+    def refuse(thread: threading.Thread) -> None:
+        if left[0] <= 0:
+            start(thread)
+            return
+        left[0] -= 1
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import socket
 import ssl
 import threading
@@ -32,7 +33,7 @@ GRACE = 5.0
 
 
 class Client:
-    """A server, called as a Runtime is called. Safe from any thread.
+    """A server, called as a Runtime is called. Safe from any thread, and in forked processes.
 
         with wherry.Client("http://127.0.0.1:8000") as client:
             client.infer("sentiment", text="good")
@@ -53,17 +54,11 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         self.timeout = timeout
-        parts = urlsplit(self.url)
-        scheme, _, unix = parts.scheme.partition("+")
-        if scheme not in ("http", "https") or unix not in ("", "unix"):
-            raise ConfigError(f"{url!r}: expected http://, https:// or http+unix:// in front")
-        self._unix_path = unquote(parts.netloc + parts.path) if unix else None
-        self._host = "localhost" if unix else (parts.hostname or "localhost")
-        self._port = None if unix else parts.port
-        self._base = "" if unix else parts.path
+        scheme, self._unix_path, self._host, self._port, self._base = _address(self.url)
         self._tls = (ssl_context or ssl.create_default_context()) if scheme == "https" else None
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._idle: list[http.client.HTTPConnection] = []
+        self._process = os.getpid()  # that of the idle connections
         self._lock = threading.Lock()
         self._described: dict[str, ModelDescription] = {}
 
@@ -277,8 +272,7 @@ class Client:
         headers: Mapping[str, str],
         timeout: float | None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
+        connection = self._idle_one()
         wait = self.timeout if timeout is None else timeout + GRACE
         if connection is not None:
             try:
@@ -287,6 +281,14 @@ class Client:
                 pass  # the server closed an idle connection: the request did not reach it
         connection = self._connect()
         return connection, self._sent(connection, method, path, body, headers, wait)
+
+    def _idle_one(self) -> http.client.HTTPConnection | None:
+        """An open connection that nobody uses, if there is one."""
+        if self._process != os.getpid():  # forked: those connections are the parent's
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self.close()
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def _sent(
         self,
@@ -347,6 +349,23 @@ class UnixConnection(http.client.HTTPConnection):
         except BaseException:
             sock.close()
             raise
+
+
+def _address(url: str) -> tuple[str, str | None, str, int | None, str]:
+    """Scheme, path of a Unix socket, host, port, and path in front of all others. ConfigError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "localhost", parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r}: {error}") from None
+    scheme, _, unix = parts.scheme.partition("+")
+    if scheme not in ("http", "https") or unix not in ("", "unix"):
+        raise ConfigError(f"{url!r}: expected http://, https:// or http+unix:// in front")
+    if unix:
+        return scheme, unquote(parts.netloc + parts.path), "localhost", None, ""
+    if not (host + parts.path).isprintable() or " " in host + parts.path:
+        raise ConfigError(f"{url!r}: a URL has no blanks and no control characters")
+    return scheme, None, host, port, parts.path
 
 
 def _path(model: str) -> str:

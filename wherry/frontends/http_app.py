@@ -270,7 +270,10 @@ class HttpApp:
                 else:
                     respond(exchange, outcome[0], content_type=outcome[1])
 
-        threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
+        try:
+            threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
+        except RuntimeError as error:  # the system gives no thread: none of them may wait for one
+            scraped(error)
 
 
 def refusal_form(path: str, status: int, message: str) -> bytes:

@@ -168,8 +168,9 @@ class Offload:
         port: Port,
         done: Callable[[Any], None],
     ) -> Job:
-        """Have `work()` done and `done` told. ServerBusy beyond the bound; one is always taken, and
-        so is what has no bytes yet: an answer that is to be written."""
+        """Have `work()` done and `done` told. ServerBusy beyond the bound, where one is always
+        taken, and so is what has no bytes yet: an answer that is to be written; and if the system
+        gives no thread."""
         job = Job(self, work, nbytes, port, done)
         with self._lock:
             if nbytes and self._bytes and self._bytes + nbytes > self.max_bytes:
@@ -183,7 +184,15 @@ class Offload:
             if self._threads == self._most_threads:
                 return job
             self._threads += 1
-        threading.Thread(target=self._work, name="wherry-offload", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name="wherry-offload", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._threads -= 1
+                if self._threads:
+                    return job  # another thread does it
+            self.withdraw(job)
+            raise ServerBusy(f"{error}; retry later", RETRY_AFTER) from None
         return job
 
     def withdraw(self, job: Job) -> None:

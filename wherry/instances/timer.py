@@ -33,8 +33,9 @@ class Timer:
         """Start the thread, if it does not run; else the first `wake_at` does."""
         with self._changed:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="wherry-timer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="wherry-timer", daemon=True)
+                thread.start()
+                self._thread = thread  # else the next one tries again
 
     def wake_at(self, when: float, callback: Callable[[], None]) -> None:
         with self._changed:

@@ -25,9 +25,9 @@ class ThreadGroup:
 
     def start(self, call: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=call, name=name, daemon=True)
-        with self._lock:
+        with self._lock:  # join() joins what is listed, and nothing that has not begun
+            thread.start()
             self._threads = [*(t for t in self._threads if t.is_alive()), thread]
-            thread.start()  # under the lock: join() joins what is listed
 
     def join(self, left: Callable[[], float]) -> None:
         """Wait for those that were started; `left()` says for how many seconds more."""
@@ -50,12 +50,21 @@ class ThreadPool:
         self._threads = ThreadGroup()
 
     def run(self, call: Callable[[], None]) -> None:
+        """Have `call` run. RuntimeError if the system gives no thread, and none runs here."""
         with self._lock:
             self._waiting.append(call)
             if self._running == self._most:
                 return
             self._running += 1
-        self._threads.start(self._work, self._name)
+        try:
+            self._threads.start(self._work, self._name)
+        except RuntimeError:
+            with self._lock:
+                self._running -= 1
+                if self._running:
+                    return  # another thread runs it
+                self._waiting.remove(call)
+            raise
 
     def join(self, left: Callable[[], float]) -> None:
         """As ThreadGroup.join."""

@@ -1,5 +1,6 @@
 """A client's call has the shape of a Runtime's call, over every form of data and error."""
 
+import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -231,9 +232,30 @@ def test_nobody_there_is_an_os_error_and_not_ready() -> None:
                 client.infer("text", text="a")
 
 
-def test_a_url_of_another_kind_is_refused() -> None:
-    with pytest.raises(wherry.ConfigError, match="expected http://"):
-        wherry.Client("ftp://x")
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [("ftp://x", "expected http://"), ("", "expected http://"), ("host:8000", "expected http://"),
+     ("http://x:99999", "Port out of range"), ("http://x:y", "Port"), ("http://[::1", "IPv6"),
+     ("http://a b", "no blanks"), ("http://x/a\x00", "no blanks")],
+)  # fmt: skip
+def test_a_url_of_another_kind_is_refused(url: str, why: str) -> None:
+    with pytest.raises(wherry.ConfigError, match=why):
+        wherry.Client(url)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
+    with wherry.Client(server.url) as client:
+        client.infer("text", "a")
+        (connection,) = client._idle
+        child = os.fork()
+        if child == 0:  # on the parent's connection it would take the parent's answers
+            answers = [client.infer("text", f"c{n}") for n in range(3)]
+            os._exit(client._idle == [connection] or answers != ["0c", "1c", "2c"])
+        answers = [client.infer("text", f"p{n}") for n in range(3)]
+        assert os.waitpid(child, 0)[1] == 0
+        assert answers == ["0p", "1p", "2p"]
+        assert client._idle == [connection]
 
 
 # Against the protocol alone, as another server speaks it

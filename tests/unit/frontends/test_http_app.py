@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, gated, until
+from tests.fakes import PATIENCE, Call, Gate, gated, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.admission import Admission
@@ -418,6 +418,12 @@ def test_a_compressed_binary_answer_counts_its_unpacked_header(client: Client) -
 
 
 # Metrics
+
+
+def test_metrics_come_again_when_the_system_has_threads_again(client: Client) -> None:
+    with no_new_threads():
+        assert [client.get("/metrics").status for _ in range(2)] == [500, 500]
+    assert client.get("/metrics").status == 200
 
 
 def test_who_asks_for_metrics_together_is_answered_together(client: Client) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes import PATIENCE, until
+from tests.fakes import PATIENCE, no_new_threads, until
 from wherry.frontends.offload import LARGE_BYTES, Offload
 from wherry.frontends.v2.output_codec import is_large
 from wherry.values.errors import InvalidRequest, ServerBusy
@@ -163,3 +163,25 @@ def test_a_loop_is_never_made_to_wait() -> None:
         give_way()  # it would sleep, which the tests catch in a loop
 
     asyncio.run(turn())
+
+
+def test_without_a_thread_work_is_refused_and_later_work_is_done() -> None:
+    offload, port, told = Offload(threads=2), Port(), list[Any]()
+    for _ in range(3):
+        with no_new_threads(), pytest.raises(ServerBusy, match="new thread"):
+            offload.submit(lambda: "never", 10, port, told.append)
+    assert offload.bytes_in_work == 0
+    offload.submit(lambda: "done", 10, port, told.append)
+    port.deliver()
+    assert told == ["done"]
+
+
+def test_without_a_second_thread_the_first_does_the_work() -> None:
+    offload, port, told, held = Offload(threads=2), Port(), list[Any](), Held()
+    offload.submit(held, 0, port, told.append)
+    assert held.begun.wait(PATIENCE)
+    with no_new_threads():
+        offload.submit(lambda: "second", 0, port, told.append)
+    held.may_end.set()
+    port.deliver(2)
+    assert told == ["done", "second"]

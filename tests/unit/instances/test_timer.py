@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes import PATIENCE
+from tests.fakes import PATIENCE, no_new_threads
 from wherry.instances.timer import Timer
 
 
@@ -66,3 +66,11 @@ def test_a_closed_timer_calls_nobody() -> None:
     timer.close()
     timer.wake_at(0.0, lambda: pytest.fail("called after close"))
     timer.close()
+
+
+def test_a_timer_that_got_no_thread_tries_again(timer: Timer) -> None:
+    done = threading.Event()
+    with no_new_threads(), pytest.raises(RuntimeError, match="new thread"):
+        timer.start()
+    timer.wake_at(time.monotonic(), done.set)
+    assert done.wait(PATIENCE)

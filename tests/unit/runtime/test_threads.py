@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.fakes import PATIENCE
+from tests.fakes import PATIENCE, no_new_threads
 from wherry.runtime.threads import ThreadGroup, ThreadPool, in_thread, side_by_side
 
 
@@ -98,3 +98,31 @@ def test_a_loop_goes_on_while_a_thread_blocks_and_has_what_it_gave_or_raised() -
         assert await blocked is True
 
     asyncio.run(main())
+
+
+def test_a_pool_that_gets_no_thread_says_so_and_works_later() -> None:
+    pool, told = ThreadPool("pool", 2), list[str]()
+    for _ in range(3):
+        with no_new_threads(), pytest.raises(RuntimeError, match="new thread"):
+            pool.run(lambda: told.append("never"))
+    pool.join(patience)
+    pool.run(lambda: told.append("later"))
+    pool.join(patience)
+    assert told == ["later"]
+
+
+def test_a_pool_that_gets_no_second_thread_goes_on_with_the_first() -> None:
+    pool, told = ThreadPool("pool", 2), list[str]()
+    begun, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    pool.run(first)
+    assert begun.wait(PATIENCE)
+    with no_new_threads():
+        pool.run(lambda: told.append("second"))
+    may_end.set()
+    pool.join(patience)
+    assert told == ["second"]

@@ -67,7 +67,8 @@ class Sample:
 class Footprint:
     """What processes take, as files tell it."""
 
-    at: float = 0.0
+    #: By time.monotonic(), as the clock on the wall may be set.
+    at: float = float("-inf")
     #: Bytes of memory by model and instance.
     resident: Mapping[Key, Mapping[str, int]] = field(default_factory=dict)
     process: ProcessFigures | None = None
@@ -92,6 +93,7 @@ class ServerNumbers:
         #: How many watch.
         self.viewers: Callable[[], int] = lambda: 0
         self.last = Sample()
+        self._read_at = float("-inf")  # by time.monotonic()
         self._runtime = runtime
         self._common = common
         self._not_ready = not_ready
@@ -107,7 +109,7 @@ class ServerNumbers:
 
     def read(self, done: Callable[[Sample], None]) -> None:
         """Call `done` with the numbers, which are FRESH or are read now."""
-        if not self._waiting and time.time() - self.last.at < FRESH:
+        if not self._waiting and time.monotonic() - self._read_at < FRESH:
             done(self.last)
             return
         self._waiting.append(done)
@@ -119,12 +121,16 @@ class ServerNumbers:
             self.fronts.measure(self._look_at_files)
 
     def _look_at_files(self) -> None:
-        if time.time() - self._footprint.at < FOOTPRINT_EVERY:
+        if time.monotonic() - self._footprint.at < FOOTPRINT_EVERY:
             self._go_on(self._work())
             return
         models = self._runtime.models()
-        looks = in_thread(lambda: _footprint(models, self._machine), "wherry-numbers")
-        looks.add_done_callback(self._looked)
+        try:
+            looks = in_thread(lambda: _footprint(models, self._machine), "wherry-numbers")
+        except RuntimeError:  # the system gives no thread: the last figures must do
+            self._go_on(self._work())
+        else:
+            looks.add_done_callback(self._looked)
 
     def _looked(self, looked: asyncio.Future[Footprint]) -> None:
         before, now = self._footprint, looked.result()
@@ -140,7 +146,7 @@ class ServerNumbers:
         try:
             for sample in work:
                 if sample is not None:
-                    self.last = sample
+                    self.last, self._read_at = sample, time.monotonic()
                     break
                 if time.perf_counter() >= until:
                     asyncio.get_running_loop().call_soon(self._go_on, work)
@@ -213,7 +219,7 @@ def _footprint(models: Sequence[LoadedModel], machine: Machine) -> Footprint:
         }
         for loaded in models
     }
-    return Footprint(time.time(), resident, process_figures(), machine.use())
+    return Footprint(time.monotonic(), resident, process_figures(), machine.use())
 
 
 def _joined(

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, until
+from tests.fakes import PATIENCE, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
@@ -289,3 +290,19 @@ def test_a_reading_that_fails_leaves_the_last_one(caplog: pytest.LogCaptureFixtu
         assert told(client) == before
         del runner.running
     assert "the numbers cannot be read" in caplog.text
+
+
+def test_numbers_are_told_where_the_system_gives_no_thread() -> None:
+    with served(shout) as client:
+        with no_new_threads():
+            assert [one["name"] for one in told(client)["models"]] == ["shout"]
+        assert told(client)["server"]["process"] is not None
+
+
+def test_numbers_stay_fresh_when_the_clock_on_the_wall_is_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(shout) as client:
+        before = told(client)["at"]
+        monkeypatch.setattr(time, "time", lambda: before - 3600.0)
+        assert told(client)["at"] < before
