@@ -320,21 +320,13 @@ class FrameReader:
     def _rare_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if (kind == frames.PRIORITY) == (stream_id == 0):
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"frame type {kind} on this stream")
+        frames.check_length(kind, len(payload))
         if kind == frames.SETTINGS:
             if not flags & frames.ACK:
                 self._streams.settings(frames.read_settings(payload))
             elif payload:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS ACK with settings")
         elif kind == frames.PING:
-            if len(payload) != 8:
-                raise ConnectionFault(frames.FRAME_SIZE_ERROR, "PING of other than 8 bytes")
-            if flags & frames.ACK:
-                self._streams.pong(payload)
-            else:
-                self._streams.ping(payload)
-        elif kind == frames.GOAWAY and len(payload) < 8:
-            raise ConnectionFault(frames.FRAME_SIZE_ERROR, "GOAWAY of less than 8 bytes")
+            (self._streams.pong if flags & frames.ACK else self._streams.ping)(payload)
         elif kind == frames.PUSH_PROMISE:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "clients do not push")
-        elif kind == frames.PRIORITY and len(payload) != 5:
-            raise StreamFault(frames.FRAME_SIZE_ERROR, "PRIORITY of other than 5 bytes")

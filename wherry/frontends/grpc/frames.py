@@ -141,3 +141,11 @@ def number(payload: bytes, what: str) -> int:
     if len(payload) != 4:
         raise ConnectionFault(FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes, not 4")
     return int.from_bytes(payload)
+
+
+def check_length(kind: int, count: int) -> None:
+    """Check the bytes of a PING, GOAWAY or PRIORITY, a wrong one of which resets its stream."""
+    if (kind == PING and count != 8) or (kind == GOAWAY and count < 8):
+        raise ConnectionFault(FRAME_SIZE_ERROR, f"frame type {kind} of {count} bytes")
+    if kind == PRIORITY and count != _PRIORITY_BYTES:
+        raise StreamFault(FRAME_SIZE_ERROR, f"PRIORITY of {count} bytes")
