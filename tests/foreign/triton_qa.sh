@@ -91,7 +91,7 @@ run() {  # SUITE
         s#/data/inferenceserver/\\$\{REPO_VERSION\}#$data#g; s/^( *)exit 1\$/\1RET=1/" test.sh
     sed -i '1a kill() { [ "$1" = 0 ] || command kill "$@"; }' test.sh  # 0: a server that did not start
     env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY NO_PROXY='*' SERVER_TIMEOUT=40 \
-        PATH="$work/venv/bin:$work/stubs:$work/tritonserver/bin:$PATH" TRITON_DIR="$work/tritonserver" \
+        PATH="$work/stubs:$work/venv/bin:$work/tritonserver/bin:$PATH" TRITON_DIR="$work/tritonserver" \
         DATADIR="$data" MODELDIR="$(dirname "$PWD")" BACKEND_DIR="$work/tritonserver/backends" \
         SERVER="$work/tritonserver/bin/tritonserver" TEST_WINDOWS=0 TEST_JETSON=0 PYTHON_ENV_VERSION=12 \
         NVIDIA_TRITON_SERVER_VERSION=0 timeout -k 5 1800 unshare -n -m -p -f --kill-child bash -c \

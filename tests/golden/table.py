@@ -59,7 +59,6 @@ TAIL = """
   regions, of texts' bytes and of the model's own code come after them.
 - A model whose load failed leaves the server ready, as it was no part of it before: Triton's
   `/v2/health/ready` is 400 from then on.
-- Parameters that headers become (`--http-header-forward-pattern`) are named in small letters.
 - Reflection answers over gRPC, and a shared memory region's name has at most 255 characters.
 - A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
   that were sent.

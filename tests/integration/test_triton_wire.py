@@ -565,7 +565,7 @@ def test_a_model_of_a_repository_is_told_what_the_request_says_and_answers_with_
         "id": "r",
         "sequence": 7,
         "starts": True,
-        "parameters": {"own": 1, "x-user": "ann"},
+        "parameters": {"own": 1, "X-User": "ann"},
     }
     (scores,) = classified["outputs"]
     assert scores["data"] == ["0.700000:1:green", "0.200000:2:blue"]

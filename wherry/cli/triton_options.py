@@ -22,7 +22,6 @@ SAME: Final = {
     "--http-port": "--port",
     "--exit-timeout-secs": "--drain-timeout",
     "--http-max-input-size": "--max-body-size",
-    "--grpc-header-forward-pattern": "--http-header-forward-pattern",
     "--response-cache-byte-size": "--cache-size",
 }
 

@@ -57,6 +57,7 @@ class Layers:
             self._holdings,
             vital=VITAL,
             refusal_form=refusal_form,
+            keeps_sent_names=protocols.http_header_forward_pattern is not None,
         )
 
     def over_grpc(self) -> GrpcListener | None:

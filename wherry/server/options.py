@@ -203,9 +203,10 @@ class Protocols:
     server_name: str | None = option(None,
         "the server's name, as its clients are told it; not said: wherry, and triton with a model "
         "repository", "NAME", key="id")
-    header_forward_pattern: str | None = option(None,
-        "give models the headers whose names this regex matches, as parameters",
-        "REGEX", key="http_header_forward_pattern")
+    http_header_forward_pattern: str | None = option(None,
+        "give models the headers of HTTP whose names this regex matches, as parameters", "REGEX")
+    grpc_header_forward_pattern: str | None = option(None,
+        "give models the metadata of gRPC whose names this regex matches, as parameters", "REGEX")
     trace_config: tuple[str, ...] = option((),
         "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, count=N, "
         "log-frequency=N, or by OpenTelemetry: mode=opentelemetry; may be repeated",

@@ -32,7 +32,7 @@ from wherry.remote.members import MANAGED, replicas_of
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import ThreadPool
-from wherry.server.options import Capacity, Cluster, Options
+from wherry.server.options import Capacity, Cluster, Options, Protocols
 from wherry.server.pool import OwnerPool
 from wherry.server.strict_views import views_of
 from wherry.values.errors import ConfigError
@@ -198,27 +198,32 @@ def applications(
 
 
 def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common:
-    access, pattern = options.access, options.protocols.header_forward_pattern
+    access, protocols = options.access, options.protocols
     return Common(
         # Clients of a Triton repository ask for its server by name.
-        name=options.protocols.server_name or ("triton" if control.repositories else "wherry"),
+        name=protocols.server_name or ("triton" if control.repositories else "wherry"),
         keys=ApiKeys(access.api_keys),
         admission=Admission(options.capacity.max_in_flight, plan.max_queue_bytes),
         max_body_bytes=plan.limits.max_body_bytes,
-        forwarding=None if pattern is None else HeaderForwarding(pattern),
+        http_forwarding=_forwarding(protocols.http_header_forward_pattern, protocols),
+        grpc_forwarding=_forwarding(protocols.grpc_header_forward_pattern, protocols),
         allow_model_upload=access.allow_model_upload or bool(access.api_keys),
-        triton_strict=options.protocols.triton_strict,
+        triton_strict=protocols.triton_strict,
         openai=OpenAISettings(
-            strict_fields=options.protocols.strict_fields,
+            strict_fields=protocols.strict_fields,
             max_kept_responses=options.capacity.max_kept_responses,
         ),
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
-        trace_settings=TraceSettings(options.protocols.trace_config),
-        log_settings=LogSettings(as_triton=options.protocols.triton_strict),
+        trace_settings=TraceSettings(protocols.trace_config),
+        log_settings=LogSettings(as_triton=protocols.triton_strict),
         metrics=MetricsConfig.of(
-            options.protocols.metrics_config,
-            only_triton=options.protocols.metrics_compat == "triton",
+            protocols.metrics_config,
+            only_triton=protocols.metrics_compat == "triton",
         ),
         input_urls=InputUrls(access.input_urls),
         offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),
     )
+
+
+def _forwarding(pattern: str | None, protocols: Protocols) -> HeaderForwarding | None:
+    return None if pattern is None else HeaderForwarding(pattern, strict=protocols.triton_strict)

@@ -59,6 +59,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "disabled_api": ["trace"], "rate_limit_resource": ["r:1"],
         "management_port": 15, "metrics_port": 16,
         "http_header_forward_pattern": "x-.*",
+        "grpc_header_forward_pattern": "y-.*",
         "metrics_config": ["summary_latencies=true"], "metrics_compat": "triton",
         "grpc_compression": "gzip", "trace_config": ["rate=5"],
         "rate_limit": "execution_count",

@@ -60,7 +60,6 @@ from wherry.server.options import OPTIONS
         (["--trace-file=/tmp/Trace.json"], ["--trace-config=triton,file=/tmp/Trace.json"]),
         (["--trace-level", "TIMESTAMPS"], ["--trace-config=level=TIMESTAMPS"]),
         (["--trace-config", "triton,rate=5"], ["--trace-config", "triton,rate=5"]),
-        (["--grpc-header-forward-pattern=x"], ["--http-header-forward-pattern=x"]),
         (["--nothing-we-know=1"], ["--nothing-we-know=1"]),
     ],
 )

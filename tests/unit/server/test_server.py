@@ -221,7 +221,9 @@ def test_an_option_that_cannot_be_meant_is_said_before_anything_starts() -> None
     with pytest.raises(wherry.ConfigError, match="unknown group 'everything'"):
         Server(upper, disabled_apis=["everything"])
     with pytest.raises(wherry.ConfigError, match="header forward pattern"):
-        Server(upper, header_forward_pattern="(")
+        Server(upper, http_header_forward_pattern="(")
+    with pytest.raises(wherry.ConfigError, match="header forward pattern"):
+        Server(upper, grpc_header_forward_pattern="(")
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,11 @@ class Listener:
         *,
         vital: frozenset[str] = frozenset(),
         refusal_form: RefusalForm = plain_form,
+        keeps_sent_names: bool = False,
     ) -> None:
         """Without `origins` any host and any page is answered. What is refused before the
-        application sees it is written in `refusal_form`."""
+        application sees it is written in `refusal_form`. If it `keeps_sent_names`, the names of
+        headers are SentNames."""
         self._connections = HttpConnections(
             application,
             limits or Limits(),
@@ -43,6 +45,8 @@ class Listener:
             holdings=holdings,
             refusal_form=refusal_form,
         )
+        if keeps_sent_names:
+            self._connections.rules.keep_sent_names()
         self._origins = origins
         self._listening = Listening(self._connections, self._connect)
         self._scheme = "http"

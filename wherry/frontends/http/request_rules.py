@@ -7,6 +7,7 @@ from typing import Final
 
 from wherry.frontends.access.origins import OriginCheck
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.header_names import name_with_capitals
 from wherry.frontends.http.wire import Memo, header_name, split_target, target_authority, text_of
 
 REQUEST_LINE_BYTES: Final = len("GET  HTTP/1.1\r\n")
@@ -46,6 +47,10 @@ class RequestRules:
         """Refuse requests whose Host or Origin does not pass `check`."""
         self._origin_check = check
         self.known_hosts = check.known
+
+    def keep_sent_names(self) -> None:
+        """Have headers keep the capitals of their names, each as a SentName."""
+        self.header_names = Memo(name_with_capitals)
 
     def version(self, version: str) -> bool:
         """Check an HTTP version; returns whether it is HTTP/1.0."""

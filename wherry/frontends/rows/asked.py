@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from wherry.frontends.header_names import name_with_capitals
 from wherry.frontends.http.exchange import (
     ANSWERED,
     JSON,
@@ -26,7 +27,8 @@ class AskedExchange(Exchange):
     __slots__ = ("_id", "_tell")
 
     def __init__(self, ask: Ask, tell: Callable[[Told], None]) -> None:
-        head = RequestHead(ask.method, ask.path, ask.query, ask.headers, len(ask.body))
+        headers = {name_with_capitals(name): value for name, value in ask.headers.items()}
+        head = RequestHead(ask.method, ask.path, ask.query, headers, len(ask.body))
         super().__init__(HttpRequest(head, ask.body, ask.peer))
         self._id = ask.id
         self._tell = tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wherry.frontends.header_names import as_sent
 from wherry.frontends.http.exchange import Exchange
 from wherry.remote.messages import Ask
 
@@ -9,7 +10,8 @@ from wherry.remote.messages import Ask
 def ask_of(exchange: Exchange, id: int) -> Ask:
     """The request of this exchange, as an owner is asked it."""
     request, head = exchange.request, exchange.request.head
-    headers, body = dict(head.headers), bytes(request.body)
+    headers = {as_sent(name): value for name, value in head.headers.items()}
+    body = bytes(request.body)
     return Ask(id, head.method, head.path, head.query, headers, body, request.peer)
 
 

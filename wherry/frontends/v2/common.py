@@ -47,8 +47,9 @@ class Common:
     keys: ApiKeys = field(default_factory=ApiKeys)
     admission: Admission = field(default_factory=Admission)
     max_body_bytes: int = Limits().max_body_bytes
-    #: Which headers become parameters of a request; None: none.
-    forwarding: HeaderForwarding | None = None
+    #: Which headers become parameters of a request over HTTP, and over gRPC; None: none.
+    http_forwarding: HeaderForwarding | None = None
+    grpc_forwarding: HeaderForwarding | None = None
     #: Whether a load request may bring the model's files; a server decides when it listens.
     allow_model_upload: bool = True
     #: Whether what a request may be is Triton's to the letter.

@@ -16,7 +16,7 @@ from wherry.frontends.terms import Terms, shorter_timeout, terms_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.model_tensors import MAX_PARTS, ModelTensors
-from wherry.frontends.v2.parameters import for_the_model, sequence_of
+from wherry.frontends.v2.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.observability.otel.following import FollowedRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
@@ -28,11 +28,15 @@ from wherry.values.request import InferRequest, InferResponse
 class Entry:
     """Submits requests to the runtime. Shared by all handlers of one server and protocol."""
 
-    def __init__(self, runtime: Runtime, common: Common) -> None:
+    def __init__(
+        self, runtime: Runtime, common: Common, forwarding: HeaderForwarding | None
+    ) -> None:
+        """`forwarding`: which headers of this protocol become parameters."""
         self.runtime = runtime
         self.registry = runtime.registry
         self.common = common
         self.admission = common.admission
+        self._forwarding = forwarding
         self._trace_settings = common.trace_settings
         #: Of the loop that ran last, and its thread.
         self._port: tuple[int, LoopPort | None] = (0, None)
@@ -87,7 +91,7 @@ class Entry:
 
     def terms(self, headers: Mapping[str, str], trace: Any = None) -> Terms:
         """Read the headers of a request; those that an operator has named go to the model."""
-        forwarding, key = self.common.forwarding, self.common.tenant_key
+        forwarding, key = self._forwarding, self.common.tenant_key
         forwarded = None if forwarding is None else forwarding.of(headers)
         return terms_of(headers, key, forwarded, trace)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wherry.frontends.content.re2 import python_pattern
+from wherry.frontends.header_names import as_sent
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.request import SequenceStep
 
@@ -108,15 +109,27 @@ class HeaderForwarding:
     """Gives models the headers that an operator's pattern matches, as string parameters.
 
     The pattern is RE2's or Python's. It is looked for anywhere in a header's name, whatever its
-    case. The parameter is called like the header, in lower case.
+    case. The parameter is called like the header, with the capitals that the client wrote, as far
+    as they are known: HTTP/2 has none.
     """
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, *, strict: bool = False) -> None:
+        """`strict`: as in Triton, a header that is called like a parameter of the server makes a
+        request invalid. Browsers send such ones (`Priority`)."""
         try:
             self._search = re.compile(python_pattern(pattern), re.IGNORECASE).search
         except (re.error, ValueError, OverflowError) as error:
             raise ConfigError(f"header forward pattern {pattern!r}: {error}") from None
+        self._strict = strict
 
     def of(self, headers: Mapping[str, str]) -> dict[str, str]:
         """The parameters that these headers become. Those of a request's body win over them."""
-        return {name: value for name, value in headers.items() if self._search(name)}
+        found = ((as_sent(name), value) for name, value in headers.items())
+        added = {name: value for name, value in found if self._search(name)}
+        if self._strict:
+            for name in added:
+                if name in OF_THE_SERVER or name == "headers" or name.startswith(_RESERVED_PREFIX):
+                    raise InvalidRequest(
+                        f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+                    )
+        return added

@@ -6,6 +6,7 @@ import pytest
 
 from wherry.frontends.access.origins import Binding, OriginCheck, Origins
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.header_names import as_sent
 from wherry.frontends.http.request_rules import REPEATED_BYTES, Refused, RequestRules
 
 RULES = RequestRules(Limits(max_body_bytes=10, max_header_bytes=100))
@@ -50,6 +51,17 @@ def test_the_authority_of_an_absolute_target_replaces_the_host_header() -> None:
     headers = {"host": "a"}
     RULES.target(b"GET", b"http://b:1/path", headers, http10=False)
     assert headers == {"host": "b:1"}
+
+
+def test_names_of_headers_keep_their_capitals_if_they_are_to() -> None:
+    rules = RequestRules(Limits())
+    assert type(rules.header_names[b"X-User"]) is str
+    rules.keep_sent_names()
+    name = rules.header_names[b"X-User"]
+    assert name == "x-user"
+    assert {"x-user": 1}[name] == {name: 1}["x-user"] == 1
+    assert as_sent(name) == "X-User"
+    assert type(rules.header_names[b"x-user"]) is str
 
 
 def test_hosts_that_passed_once_are_known_from_then_on() -> None:

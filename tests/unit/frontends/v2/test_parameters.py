@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from wherry.frontends.header_names import name_with_capitals
 from wherry.frontends.v2.parameters import (
     OF_THE_SERVER,
     HeaderForwarding,
@@ -95,6 +96,29 @@ HEADERS = {"header_1": "a", "my_header_1": "b", "content-type": "json"}
 )
 def test_headers_that_match_become_parameters(pattern: str, added: dict[str, str]) -> None:
     assert HeaderForwarding(pattern).of(HEADERS) == added
+
+
+@pytest.mark.parametrize(
+    ("pattern", "added"),
+    [
+        ("^x-user", {"X-User": "ann"}),
+        ("(?-i)^X-User", {"X-User": "ann"}),
+        ("(?-i)^x-user", {}),
+        ("(?-i)^other", {"other": "o"}),
+    ],
+)
+def test_a_parameter_has_the_capitals_of_its_header(pattern: str, added: dict[str, str]) -> None:
+    headers = {name_with_capitals("X-User"): "ann", "other": "o"}
+    assert HeaderForwarding(pattern).of(headers) == added
+
+
+@pytest.mark.parametrize("name", ["priority", "headers", "triton_x", "sequence_id"])
+def test_a_header_with_a_name_of_tritons_is_refused_if_strict(name: str) -> None:
+    headers = {name: "1", "x-other": "2"}
+    assert HeaderForwarding(".").of(headers) == headers
+    assert HeaderForwarding("x-", strict=True).of(headers) == {"x-other": "2"}
+    with pytest.raises(InvalidRequest, match=f"Header '{name}' is reserved"):
+        HeaderForwarding(".", strict=True).of(headers)
 
 
 def test_a_pattern_that_is_none_is_the_operators_error() -> None:

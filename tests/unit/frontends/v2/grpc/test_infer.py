@@ -119,7 +119,7 @@ def test_errors_have_their_code(request_: dict[str, Any], code: str, text: str) 
 
 
 def test_parameters_go_where_they_belong(requests: list[Seen]) -> None:
-    with served(shout, forwarding=HeaderForwarding("^x-user")) as client:
+    with served(shout, grpc_forwarding=HeaderForwarding("^x-user")) as client:
         parameters = {
             "priority": {"uint64_param": 2},
             "timeout": {"int64_param": 5_000_000},

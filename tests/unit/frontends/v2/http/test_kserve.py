@@ -509,7 +509,7 @@ def test_the_core_is_told_the_sequence_the_outputs_and_the_model_s_parameters() 
 
 
 def test_headers_that_the_operator_forwards_are_parameters() -> None:
-    with served(echo, forwarding=HeaderForwarding("^x-user-|priority")) as client:
+    with served(echo, http_forwarding=HeaderForwarding("^x-user-|priority")) as client:
         seen = submitted(client, "echo")
         headers = {"x-user-id": "u", "priority": "high", "x-other": "o"}
         client.post("/v2/models/echo/infer", {**text_of("a"), "parameters": {"n": 1}}, headers)
