@@ -42,6 +42,7 @@ class RedisClient(Protocol):
 
     def get(self, name: bytes) -> bytes | None: ...
     def set(self, name: bytes, value: bytes, *, ex: int | None) -> Any: ...
+    def ping(self) -> Any: ...
     def close(self) -> None: ...
 
 
@@ -143,6 +144,17 @@ class RedisCache:
     def of_settings(cls, settings: RedisSettings, clock: Callable[[], float]) -> RedisCache:
         return cls(settings.client(), clock, threads=settings.pool_size, ttl=settings.ttl)
 
+    def start(self) -> None:
+        """Ask Redis whether it is there: if not, the log says so. ConfigError if it does not let
+        us in. Blocks, at most for the timeouts of its settings."""
+        try:
+            self._client.ping()
+        except Exception as error:  # noqa: BLE001 - of the network, of Redis: the models can answer
+            # By name: the package is the client's affair.
+            if type(error).__name__ == "AuthenticationError":
+                raise ConfigError(f"cache_config redis: Redis refuses us: {error}") from None
+            log.warning("Redis does not answer: models do", extra={"why": str(error)})
+
     def statistics(self) -> CacheStatistics:
         with self._lock:
             return copy.copy(self._counted)
@@ -220,6 +232,8 @@ def cache_of(
             size = word.partition("size=")[2]
             if not size.isdecimal():
                 raise ConfigError(f"cache_config {word!r}: write local,size=BYTES")
+            if max_bytes:
+                raise ConfigError(f"cache_config {word!r}: the size of the cache is said twice")
             max_bytes = int(size)
     settings = RedisSettings.of(others, os.environ)
     if settings is None:

@@ -32,7 +32,7 @@ from wherry.runtime.calls import LocalCalls
 from wherry.runtime.forks import watch
 from wherry.runtime.loaded_model import LoadedModel, values_of
 from wherry.runtime.loop_port import LoopPort, LoopPorts
-from wherry.runtime.redis_cache import cache_of
+from wherry.runtime.redis_cache import RedisCache, cache_of
 from wherry.runtime.registry import Registry
 from wherry.values.request import Columns, InferResponse, SequenceStep
 
@@ -101,6 +101,8 @@ class Runtime:
         """Load the models given to the constructor. Blocks until all are ready, or raises."""
         self.registry.refuse_a_copy()
         try:
+            if isinstance(self.cache, RedisCache):
+                self.cache.start()
             self._timer.start()
             self.load_all(self._to_load, on_ready=on_ready)
         except BaseException:

@@ -39,6 +39,9 @@ class Shelf:
         self.kept[name] = value
         self.wrote.release()
 
+    def ping(self) -> None:
+        self._ask()
+
     def close(self) -> None: ...
 
     def _ask(self) -> None:
@@ -147,6 +150,24 @@ def test_a_redis_that_fails_is_a_miss_and_is_left_alone_for_a_moment(tmp_path: P
     cache.close()
 
 
+def test_a_redis_that_is_not_there_at_the_start_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shelf = Shelf()
+    cache = RedisCache(shelf, Clock())
+    cache.start()
+    assert not caplog.records
+    shelf.fails = True
+    cache.start()
+    assert [record.message for record in caplog.records] == ["Redis does not answer: models do"]
+    cache.close()
+
+
+def test_the_size_of_a_local_cache_is_said_once() -> None:
+    with pytest.raises(ConfigError, match="said twice"):
+        cache_of(12345, ["local,size=67890"], Clock())
+
+
 def test_an_answer_that_is_none_is_a_miss(tmp_path: Path) -> None:
     shelf = Shelf()
     cache = RedisCache(shelf, Clock(), ttl=60)
@@ -188,6 +209,7 @@ def test_a_name_and_a_password_may_come_from_the_environment() -> None:
         (["redis,port=x"], "redis,port=: Expected `int`"),
         (["local,size=many"], "write local,size=BYTES"),
         (["local,size=9", "redis,host=h"], "not in both"),
+        (["local,size=9", "local,size=9"], "said twice"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(words: list[str], told: str) -> None:
@@ -239,6 +261,18 @@ def test_servers_share_answers_in_redis(tmp_path: Path, redis_socket: str) -> No
             if not server:
                 assert inserted.wait(60)
             assert runtime.cache.statistics().hits == server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", ["redis,password=wrong", "redis,user=default"])
+def test_a_password_that_redis_refuses_ends_the_start(redis_socket: str, said: str) -> None:
+    redis = pytest.importorskip("redis")
+    with redis.Redis(unix_socket_path=redis_socket) as client:
+        client.config_set("requirepass", "right")
+    words = [f"redis,host={redis_socket}", "redis,socket_timeout=30000"]
+    wherry.Runtime(cache_config=[*words, "redis,password=right"]).start().close()
+    with pytest.raises(ConfigError, match="Redis refuses us"):
+        wherry.Runtime(cache_config=[*words, said]).start()
 
 
 def _tell(cache: RedisCache, inserted: threading.Event) -> None:
