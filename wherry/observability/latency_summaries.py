@@ -1,7 +1,8 @@
 """How long did the requests of the last minute take, by quantile?
 
-For Triton's metrics `nv_inference_..._summary_us`, which a server keeps if it is asked to. A value
-counts in one of its logarithm's steps: a quantile is right to within 1 % of itself.
+For Triton's metrics `nv_inference_..._summary_us` and `nv_cache_..._summary_per_model`, which a
+server keeps if it is asked to. A value counts in one of its logarithm's steps: a quantile is right
+to within 1 % of itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import Final
 
 #: What a request's duration has parts of.
 PARTS: Final = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+#: How long the response cache took.
+LOOKUPS: Final = ("cache_hit", "cache_miss")
+
+_NAMES: Final = (*PARTS, *LOOKUPS)
 
 #: Triton's window: a minute, which moves on in five steps.
 WINDOW_SECONDS: Final = 60.0
@@ -32,28 +37,39 @@ class LatencySummaries:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        #: When each slice began, and the counts of each part in it.
+        #: When each slice began, and the counts of each part in it, and of each kind of lookup.
         self._slices: deque[tuple[float, tuple[Counter[int], ...]]] = deque()
 
     def add(self, *nanoseconds: float) -> None:
         """Count one request: the durations of its PARTS, or of the first of them."""
-        now = self._clock()
         with self._lock:
-            if not self._slices or now - self._slices[-1][0] >= _SLICE_SECONDS:
-                self._forget(now)
-                self._slices.append((now, tuple(Counter() for _ in PARTS)))
-            for counts, ns in zip(self._slices[-1][1], nanoseconds, strict=False):
+            for counts, ns in zip(self._slice(), nanoseconds, strict=False):
                 counts[_step(ns)] += 1
+
+    def looked_up(self, nanoseconds: float, *, hit: bool) -> None:
+        """Count one lookup in the response cache."""
+        with self._lock:
+            self._slice()[_NAMES.index("cache_hit" if hit else "cache_miss")][
+                _step(nanoseconds)
+            ] += 1
 
     def quantiles(self, part: str, shares: Sequence[float]) -> list[float]:
         """The part's quantiles in microseconds; NaN if no request came in the last minute."""
-        index = PARTS.index(part)
+        index = _NAMES.index(part)
         counts: Counter[int] = Counter()
         with self._lock:
             self._forget(self._clock())
             for _, slice_counts in self._slices:
                 counts.update(slice_counts[index])
         return [_quantile(counts, share) for share in shares]
+
+    def _slice(self) -> tuple[Counter[int], ...]:
+        """The counts of now. Under the lock."""
+        now = self._clock()
+        if not self._slices or now - self._slices[-1][0] >= _SLICE_SECONDS:
+            self._forget(now)
+            self._slices.append((now, tuple(Counter() for _ in _NAMES)))
+        return self._slices[-1][1]
 
     def _forget(self, now: float) -> None:
         while self._slices and now - self._slices[0][0] >= WINDOW_SECONDS:

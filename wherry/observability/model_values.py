@@ -47,6 +47,8 @@ class Loaded(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def cache(self) -> object | None: ...
+    @property
     def version(self) -> str: ...
     @property
     def statistics(self) -> ModelStatistics: ...
@@ -68,6 +70,8 @@ class ModelValues:
         sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.load_seconds = loaded.load_seconds
+        #: Whether its answers are kept in the response cache.
+        self.has_cache = loaded.cache is not None
         self.learnt = runner.explain()
         #: The gauges() of a StepModel, by instance.
         self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}

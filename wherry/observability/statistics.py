@@ -282,6 +282,8 @@ class ModelStatistics:
 
     def looked_up(self, ns: int, *, hit: bool, seconds: float) -> None:
         """Count a lookup in the response cache. A hit is a success but no inference."""
+        if self.summaries is not None:
+            self.summaries.looked_up(ns, hit=hit)
         with self.lock:
             if not hit:
                 self.cache_miss.add(ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from wherry.observability.latency_summaries import LOOKUPS
 from wherry.observability.machine import Use
 from wherry.observability.model_values import LABELS, ModelValues
 from wherry.observability.nvml import GpuUse
@@ -67,7 +68,8 @@ TRITON_GAUGES: Final = (
 
 
 def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> Iterator[Metric]:
-    """Triton's metrics of all models; without `latencies` those that sum no durations."""
+    """Triton's metrics of all models; without `latencies` those that sum no durations. Those of the
+    response cache are told of the models that have it; a metric of none is left out."""
     from prometheus_client.core import Metric
 
     for name, documentation, value in TRITON:
@@ -79,26 +81,34 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
             if name == "nv_inference_request_failure":
                 for reason, count in values.failures.items():
                     family.add_sample(name, {**labels, "reason": reason}, count)
-            else:
+            elif values.has_cache or not name.startswith("nv_cache_"):
                 family.add_sample(name, labels, value(values))
-        yield family
+        if family.samples:
+            yield family
 
 
-#: The parts of LatencySummaries, with what is shown of each in all: how many, and their sum.
-SUMMARIES: Final[Sequence[tuple[str, str, Callable[[ModelValues], tuple[int, int]]]]] = (
-    ("request", "inference request duration in microseconds (includes cached requests)",
+#: The parts of LatencySummaries: their name, and what is shown of each in all: how many, and their
+#: sum.
+SUMMARIES: Final[Sequence[tuple[str, str, str, Callable[[ModelValues], tuple[int, int]]]]] = (
+    ("request", "nv_inference_request_summary_us",
+     "inference request duration in microseconds (includes cached requests)",
      lambda v: (v.success.count, v.success.ns)),
-    ("queue", "inference queuing duration in microseconds (includes cached requests)",
+    ("queue", "nv_inference_queue_summary_us",
+     "inference queuing duration in microseconds (includes cached requests)",
      lambda v: (v.queue.count, v.queue.ns)),
-    ("compute_input",
+    ("compute_input", "nv_inference_compute_input_summary_us",
      "compute input duration in microseconds (does not include cached requests)",
      lambda v: (v.compute.count, v.compute.input_ns)),
-    ("compute_infer",
+    ("compute_infer", "nv_inference_compute_infer_summary_us",
      "compute inference duration in microseconds (does not include cached requests)",
      lambda v: (v.compute.count, v.compute.infer_ns)),
-    ("compute_output",
+    ("compute_output", "nv_inference_compute_output_summary_us",
      "inference compute output duration in microseconds (does not include cached requests)",
      lambda v: (v.compute.count, v.compute.output_ns)),
+    ("cache_hit", "nv_cache_hit_summary_per_model",
+     "cache hit counts/durations per model, in microseconds.", lambda v: v.cached["hit"]),
+    ("cache_miss", "nv_cache_miss_summary_per_model",
+     "cache miss counts/durations per model, in microseconds.", lambda v: v.cached["miss"]),
 )  # fmt: skip
 
 
@@ -107,10 +117,11 @@ def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> I
     minute."""
     from prometheus_client.core import Metric
 
-    for part, documentation, in_all in SUMMARIES:
-        name = f"nv_inference_{part}_summary_us"
+    for part, name, documentation, in_all in SUMMARIES:
         family = Metric(name, f"Summary of {documentation}", "summary")
         for values in models:
+            if part in LOOKUPS and not values.has_cache:
+                continue
             labels = dict(zip(LABELS, values.labels, strict=True))
             count, ns = in_all(values)
             if values.summaries is not None:
@@ -120,7 +131,8 @@ def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> I
                     family.add_sample(name, {**labels, "quantile": f"{share:g}"}, value)
             family.add_sample(f"{name}_count", labels, count)
             family.add_sample(f"{name}_sum", labels, ns // 1000)
-        yield family
+        if family.samples:
+            yield family
 
 
 def first_response_metric(models: Sequence[ModelValues]) -> Metric:

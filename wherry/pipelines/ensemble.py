@@ -216,7 +216,11 @@ class Ensemble:
     ) -> Tensors:
         loaded = self._member(step)
         columns, rows = self._columns(loaded, step, inputs)
-        answer = await self._members.answer(loaded, columns, rows, **self._options(step, request))
+        options = self._options(step, request)
+        try:
+            answer = await self._members.answer(loaded, columns, rows, **options)
+        except WherryError as error:
+            raise self._named(error) from error
         return _tensors(loaded, answer)
 
     async def _responses(
@@ -228,13 +232,23 @@ class Ensemble:
         options = self._options(step, request)
         responses = self._members.responses(loaded, columns, rows, **options)
         async with aclosing(responses):
-            async for response in responses:
-                outputs = _tensors(loaded, response)
-                yield {
-                    tensor: outputs[name]
-                    for name, tensor in step.output_map.items()
-                    if name in outputs
-                }
+            try:
+                async for response in responses:
+                    outputs = _tensors(loaded, response)
+                    yield {
+                        tensor: outputs[name]
+                        for name, tensor in step.output_map.items()
+                        if name in outputs
+                    }
+            except WherryError as error:
+                raise self._named(error) from error
+
+    def _named(self, error: WherryError) -> WherryError:
+        """A member's error, which others may have, too, with the ensemble's name before it."""
+        named = type(error).__new__(type(error))
+        named.__dict__.update(error.__dict__)
+        named.args = (f"in ensemble '{self._config.name}', {error}",)
+        return named
 
     def _options(self, step: TritonEnsemblingStep, request: InferRequest) -> dict[str, Any]:
         """The options that a member's request takes from the ensemble's. Not the deadline: the

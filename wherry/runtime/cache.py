@@ -114,6 +114,9 @@ class ResponseCache:
             self._counted.entries = len(self._answers)
         return prefix
 
+    def start(self) -> None:
+        """Nothing has to be there."""
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -32,7 +32,7 @@ from wherry.runtime.calls import LocalCalls
 from wherry.runtime.forks import watch
 from wherry.runtime.loaded_model import LoadedModel, values_of
 from wherry.runtime.loop_port import LoopPort, LoopPorts
-from wherry.runtime.redis_cache import RedisCache, cache_of
+from wherry.runtime.redis_cache import cache_of
 from wherry.runtime.registry import Registry
 from wherry.values.request import Columns, InferResponse, SequenceStep
 
@@ -63,12 +63,10 @@ class Runtime:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
-        #: The ModelControl that loads into this runtime, if there is one: for models that ask for
-        #: other models to be loaded.
+        #: The ModelControl that loads into it, if any: for models that ask for others to be loaded.
         self.control: Any = None
         self.cache = cache_of(cache_bytes, cache_config, clock)
-        #: What is loaded, loads or will be.
-        self.registry = Registry(self, clock)
+        self.registry = Registry(self, clock)  # what is loaded, loads or will be
         #: What models share of which there is only so much.
         self.resources = Resources(resources, clock)
         self._timer = Timer(clock)
@@ -101,7 +99,7 @@ class Runtime:
         """Load the models given to the constructor. Blocks until all are ready, or raises."""
         self.registry.refuse_a_copy()
         try:
-            if isinstance(self.cache, RedisCache):
+            if self.cache is not None:
                 self.cache.start()
             self._timer.start()
             self.load_all(self._to_load, on_ready=on_ready)

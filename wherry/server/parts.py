@@ -20,7 +20,7 @@ from wherry.frontends.rows.listener import RowsListener
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common, OpenAISettings
-from wherry.frontends.v2.parameters import HeaderForwarding
+from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
 from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.triton_core import ViewOf
@@ -205,8 +205,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         keys=ApiKeys(access.api_keys),
         admission=Admission(options.capacity.max_in_flight, plan.max_queue_bytes),
         max_body_bytes=plan.limits.max_body_bytes,
-        http_forwarding=_forwarding(protocols.http_header_forward_pattern, protocols),
-        grpc_forwarding=_forwarding(protocols.grpc_header_forward_pattern, protocols),
+        forwarding=_forwarding(protocols),
         allow_model_upload=access.allow_model_upload or bool(access.api_keys),
         triton_strict=protocols.triton_strict,
         openai=OpenAISettings(
@@ -225,5 +224,12 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
     )
 
 
-def _forwarding(pattern: str | None, protocols: Protocols) -> HeaderForwarding | None:
-    return None if pattern is None else HeaderForwarding(pattern, strict=protocols.triton_strict)
+def _forwarding(protocols: Protocols) -> Forwarding:
+    over_http, over_grpc = (
+        None if pattern is None else HeaderForwarding(pattern, strict=protocols.triton_strict)
+        for pattern in (
+            protocols.http_header_forward_pattern,
+            protocols.grpc_header_forward_pattern,
+        )
+    )
+    return Forwarding(over_http, over_grpc)

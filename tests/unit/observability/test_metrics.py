@@ -15,7 +15,9 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import Client, app_loop, served
 from wherry.frontends.http_app import HttpApp
+from wherry.frontends.v2.common import Common
 from wherry.observability.custom_metrics import CustomMetrics, Kind
+from wherry.observability.metrics_config import MetricsConfig
 from wherry.testing import local_server
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -74,10 +76,6 @@ def test_all_series_are_there_with_zero_from_the_start(client: Client) -> None:
         "nv_inference_compute_infer_duration_us",
         "nv_inference_compute_output_duration_us",
         "nv_inference_pending_request_count",
-        "nv_cache_num_hits_per_model",
-        "nv_cache_hit_duration_per_model",
-        "nv_cache_num_misses_per_model",
-        "nv_cache_miss_duration_per_model",
         "wherry_queue_depth",
         "wherry_rejected_total",
         "wherry_worker_restarts_total",
@@ -135,8 +133,6 @@ def test_the_machine_is_told_without_a_model(client: Client) -> None:
     values = scraped(client)
     assert 0 <= values["nv_cpu_utilization", ()] <= 1
     assert values["nv_cpu_memory_total_bytes", ()] > values["nv_cpu_memory_used_bytes", ()] > 0
-    lines = client.get("/metrics").body.decode().splitlines()
-    assert "# TYPE nv_cache_num_hits_per_model counter" in lines
 
 
 def test_the_programs_own_metrics_and_its_process_are_shown_too(client: Client) -> None:
@@ -168,6 +164,19 @@ def test_prometheus_client_is_loaded_by_the_first_scrape_only() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+CACHE_OF_A_MODEL = (
+    "nv_cache_num_hits_per_model",
+    "nv_cache_hit_duration_per_model",
+    "nv_cache_num_misses_per_model",
+    "nv_cache_miss_duration_per_model",
+)
+
+
+def test_a_model_without_a_response_cache_has_no_numbers_of_it(client: Client) -> None:
+    text = client.get("/metrics").body.decode()
+    assert not [name for name in CACHE_OF_A_MODEL if name in text]
+
+
 def test_the_response_cache_is_told_as_a_whole_and_by_model() -> None:
     cached = {"shout": {"response_cache": True}}
     with (
@@ -175,6 +184,8 @@ def test_the_response_cache_is_told_as_a_whole_and_by_model() -> None:
         app_loop() as loop,
     ):
         client = Client(HttpApp(runtime), runtime, loop)
+        before = scraped(client)
+        assert [before[name, ()] for name in CACHE_OF_A_MODEL] == [0, 0, 0, 0]
         assert [ask(client, text) for text in ("a", "a", "b")] == [200, 200, 200]
         values = scraped(client)
     assert values["nv_cache_num_lookups", ()] == 3
@@ -215,6 +226,27 @@ def test_summaries_are_there_if_they_are_asked_for(client: Client) -> None:
         (count,) = [one.value for one in family.samples if one.name.endswith("_count")]
         assert count == 1
     assert families["nv_inference_request_summary_us"].samples[0].value > 0
+
+
+def test_lookups_in_the_response_cache_have_summaries_if_they_are_asked_for() -> None:
+    @wherry.model(response_cache=True)
+    def remembered(text: str) -> str:
+        return text.upper()
+
+    common = Common(metrics=MetricsConfig.of(["summary_latencies=true"]))
+    with wherry.Runtime(remembered, cache_bytes=10_000) as runtime, app_loop() as loop:
+        runtime.builder.keep_summaries(runtime.models())
+        for text in ("a", "a", "b"):
+            runtime.infer("remembered", text=text)
+        client = Client(HttpApp(runtime, common=common), runtime, loop)
+        shown = client.get("/metrics").body.decode()
+    families = {family.name: family for family in parse_text(shown)}
+    for part, expected in (("hit", 1), ("miss", 2)):
+        family = families[f"nv_cache_{part}_summary_per_model"]
+        values = {one.name.rpartition("_")[2]: one.value for one in family.samples}
+        assert values["count"] == expected
+        assert {one.labels["quantile"] for one in family.samples if one.labels.get("quantile")}
+        assert all(one.value > 0 for one in family.samples)
 
 
 def test_only_tritons_metrics_may_be_asked_for() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -134,9 +135,37 @@ def test_a_failing_step_fails_the_request_with_its_own_words_and_the_next_is_fin
         return x
 
     with wherry.Runtime(ensemble(step("picky", {"x": "IN"}, {"output": "OUT"})), picky) as runtime:
-        with pytest.raises(ModelFailed, match="model 'picky' failed: ValueError: too large"):
+        with pytest.raises(
+            ModelFailed, match=r"^in ensemble 'e', model 'picky' failed: ValueError: too large"
+        ):
             runtime.infer_batch("e", IN=ROWS)
         np.testing.assert_array_equal(runtime.infer_batch("e", IN=ROWS[:1])["OUT"], ROWS[:1])
+
+
+def test_an_error_of_a_batch_names_the_ensemble_of_each_request_that_came_by_one() -> None:
+    arrived = threading.Barrier(2)
+
+    @wherry.model(max_batch_size=2, max_queue_delay=60)
+    def picky(x: Pair) -> Pair:
+        raise InvalidRequest("too large", field="x")
+
+    model = ensemble(step("picky", {"x": "IN"}, {"output": "OUT"}))
+    with wherry.Runtime(model, picky) as runtime:
+
+        def told(name: str, **columns: Any) -> InvalidRequest:
+            arrived.wait()
+            with pytest.raises(InvalidRequest) as refused:
+                runtime.infer_batch(name, **columns)
+            return refused.value
+
+        with ThreadPoolExecutor(2) as pool:
+            through = pool.submit(told, "e", IN=ROWS[:1])
+            direct = pool.submit(told, "picky", x=ROWS[:1])
+            errors = through.result(), direct.result()
+    assert [error.field for error in errors] == ["x", "x"]
+    assert str(errors[0]) == f"in ensemble 'e', {errors[1]}"
+    assert "too large" in str(errors[1])
+    assert "ensemble" not in str(errors[1])
 
 
 def test_a_member_that_is_not_loaded_makes_it_not_ready() -> None:

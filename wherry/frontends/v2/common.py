@@ -12,7 +12,7 @@ from wherry.frontends.admission import Admission
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.offload import Offload
-from wherry.frontends.v2.parameters import HeaderForwarding
+from wherry.frontends.v2.parameters import Forwarding
 from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.traces import Traces
@@ -47,9 +47,7 @@ class Common:
     keys: ApiKeys = field(default_factory=ApiKeys)
     admission: Admission = field(default_factory=Admission)
     max_body_bytes: int = Limits().max_body_bytes
-    #: Which headers become parameters of a request over HTTP, and over gRPC; None: none.
-    http_forwarding: HeaderForwarding | None = None
-    grpc_forwarding: HeaderForwarding | None = None
+    forwarding: Forwarding = field(default_factory=Forwarding)
     #: Whether a load request may bring the model's files; a server decides when it listens.
     allow_model_upload: bool = True
     #: Whether what a request may be is Triton's to the letter.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.frontends.content.re2 import python_pattern
@@ -103,6 +104,14 @@ def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
         if type(flag) is not bool:
             raise InvalidRequest(f"parameter '{name}' must be a bool")
     return SequenceStep(given, *flags) if given else None
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """Which headers become parameters of a request over HTTP, and over gRPC; None: none."""
+
+    http: HeaderForwarding | None = None
+    grpc: HeaderForwarding | None = None
 
 
 class HeaderForwarding:

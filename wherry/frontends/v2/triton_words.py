@@ -203,10 +203,18 @@ JSON_OF_INFER: Final = re.compile(
 )
 
 
+#: What ensembles put before the error of a member.
+_OF_MEMBER: Final = re.compile("(?:in ensemble '[^']*', )+")
+
+
 def in_tritons_words(
     told: ToldError, request_id: str = "", *, over_grpc: bool = False
 ) -> ToldError:
     """The error as Triton tells it, as far as it is known. `request_id`: the body's own."""
+    if of_member := _OF_MEMBER.match(told.text):
+        of_its_own = ToldError(told.status, told.code, told.text[of_member.end() :])
+        status, code, text = in_tritons_words(of_its_own, request_id, over_grpc=over_grpc)
+        return ToldError(status, code, of_member.group() + text)
     for rule in (*GRPC_RULES, *RULES) if over_grpc else RULES:
         found = rule.ours.fullmatch(told.text)
         if found is None:

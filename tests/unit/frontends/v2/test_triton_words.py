@@ -44,6 +44,12 @@ UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
             "[request id: mine] inference input 'A' data-type is 'INT8', but model 'm' expects"
             " 'FP32'",
         ),
+        (
+            "in ensemble 'a', in ensemble 'b', input 'A' already exists in request",
+            400,
+            "in ensemble 'a', in ensemble 'b', [request id: mine] input 'A' already exists in"
+            " request",
+        ),
         ("what no rule knows", 400, "what no rule knows"),
     ],
 )

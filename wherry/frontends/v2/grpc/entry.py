@@ -44,7 +44,7 @@ class GrpcEntry(Entry):
         self, runtime: Runtime, common: Common, control: ModelControl, infer: Method
     ) -> None:
         """`infer` is the description of ModelInfer."""
-        super().__init__(runtime, common, common.grpc_forwarding)
+        super().__init__(runtime, common, common.forwarding.grpc)
         self.control = control
         self.known = KnownRequests(infer.request, runtime.registry)
         self._answer = infer.response

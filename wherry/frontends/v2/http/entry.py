@@ -49,7 +49,7 @@ class HttpEntry(Entry):
     """Reads bodies and submits requests. Shared by all V2 and OpenAI routes of one server."""
 
     def __init__(self, runtime: Runtime, common: Common) -> None:
-        super().__init__(runtime, common, common.http_forwarding)
+        super().__init__(runtime, common, common.forwarding.http)
         self.max_body_bytes = common.max_body_bytes
 
     def body(self, exchange: Exchange, most: int | None = None) -> Buffer:

@@ -13,7 +13,7 @@ from tests.fakes import Gate, gated
 from tests.grpc_calls import Client, served
 from wherry.frontends.admission import Admission
 from wherry.frontends.v2.element_bytes import pack_bytes
-from wherry.frontends.v2.parameters import HeaderForwarding
+from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
 from wherry.models.config import ModelConfig
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import QueueFull
@@ -119,7 +119,7 @@ def test_errors_have_their_code(request_: dict[str, Any], code: str, text: str) 
 
 
 def test_parameters_go_where_they_belong(requests: list[Seen]) -> None:
-    with served(shout, grpc_forwarding=HeaderForwarding("^x-user")) as client:
+    with served(shout, forwarding=Forwarding(grpc=HeaderForwarding("^x-user"))) as client:
         parameters = {
             "priority": {"uint64_param": 2},
             "timeout": {"int64_param": 5_000_000},

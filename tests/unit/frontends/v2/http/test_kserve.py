@@ -21,7 +21,7 @@ from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.model_tensors import ModelTensors
-from wherry.frontends.v2.parameters import HeaderForwarding
+from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
 from wherry.values.request import Columns, InferRequest, SequenceStep
 
 FP32 = Annotated[np.ndarray, wherry.FP32[2]]
@@ -509,7 +509,7 @@ def test_the_core_is_told_the_sequence_the_outputs_and_the_model_s_parameters() 
 
 
 def test_headers_that_the_operator_forwards_are_parameters() -> None:
-    with served(echo, http_forwarding=HeaderForwarding("^x-user-|priority")) as client:
+    with served(echo, forwarding=Forwarding(http=HeaderForwarding("^x-user-|priority"))) as client:
         seen = submitted(client, "echo")
         headers = {"x-user-id": "u", "priority": "high", "x-other": "o"}
         client.post("/v2/models/echo/infer", {**text_of("a"), "parameters": {"n": 1}}, headers)

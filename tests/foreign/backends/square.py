@@ -1,0 +1,30 @@
+"""NVIDIA's test backend `square`: the number IN, as many times as it says."""
+
+import threading
+
+import triton_python_backend_utils as pb_utils
+
+END = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """Responses come from a thread each request."""
+
+    def initialize(self, args):
+        self.threads = []
+
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            arguments = request.get_response_sender(), value
+            self.threads.append(threading.Thread(target=self.answer, args=arguments))
+            self.threads[-1].start()
+
+    def answer(self, sender, value):
+        for _ in range(int(value.reshape(-1)[0])):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+        sender.send(flags=END)
+
+    def finalize(self):
+        for thread in self.threads:
+            thread.join()

@@ -1,0 +1,57 @@
+"""`wherry` whose schedulers wait, as Triton's do for its tests, until so many requests have come.
+
+TRITONSERVER_DELAY_SCHEDULER is the number of requests that a model's scheduler has before its
+first batch; TRITONSERVER_BACKLOG_DELAY_SCHEDULER that of requests of sequences that have no slot,
+beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from weakref import WeakSet
+
+from wherry.__main__ import main
+from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.scheduler.policy import Wait
+from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.scheduler.sequence_batcher import SequenceBatcher
+
+QUEUED = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "0"))
+IN_BACKLOG = int(os.environ.get("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "0"))
+
+begun: WeakSet[Any] = WeakSet()
+
+
+def may_begin(batcher: Any) -> bool:
+    """Whether enough requests have come; from then on always. A model that forms no batches does
+    not wait."""
+    if batcher in begun or (batcher.max_batch_size == 1 and isinstance(batcher, DynamicBatcher)):
+        return True
+    queued, backlog = batcher.queued_requests, 0
+    if isinstance(batcher, SequenceBatcher):
+        backlog = sum(len(sequence.waiting) for sequence in batcher.sequences._backlog)
+    if queued - backlog < QUEUED or backlog < IN_BACKLOG:
+        return False
+    begun.add(batcher)
+    return True
+
+
+def delay(kind: Any) -> None:
+    """Have all batchers of this class wait."""
+    action, alone = kind.next_action, kind.may_run_alone
+
+    def next_action(self: Any, now: float, instance: int = 0, *, ahead: bool = False) -> Any:
+        return action(self, now, instance, ahead=ahead) if may_begin(self) else Wait(now + 0.01)
+
+    def may_run_alone(self: Any, now: float) -> bool:
+        return may_begin(self) and bool(alone(self, now))
+
+    kind.next_action, kind.may_run_alone = next_action, may_run_alone
+
+
+if QUEUED or IN_BACKLOG:
+    for each in (DynamicBatcher, SelfTuningBatcher, SequenceBatcher):
+        delay(each)
+if __name__ == "__main__":
+    main()
