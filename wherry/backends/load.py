@@ -105,7 +105,8 @@ def backend_for(
 
 
 def backend_name(config: TritonConfig, version_folder: str) -> str:
-    """The backend that the configuration names, else the one of the model's file."""
+    """The backend that the configuration names, else the one of the model's file, else the end of
+    the model's name."""
     if is_ensemble(config):
         return "ensemble"
     if config.backend:

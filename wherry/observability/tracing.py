@@ -24,6 +24,11 @@ class Span:
     #: Time in the queue, included in `seconds`.
     queue_seconds: float = 0.0
     error: str = ""
+    version: str = ""
+    #: When it ran, by the same clock, and for how long: input, inference, output. None: in no
+    #: batch of its own.
+    ran_at: float | None = None
+    compute_ns: tuple[int, int, int] = (0, 0, 0)
     children: list[Span] = field(default_factory=list)
     #: Number of calls beyond MOST_CHILDREN.
     left_out: int = 0

@@ -21,7 +21,7 @@ from wherry.models.config import (
     SequenceState,
 )
 from wherry.models.signature import Signature
-from wherry.repository.kind import is_decoupled
+from wherry.repository.kind import default_count, is_decoupled
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonDataType,
@@ -88,7 +88,7 @@ def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "max_batch_size": triton.max_batch_size,
         "max_queue_size": None,
-        **_instance_settings(triton.instance_group),
+        **_instance_settings(triton.instance_group, triton.backend),
     }
     if triton.response_cache is not None:
         found["response_cache"] = triton.response_cache.enable
@@ -196,10 +196,11 @@ def _triton_type(datatype: str) -> TritonDataType:
 # Instances
 
 
-def _instance_settings(groups: Sequence[TritonInstanceGroup]) -> dict[str, Any]:
+def _instance_settings(groups: Sequence[TritonInstanceGroup], backend: str) -> dict[str, Any]:
     """Settings of the groups: `count` instances on each device, and of each resource the largest
     count that a group asks for."""
-    found: dict[str, Any] = {"instances": [one for group in groups for one in _groups(group)] or 1}
+    instances = [one for group in groups for one in _groups(group, backend)]
+    found: dict[str, Any] = {"instances": instances or 1}
     limiters = [group.rate_limiter for group in groups if group.rate_limiter is not None]
     needs: dict[str, int] = {}
     for limiter in limiters:
@@ -211,10 +212,10 @@ def _instance_settings(groups: Sequence[TritonInstanceGroup]) -> dict[str, Any]:
     return found
 
 
-def _groups(group: TritonInstanceGroup) -> list[InstanceGroup]:
+def _groups(group: TritonInstanceGroup, backend: str) -> list[InstanceGroup]:
     if group.passive:
         return []
-    count = max(1, group.count)
+    count = group.count if group.count > 0 else default_count(backend, group.kind)
     if group.gpus:
         return [InstanceGroup(count, f"cuda:{index}") for index in group.gpus]
     # KIND_MODEL is "cpu": the model's own code chooses its device.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from wherry.repository.kind import is_ensemble
+from wherry.repository.kind import default_count, is_ensemble, platform_of
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonInstanceGroup,
@@ -51,8 +51,10 @@ def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
     config.default_model_filename = config.default_model_filename or FILES.get(config.backend, "")
     groups = config.instance_group or [TritonInstanceGroup(name=config.name)]
     config.instance_group = [
-        _group(group, f"{config.name}_{index}", gpus) for index, group in enumerate(groups)
+        _group(group, f"{config.name}_{index}", gpus, config.backend)
+        for index, group in enumerate(groups)
     ]
+    config.platform = platform_of(config)
     return config
 
 
@@ -64,7 +66,9 @@ def _sequence(batching: TritonSequenceBatching, full: list[int]) -> TritonSequen
     return replace(batching, max_sequence_idle_microseconds=idle, oldest=oldest)
 
 
-def _group(group: TritonInstanceGroup, name: str, gpus: Sequence[int]) -> TritonInstanceGroup:
+def _group(
+    group: TritonInstanceGroup, name: str, gpus: Sequence[int], backend: str
+) -> TritonInstanceGroup:
     kind = group.kind
     if kind == "KIND_AUTO":
         kind = "KIND_GPU" if group.gpus or gpus else "KIND_CPU"
@@ -72,6 +76,6 @@ def _group(group: TritonInstanceGroup, name: str, gpus: Sequence[int]) -> Triton
         group,
         name=group.name or name,
         kind=kind,
-        count=group.count or 1,
+        count=group.count or default_count(backend, kind),
         gpus=group.gpus or (list(gpus) if kind == "KIND_GPU" else []),
     )

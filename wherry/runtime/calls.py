@@ -244,7 +244,7 @@ class LocalCalls:
     ) -> Iterator[None]:
         """Add the span of a pipeline's call to the tree of its spans."""
         request.follows = True
-        request.span = span = Span(loaded.name, request.rows, self._clock())
+        request.span = span = Span(loaded.name, request.rows, self._clock(), version=loaded.version)
         call.span.add(span)
         try:
             yield
@@ -255,6 +255,7 @@ class LocalCalls:
             span.seconds = self._clock() - span.started
             if request.started_at is not None:
                 span.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
+                span.ran_at, span.compute_ns = request.started_at, request.compute_ns
 
 
 def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:

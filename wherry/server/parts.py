@@ -21,8 +21,9 @@ from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common, OpenAISettings
 from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
-from wherry.frontends.v2.settings import LogSettings, TraceSettings
+from wherry.frontends.v2.settings import LogSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
+from wherry.frontends.v2.trace_settings import TraceSettings
 from wherry.frontends.v2.triton_core import ViewOf
 from wherry.models.model import Model
 from wherry.observability.machine import Machine

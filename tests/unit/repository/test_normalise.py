@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from wherry.repository.mapping import settings
 from wherry.repository.normalise import normalised
 from wherry.repository.triton_config import (
     TritonConfig,
@@ -38,6 +41,27 @@ def test_instances_go_to_the_gpus_where_there_are_some() -> None:
         TritonInstanceGroup(name="m_0", kind="KIND_GPU", count=1, gpus=[0, 1]),
         TritonInstanceGroup(name="m_1", kind="KIND_CPU", count=3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "platform", "count"),
+    [("onnxruntime", "onnxruntime_onnx", 2), ("pytorch", "pytorch_libtorch", 1), ("python", "", 1)],
+)
+def test_a_backend_has_its_platform_and_its_number_of_instances_on_the_cpu(
+    backend: str, platform: str, count: int
+) -> None:
+    groups = [TritonInstanceGroup(kind="KIND_CPU"), TritonInstanceGroup(kind="KIND_CPU", count=5)]
+    config = TritonConfig(name="m", backend=backend, instance_group=groups)
+    shown = normalised(config)
+    assert shown.platform == platform
+    assert [group.count for group in shown.instance_group] == [count, 5]
+    (first, second) = settings(config, "")["instances"]
+    assert (first.count, second.count) == (count, 5)
+    (default,) = normalised(TritonConfig(name="m", backend=backend)).instance_group
+    assert default.count == count
+    assert normalised(TritonConfig(name="m", backend=backend), [0]).instance_group[0].count == 1
+    said = TritonConfig(name="m", backend=backend, platform="torch_aoti")
+    assert normalised(said).platform == "torch_aoti"
 
 
 def test_sequences_are_idle_for_a_second_at_most() -> None:

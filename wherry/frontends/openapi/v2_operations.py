@@ -21,7 +21,8 @@ from wherry.frontends.openapi.operation import (
     Operation,
     json_of,
 )
-from wherry.frontends.v2.settings import LOG_FORMATS, TRACE_LEVELS
+from wherry.frontends.v2.settings import LOG_FORMATS
+from wherry.frontends.v2.trace_settings import TRACE_LEVELS
 
 #: Statuses of a request that a model is to run.
 OF_INFERENCE: Final = (400, 404, 413, 422, 429, 499, 500, 501, 503, 504)

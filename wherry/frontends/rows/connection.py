@@ -241,7 +241,7 @@ class FrontConnection:
         try:
             common.admission.check()
             if common.trace_settings.on:
-                common.traces.follow(loaded, request, self._owner.clock)
+                common.traces.follow(loaded, request, self._owner.clock, self.port)
             common.admission.enter(request, 0 if small else SMALL_BODY + 1)
         except WherryError as error:
             self._refuse(model.number, [reply.id], error)

@@ -13,8 +13,9 @@ from wherry.frontends.connections.limits import Limits
 from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.offload import Offload
 from wherry.frontends.v2.parameters import Forwarding
-from wherry.frontends.v2.settings import LogSettings, TraceSettings
+from wherry.frontends.v2.settings import LogSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
+from wherry.frontends.v2.trace_settings import TraceSettings
 from wherry.frontends.v2.traces import Traces
 from wherry.observability.loop_stall import LoopStall
 from wherry.observability.metrics_config import MetricsConfig

@@ -14,6 +14,7 @@ from wherry.frontends.client_text import without_paths
 from wherry.frontends.v2.wire_shape import wire_shape
 from wherry.observability.statistics import Compute, Duration, ModelStatistics
 from wherry.repository.json_form import filled, to_json
+from wherry.repository.kind import platform_of
 from wherry.repository.mapping import triton_config
 from wherry.repository.triton_config import TritonConfig
 from wherry.runtime.loaded_model import LoadedModel
@@ -170,7 +171,7 @@ def _triton(loaded: LoadedModel) -> TritonConfig | None:
 
 def _platform(loaded: LoadedModel) -> str:
     triton = _triton(loaded)
-    return "python" if triton is None else triton.platform or triton.backend
+    return "python" if triton is None else platform_of(triton) or triton.backend
 
 
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:

@@ -28,6 +28,8 @@ from wherry.values.request import InferRequest, InferResponse
 class Entry:
     """Submits requests to the runtime. Shared by all handlers of one server and protocol."""
 
+    over_grpc = False
+
     def __init__(
         self, runtime: Runtime, common: Common, forwarding: HeaderForwarding | None
     ) -> None:
@@ -141,7 +143,9 @@ class Entry:
             caller if caller and not terms.names_tenant else terms.tenant,
         )
         if self._trace_settings.on:
-            self.common.traces.follow(loaded, request, self.runtime.clock)
+            self.common.traces.follow(
+                loaded, request, self.runtime.clock, self.port(), over_grpc=self.over_grpc
+            )
         if terms.trace is not None:
             FollowedRequest(terms.trace, loaded.name, loaded.version).follow(request)
         self.admission.enter(request, body_bytes, decoded.held_bytes)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from wherry.frontends.v2.settings import TRACE_DEFAULTS, LogSettings, TraceSettings
+from wherry.frontends.v2.settings import LogSettings
+from wherry.frontends.v2.trace_settings import TRACE_DEFAULTS, TraceSettings
 from wherry.observability.logging import HumanFormatter, configure
 from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
 

@@ -40,6 +40,8 @@ class LongCall(Protocol):
 class GrpcEntry(Entry):
     """Submits the requests of gRPC calls, and knows the calls that clients keep open."""
 
+    over_grpc = True
+
     def __init__(
         self, runtime: Runtime, common: Common, control: ModelControl, infer: Method
     ) -> None:

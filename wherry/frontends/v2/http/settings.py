@@ -6,7 +6,8 @@ from wherry.frontends.http.answers import respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
-from wherry.frontends.v2.settings import LogSettings, TraceSettings
+from wherry.frontends.v2.settings import LogSettings
+from wherry.frontends.v2.trace_settings import TraceSettings
 from wherry.values.errors import InvalidRequest, ModelNotFound
 
 
