@@ -76,7 +76,7 @@ SERVER
     chmod +x "$bin/tritonserver" "$work"/stubs/*
     for name in identity repeat square sequence dyna_sequence; do  # of the suites' compiled backends
         mkdir -p "$work/tritonserver/backends/$name"
-        cp "$here/backends/${name#dyna_}.py" "$work/tritonserver/backends/$name/model.py"
+        cp "$here/backends/${name#dyna_}/1/model.py" "$work/tritonserver/backends/$name/model.py"
     done
 }
 

@@ -1,7 +1,10 @@
 """NVIDIA's test backend `repeat`: each element of IN as a response of its own, after its DELAY."""
 
+from __future__ import annotations
+
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -12,10 +15,10 @@ END = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 class TritonPythonModel:
     """Responses come from a thread, while the next request waits for WAIT milliseconds only."""
 
-    def initialize(self, args):
-        self.threads = []
+    def initialize(self, args: dict[str, str]) -> None:
+        self.threads: list[threading.Thread] = []
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> None:
         longest = 0
         for request in requests:
             given = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -33,7 +36,7 @@ class TritonPythonModel:
             self.threads[-1].start()
         time.sleep(longest / 1000)
 
-    def answer(self, sender, values, delays):
+    def answer(self, sender: Any, values: Any, delays: Any) -> None:
         places = zip(values.reshape(-1), delays.reshape(-1), strict=True)
         shape = [1] * values.ndim
         for place, (value, delay) in enumerate(places):
@@ -43,6 +46,6 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse([out, index]))
         sender.send(flags=END)
 
-    def finalize(self):
+    def finalize(self) -> None:
         for thread in self.threads:
             thread.join()
