@@ -131,8 +131,9 @@ class Engine:
         self.check_tokens(prompt)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         ends = frozenset(sampling.stop_token_ids)
-        if constraints or not sampling.ignore_eos:
-            ends |= self._ends  # a constraint also ends where it allows no token
+        formed = constraints and (sampling.thinking_budget is None or sampling.constraint)
+        if formed or not sampling.ignore_eos:
+            ends |= self._ends  # a form also ends where it allows no token
         sequences = [
             Sequence(
                 id=next(self._ids),

@@ -33,7 +33,7 @@ UNSUPPORTED: Final = (
     "bad_words_ids", "logprob_token_ids", "report_prompt_tokens",
 )  # fmt: skip
 #: Those that are not supported with any value.
-UNSUPPORTED_NUMBERS: Final = ("prompt_logprobs", "truncate_prompt")
+UNSUPPORTED_NUMBERS: Final = ("prompt_logprobs", "thinking_budget", "truncate_prompt")
 #: llama.cpp's names of our parameters.
 NAMES: Final = {
     "temperature": "temperature",

@@ -355,6 +355,7 @@ class LLM(StepModel):
             special=parameters.add_special_tokens,
             constraint=parameters.constraint,
             bad_words=parameters.bad_words,
+            thinking_budget=parameters.thinking_budget,
             adapter=self.adapters.found(self.engine.name, parameters.adapter),
             truncate=tokens_to_keep(self.engine.name, parameters, self.engine.context_tokens),
             truncation_side=parameters.truncation_side,

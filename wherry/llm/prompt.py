@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wherry.llm.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.delta import check_one_prompt
+from wherry.llm.formats.families import THOUGHT_FAMILIES
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 from wherry.llm.sampling import Parameters
 from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
@@ -54,6 +55,8 @@ class Prompt:
     special: bool | None = None
     constraint: AnswerForm | None = None
     bad_words: Sequence[str] = ()
+    #: Most tokens of thoughts; None: any number.
+    thinking_budget: int | None = None
     #: The folder of the adapter.
     adapter: Path | None = None
     #: Number of tokens to keep, None for all, and which side is cut off.
@@ -101,26 +104,42 @@ class PromptReader:
         words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
         constraint: Matcher | ThoughtsFirst | None = None
         adapter = None
-        if given.constraint is not None:
-            form = self.grammars.constraint(given.constraint)
-            constraint = self._behind_thoughts(form, tokens) if given.messages else form
+        form = None if given.constraint is None else self.grammars.constraint(given.constraint)
+        most = given.thinking_budget
+        if most is not None or (form is not None and given.messages):
+            constraint = self._behind_thoughts(form, tokens, most)
+        else:
+            constraint = form
         if given.adapter is not None and self._adapters is not None:
             adapter = self._adapters.read(given.adapter)
         return TokenizedPrompt(tokens, constraint, words, adapter)
 
-    def _behind_thoughts(self, form: Matcher, tokens: Sequence[int]) -> Matcher | ThoughtsFirst:
-        """The form of a chat's answer, before which the model may think."""
+    def _behind_thoughts(
+        self, form: Matcher | None, tokens: Sequence[int], most: int | None
+    ) -> Matcher | ThoughtsFirst | None:
+        """The form of an answer, before which the model may think, for `most` tokens."""
         words = self._tokenizer
         decode = partial(words.decode, skip_special=False)
         found = self._style.thoughts_of(decode(tokens[-END_TOKENS:])) if self._style else None
-        if found is None:
-            return form
-        begin = words.encode(found[0], special=False) if found[0] else []
-        if len(begin) > 1:  # a mark of several tokens is not written beside a form
+        begin = words.encode(found[0], special=False) if found is not None and found[0] else []
+        # A mark of several tokens is not written beside a form.
+        if found is None or not found[1] or len(begin) > 1:
+            if most is not None and not self._has_stopped_thinking(tokens):
+                problem = "the marks around this model's thoughts are not known, or not one token"
+                text = f"model {self._model!r}: thinking_budget: {problem}"
+                raise InvalidRequest(text, field="thinking_budget")
             return form
         marks = ThoughtMarks(begin[0] if begin else None, found[1])
         encode = partial(words.encode, special=False)
-        return ThoughtsFirst(form, marks, decode, encode, words.end)
+        return ThoughtsFirst(form, marks, decode, encode, words.end, most)
+
+    def _has_stopped_thinking(self, tokens: Sequence[int]) -> bool:
+        """Whether the prompt has ended the thoughts already: they are switched off."""
+        family = THOUGHT_FAMILIES.get(self._style.thoughts) if self._style else None
+        if family is None or not family.format.end:
+            return False
+        end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
+        return end.rstrip().endswith(family.format.end)
 
     def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """The tokens of each word by itself, and of the word after a space if that begins with

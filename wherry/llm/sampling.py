@@ -102,6 +102,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     truncation_side: Literal["left", "right"] = "left"
     #: The form of the answer (schema, grammar, ...); None: unconstrained.
     constraint: AnswerForm | None = None
+    #: Most tokens of thoughts, after which the mark that ends them follows; None: any number.
+    thinking_budget: int | None = None
     #: The name of an adapter (LoRA) of the model; "": the model alone.
     adapter: str = ""
     #: Prefixes are shared with requests of the same salt only.
@@ -181,6 +183,8 @@ class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True
         yield 1 <= self.n <= 128, "n", "between 1 and 128"
         fine = self.seed is None or -(2**63) <= self.seed < 2**64
         yield fine, "seed", "a whole number of 64 bits"
+        fine = self.thinking_budget is None or self.thinking_budget >= 0
+        yield fine, "thinking_budget", "at least 0"
         fine = self.truncate_prompt is None or self.truncate_prompt >= 0
         yield fine, "truncate_prompt", "at least 0"
 

@@ -1,4 +1,4 @@
-"""How does a model think before an answer that must have a form?"""
+"""How does a model think before an answer that must have a form, or for so many tokens at most?"""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ class ThoughtMarks:
 
 
 class ThoughtsFirst:
-    """A constraint that begins after the thoughts, if there are any. They end with their mark: the
-    end-of-text token `last` may not stand in them."""
+    """A constraint that begins after the thoughts, if there are any; `form` None: nothing does.
+
+    Thoughts before a form end with their mark: the end-of-text token `last` may not stand in them.
+    After `most` tokens of them (None: any number) nothing may follow but their mark.
+    """
 
     def __init__(
         self,
-        form: Matcher,
+        form: Matcher | None,
         marks: ThoughtMarks,
         decode: Callable[[Sequence[int]], str],
         encode: Callable[[str], Sequence[int]],
         last: int | None,
+        most: int | None = None,
     ) -> None:
         self._form = form
         self._marks = marks
@@ -39,11 +43,22 @@ class ThoughtsFirst:
         self._thinking = marks.begin is None
         self._may_begin = not self._thinking
         self._tokens: list[int] = []
+        self._most = most
+        #: The tokens that still end the thoughts, once there were so many.
+        self._closing: list[int] = []
+        self._close()
 
     def mask(self, logits: Any) -> None:
+        if self._closing:
+            kept = logits[self._closing[0]].clone()
+            logits.fill_(float("-inf"))
+            logits[self._closing[0]] = kept
+            return
         if self._thinking:
-            if self._last is not None:
+            if self._last is not None and self._form is not None:
                 logits[self._last] = float("-inf")
+            return
+        if self._form is None:
             return
         begin = self._marks.begin if self._may_begin else None
         kept = None if begin is None else logits[begin].clone()
@@ -58,21 +73,35 @@ class ThoughtsFirst:
         may_begin, self._may_begin = self._may_begin, False
         if may_begin and token == self._marks.begin:
             self._thinking = True
-        else:
+            self._close()
+        elif self._form is not None:
             self._form.accept(token)
 
     def problem(self) -> str:
         """As that of the form."""
-        return self._form.problem()
+        return "" if self._form is None else self._form.problem()
 
     def copy(self) -> ThoughtsFirst:
         """The same for another answer, before it has begun."""
-        return ThoughtsFirst(self._form.copy(), self._marks, self._decode, self._encode, self._last)
+        form = None if self._form is None else self._form.copy()
+        encoding = self._decode, self._encode
+        return ThoughtsFirst(form, self._marks, *encoding, self._last, self._most)
 
     def _think(self, token: int) -> None:
+        if self._most is not None:
+            self._most -= not self._closing
+        self._closing = self._closing[1:]
         self._tokens = [*self._tokens[1 - LAST_TOKENS :], token]
         _, ended, behind = self._decode(self._tokens).partition(self._marks.end)
-        if ended:
-            self._thinking = False
+        if not ended:
+            self._close()
+            return
+        self._thinking, self._closing = False, []
+        if self._form is not None:
             for further in self._encode(behind.lstrip()) if behind.strip() else ():
                 self._form.accept(further)
+
+    def _close(self) -> None:
+        """Have the thoughts end, if there have been as many as there may be."""
+        if self._thinking and self._most == 0 and not self._closing:
+            self._closing = list(self._encode(self._marks.end))

@@ -240,7 +240,9 @@ class VLLM(StepModel):
     def _sampling(self, wanted: Sampling) -> Any:
         """The request's parameters as vLLM's SamplingParams."""
         form = None if wanted.constraint is None else self._form(wanted.constraint)
+        budget = wanted.thinking_budget
         return self._words.SamplingParams(
+            **({} if budget is None else {"thinking_token_budget": budget}),
             n=wanted.n,
             temperature=wanted.temperature,
             top_p=wanted.top_p,

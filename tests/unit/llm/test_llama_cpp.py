@@ -86,6 +86,7 @@ def test_an_answer_has_the_form_asked_for(
     [
         ({"prompt": "a", "parameters": {"min_tokens": 3}}, "min_tokens is not supported"),
         ({"prompt": "a", "parameters": {"echo": True}}, "echo is not supported"),
+        ({"prompt": "a", "parameters": {"thinking_budget": 0}}, "thinking_budget is not supported"),
         ({"prompt": "a", "parameters": {"constraint": {"regex": "a"}}}, "not supported"),
         ({"prompt": "a", "parameters": {"skip_special_tokens": False}}, "skip_special_tokens"),
         ({"prompt": "a " * 3000}, "exceeds the available context"),

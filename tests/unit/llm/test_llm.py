@@ -358,6 +358,74 @@ def test_a_model_thinks_before_an_answer_that_has_a_form(
         assert (text(deltas, index), one[-1]["finish_reason"]) == (answer, reason)
 
 
+@pytest.mark.parametrize(
+    ("given", "fields", "answer"),
+    [
+        ({}, {"thinking_budget": 2}, "<think><think><think></think><think><think>"),
+        ({}, {"thinking_budget": 0}, "<think></think><think><think><think><think>"),
+        ({}, {}, "<think>" * 6),
+        ({"template": {"opens": True}}, {"thinking_budget": 1}, "<think></think>" + "<think>" * 4),
+        ({"template": {"opens": True}}, {"thinking_budget": 0}, "</think>" + "<think>" * 5),
+        (
+            {"template": {"opens": True}},
+            {"thinking_budget": 2, "constraint": {"choice": ["aa"]}},
+            "<think><think></think>aa",
+        ),
+        # A text to be continued has thoughts where it has begun or ended them.
+        ({"prompt": "Hi <think>"}, {"thinking_budget": 1}, "<think></think>" + "<think>" * 4),
+        ({"prompt": "<think></think>"}, {"thinking_budget": 0}, "<think>" * 6),
+    ],
+)
+def test_thoughts_end_when_there_have_been_enough(
+    thinking: Path, given: dict[str, Any], fields: dict[str, Any], answer: str
+) -> None:
+    special = Tokenizer.load(thinking).special_tokens()
+    parameters = {
+        **GREEDY,
+        "max_tokens": 6,
+        "logit_bias": {special["<think>"]: 1000.0},
+        "ignore_eos": True,
+        "n": 2,
+        "skip_special_tokens": False,
+        **fields,
+    }
+    inputs: dict[str, Any] = {"parameters": parameters, **given}
+    if "prompt" not in given:
+        inputs["messages"] = [{"role": "user", "content": "Hi"}]
+    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+        deltas = list(runtime.stream("tiny", **inputs))
+    for index in (0, 1):
+        assert text(deltas, index).replace("<|end|>", "") == answer
+
+
+def test_a_bound_of_thoughts_needs_a_model_whose_thoughts_are_known(folder: Path) -> None:
+    with (
+        wherry.Runtime(LLM(folder, name="tiny", cache_gb=0.01, threads=1)) as runtime,
+        pytest.raises(InvalidRequest, match="thinking_budget: the marks") as refused,
+    ):
+        list(runtime.stream("tiny", prompt="Hi", parameters={"thinking_budget": 5}))
+    assert refused.value.field == "thinking_budget"
+
+
+def test_a_bound_of_thoughts_keeps_the_end_of_the_text_from_ending_it(thinking: Path) -> None:
+    tokens = Tokenizer.load(thinking)
+    assert tokens.end is not None
+    parameters = {
+        **GREEDY,
+        "max_tokens": 5,
+        "logit_bias": {tokens.end: 1000.0},
+        "ignore_eos": True,
+        "thinking_budget": 2,
+        "skip_special_tokens": False,
+    }
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+    chat["template"] = {"opens": True}
+    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+        deltas = list(runtime.stream("tiny", parameters=parameters, **chat))
+    assert deltas[-1]["finish_reason"] == "length"
+    assert text(deltas).count("</think>") == 1
+
+
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wherry.llm.loading", None)
     with pytest.raises(ConfigError, match=r"llm nowhere: .* pip install 'wherry\[llm\]'"):

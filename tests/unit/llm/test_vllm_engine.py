@@ -76,6 +76,7 @@ class Params:
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     structured_outputs: Structured | None = None
+    thinking_token_budget: int | None = None
     output_kind: Kind = Kind.CUMULATIVE
 
 
@@ -279,6 +280,14 @@ def test_whole_answers_are_one_piece_each(vllm: Fake) -> None:
     assert [(delta["index"], delta["text"]) for delta in found] == [(0, "Hello"), (1, "Hello")]
     assert [delta["finish_reason"] for delta in found] == ["stop", "stop"]
     assert found[-1]["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("most", [None, 0, 7])
+def test_a_bound_of_thoughts_is_vllm_s(vllm: Fake, most: int | None) -> None:
+    parameters = {} if most is None else {"thinking_budget": most}
+    vllm.deltas(prompt="Hi", parameters=parameters)
+    (sent,) = (running.params for running in vllm.engine.added)
+    assert sent.thinking_token_budget == most
 
 
 @pytest.mark.parametrize(("asked", "named"), [(0, []), (1, [5]), (2, [5, 6])])

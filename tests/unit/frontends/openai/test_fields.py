@@ -283,6 +283,8 @@ def test_a_model_may_be_left_out_and_messages_may_not() -> None:
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"thinking_token_budget": -2}, "thinking_token_budget"),
+        ({"thinking_token_budget": 1.5}, "thinking_token_budget"),
         ({"logprob_token_ids": [1]}, "logprob_token_ids"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
@@ -301,6 +303,7 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
         allowed_token_ids=[1],
         bad_words=["no"],
         truncate_prompt_tokens=-1,
+        thinking_token_budget=5,
         prompt_logprobs=0,
         return_token_ids=True,
         continue_final_message=True,
@@ -311,6 +314,7 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
         "allowed_token_ids": [1],
         "bad_words": ["no"],
         "truncate_prompt": 0,
+        "thinking_budget": 5,
         "prompt_logprobs": 0,
         "report_prompt_tokens": True,
     }
@@ -321,6 +325,7 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
         "documents": [{"title": "t"}],
     }
     assert request.named("truncate_prompt") == "truncate_prompt_tokens"
+    assert request.named("thinking_budget") == "thinking_token_budget"
     assert request.named("report_prompt_tokens") == "return_token_ids"
 
 

@@ -93,6 +93,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_tokens_as_token_ids: bool | None = None
     #: Prefixes are shared with requests of the same salt only.
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    #: Most tokens of thoughts; -1: any number.
+    thinking_token_budget: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
     #: 1 runs first.
     priority: Whole | None = None
     #: What the answer must look like, as vLLM names it: now, and before.
@@ -132,6 +134,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         wanted |= {ours: getattr(self, name) for name, ours in RENAMED.items()}
         wanted |= {
             "top_k": None if self.top_k == ALL else self.top_k,
+            "thinking_budget": None if (most := self.thinking_token_budget) == ALL else most,
             "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
             "logit_bias": self._logit_bias(),
             "truncate_prompt": 0 if self.truncate_prompt_tokens == ALL else self._kept(),
@@ -148,6 +151,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if blamed == "constraint":
             return next((field for field, _ in self.forms()), blamed)
         names = {ours: name for name, ours in RENAMED.items()}
+        names["thinking_budget"] = "thinking_token_budget"
         return {"adapter": "model", "truncate_prompt": "truncate_prompt_tokens", **names}.get(
             blamed, blamed
         )

@@ -38,7 +38,6 @@ OF_GENERATIONS: Final = {
     "logits_processors": NotDone(([],)),
     "kv_transfer_params": NotDone(({},)),
     "vllm_xargs": NotDone(({},)),
-    "thinking_token_budget": NotDone(),
     "prompt_embeds": NotDone(([], "")),
     "guided_whitespace_pattern": NotDone(),
 }
