@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.golden.bodies import bodies
 from tests.golden.edges import edges
 
 Step = dict[str, Any]
@@ -188,6 +189,7 @@ def cases() -> list[Case]:
         descriptions, json_infer, binary_infer, datatypes, classification, refused, generate,
         python_models, sequences_http, grpc_calls, grpc_infer, grpc_streams, sequences_grpc,
         shared_memory, settings, statistics, control, several_faults, tensor_parameters, edges,
+        bodies,
     )  # fmt: skip
     made = [
         {"name": f"{group.__name__}: {name}", "steps": steps}

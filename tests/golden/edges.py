@@ -161,21 +161,21 @@ def edges() -> Cases:
             yield name, [step if meant is None else {**step, "otherwise": meant}]
 
 
-def _post(path: str, body: Any, **headers: str) -> Step:
+def post(path: str, body: Any, **headers: str) -> Step:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     text = body if isinstance(body, str) else json.dumps(body)
     return {"http": f"POST {path}", "text": text, "headers": named}
 
 
-def _infer(model: str, *inputs: Any, **more: Any) -> Step:
-    return _post(f"/v2/models/{model}/infer", {"inputs": inputs, **more})
+def infer(model: str, *inputs: Any, **more: Any) -> Step:
+    return post(f"/v2/models/{model}/infer", {"inputs": inputs, **more})
 
 
-def _rpc(name: str, *messages: Any) -> Step:
+def rpc(name: str, *messages: Any) -> Step:
     return {"grpc": name, "messages": [*messages]}
 
 
-def _pair(first: list[Any], second: list[Any], **of_second: Any) -> list[Any]:
+def pair(first: list[Any], second: list[Any], **of_second: Any) -> list[Any]:
     return [
         {"name": name, "datatype": "FP32", "shape": shape, "data": [1, 2, 3, 4]}
         | (of_second if name == "INPUT1" else {})
@@ -187,7 +187,7 @@ def _headers() -> Edges:
     body = json.dumps({"inputs": [X]})
     for form in (" {}", "+{}", "{}abc", "{}.5", "0{}", "-1", "0", "x", "{}1"):
         length = form.format(len(body))
-        step = _post("/v2/models/asked/infer", body, Inference_Header_Content_Length=length)
+        step = post("/v2/models/asked/infer", body, Inference_Header_Content_Length=length)
         yield f"a header of {form} bytes", step
 
 
@@ -195,40 +195,40 @@ def _versions() -> Edges:
     for version in ("01", "0", "9" * 20):
         path = f"/v2/models/versions/versions/{version}"
         given = {**X, "shape": [1]}
-        yield f"version {version} for infer", _post(f"{path}/infer", {"inputs": [given]})
+        yield f"version {version} for infer", post(f"{path}/infer", {"inputs": [given]})
         for rest in ("", "/ready"):
             yield f"version {version}{rest}", {"http": f"GET {path}{rest}", "headers": {}}
     for version in ("01", "1.0", " 1", "+1", "1x", "-2", "9" * 20):
         for call in ("ModelReady", "ModelMetadata"):
             asked = {"name": "versions", "version": version}
-            yield f"{call} of version {version!r} over gRPC", _rpc(call, asked)
+            yield f"{call} of version {version!r} over gRPC", rpc(call, asked)
 
 
 def _shapes() -> Edges:
     shapes: tuple[list[int], ...] = ([0, 4], [0], [], [4], [1, -1], [1, 0], [1, 4, 1], [9, 4])
     for shape in shapes:
-        yield f"shape {shape} of the second input", _infer("add_sub", *_pair([1, 4], shape))
-        yield f"shape {shape} of both inputs", _infer("add_sub", *_pair(shape, shape))
+        yield f"shape {shape} of the second input", infer("add_sub", *pair([1, 4], shape))
+        yield f"shape {shape} of both inputs", infer("add_sub", *pair(shape, shape))
     for shape in ([1, 0], [0, 2], [2, 1]):
         given = {"name": "IN", "datatype": "BYTES", "shape": shape, "data": ["a", "b"]}
-        yield f"texts of shape {shape}", _infer("text", given)
-    yield "no rows with data", _infer("asked", {**X, "shape": [0, 1]})
+        yield f"texts of shape {shape}", infer("text", given)
+    yield "no rows with data", infer("asked", {**X, "shape": [0, 1]})
 
 
 def _several_inputs() -> Edges:
-    good = _pair([1, 4], [1, 4])
+    good = pair([1, 4], [1, 4])
     for name in ("A", "INPUT", "INPUT2", "a much longer name"):
         more = {**good[0], "name": name}
-        yield f"a third input {name!r}", _infer("add_sub", *good, more)
-        yield f"{name!r} in place of an input", _infer("add_sub", good[0], more)
-    yield "an input twice", _infer("add_sub", *good, good[0], id="me")
-    wrong = _pair([1, 5], [1, 4], datatype="INT32")
-    yield "a wrong datatype and a wrong shape", _infer("add_sub", *wrong)
+        yield f"a third input {name!r}", infer("add_sub", *good, more)
+        yield f"{name!r} in place of an input", infer("add_sub", good[0], more)
+    yield "an input twice", infer("add_sub", *good, good[0], id="me")
+    wrong = pair([1, 5], [1, 4], datatype="INT32")
+    yield "a wrong datatype and a wrong shape", infer("add_sub", *wrong)
     for model in ("add_sub", "optional", "types"):
-        yield f"no inputs of {model}", _infer(model)
+        yield f"no inputs of {model}", infer(model)
     for names in ("OUTPUT1", "OUTPUT1"), ("Z", "A"):
         wanted = [{"name": name} for name in names]
-        yield f"outputs {names}", _infer("add_sub", *good, outputs=wanted)
+        yield f"outputs {names}", infer("add_sub", *good, outputs=wanted)
 
 
 def _settings() -> Edges:
@@ -237,7 +237,7 @@ def _settings() -> Edges:
         {"log_verbose_level": "1"}, {"log_format": 5}, [], 5, "",
     )  # fmt: skip
     for given in logging:
-        yield f"logging {given!r}", _post("/v2/logging", given)
+        yield f"logging {given!r}", post("/v2/logging", given)
     traces: Given = (
         {"nope": 1}, {"trace_level": []}, {"trace_level": ["x"]}, {"trace_level": "OFF"},
         {"trace_level": ["OFF", "TENSORS"]}, {"trace_mode": "x"}, {"trace_rate": 5},
@@ -245,29 +245,29 @@ def _settings() -> Edges:
         {"trace_count": "99999999999"}, {"trace_file": "x"}, [], "",
     )  # fmt: skip
     for model, given in zip(reversed(MODELS), traces, strict=False):
-        yield f"trace {given!r}", _post(f"/v2/models/{model}/trace/setting", given)
+        yield f"trace {given!r}", post(f"/v2/models/{model}/trace/setting", given)
 
 
 def _repository() -> Edges:
     for given in ({"ready": 1}, {"ready": None}, {"ready": "x"}, "{", "null"):
-        yield f"index {given!r}", _post("/v2/repository/index", given)
+        yield f"index {given!r}", post("/v2/repository/index", given)
     loads: Given = (
         "[]", "null", {"parameters": 5}, {"parameters": {"x": "y"}}, {"parameters": {"x": 1}},
         {"parameters": {"config": 5}}, {"parameters": {"config": "x"}},
     )  # fmt: skip
     for given in loads:
-        yield f"load {given!r}", _post("/v2/repository/models/none/load", given)
+        yield f"load {given!r}", post("/v2/repository/models/none/load", given)
     unloads: Given = (
         {"parameters": 5}, {"parameters": {"unload_dependents": 1}}, {"parameters": {"x": 1}},
     )  # fmt: skip
     for given in unloads:
-        yield f"unload {given!r}", _post("/v2/repository/models/none/unload", given)
+        yield f"unload {given!r}", post("/v2/repository/models/none/unload", given)
 
 
 def _regions() -> Edges:
     for kind in ("system", "cuda"):
         path = f"/v2/{kind}sharedmemory"
-        yield f"{kind} memory without a name", _post(f"{path}/register", {})
+        yield f"{kind} memory without a name", post(f"{path}/register", {})
     regions: Given = (
         {"byte_size": 8}, {"key": 5, "byte_size": 8}, {"key": "/wherry_none", "byte_size": "8"},
         {"key": "/wherry_none", "offset": -1, "byte_size": 8}, {"key": "/wherry_none"},
@@ -275,22 +275,22 @@ def _regions() -> Edges:
     )  # fmt: skip
     for given in regions:
         path = "/v2/systemsharedmemory/region/r/register"
-        yield f"a region of {given!r}", _post(path, given)
+        yield f"a region of {given!r}", post(path, given)
     cuda: Given = (
         {}, {"raw_handle": 5}, {"raw_handle": {}}, {"raw_handle": {"b64": "aGk="}},
         {"raw_handle": {"b64": "aGk="}, "byte_size": 8, "device_id": 0},
     )  # fmt: skip
     for given in cuda:
-        yield f"cuda memory of {given!r}", _post("/v2/cudasharedmemory/region/r/register", given)
+        yield f"cuda memory of {given!r}", post("/v2/cudasharedmemory/region/r/register", given)
 
 
 def _codings() -> Edges:
     for coding in ("br", "x", "identity", "GZIP"):
-        step = _post("/v2/models/asked/infer", {"inputs": [X]}, Content_Encoding=coding)
+        step = post("/v2/models/asked/infer", {"inputs": [X]}, Content_Encoding=coding)
         yield f"a body in {coding}", step
     for coding in ("GZIP", "deflate, GZIP", "*", "Deflate;q=1"):
         headers = {"Accept_Encoding": coding}
-        yield f"an answer in {coding}", _post("/v2/models/asked/infer", {"inputs": [X]}, **headers)
+        yield f"an answer in {coding}", post("/v2/models/asked/infer", {"inputs": [X]}, **headers)
 
 
 def _over_grpc() -> Edges:
@@ -306,7 +306,7 @@ def _over_grpc() -> Edges:
         ("another datatype", [{**full, "datatype": "TYPE_INT32"}]), ("no inputs", []),
     )  # fmt: skip
     for name, given in inputs:
-        yield f"{name} over gRPC", _rpc("ModelInfer", {**asked, "inputs": given})
+        yield f"{name} over gRPC", rpc("ModelInfer", {**asked, "inputs": given})
     parameters: Given = (
         {"x": {"uint64_param": "1"}}, {"triton_x": {"bool_param": True}},
         {"triton_enable_empty_final_response": {"int64_param": "1"}},
@@ -314,20 +314,20 @@ def _over_grpc() -> Edges:
     )  # fmt: skip
     for given in parameters:
         call = {**asked, "inputs": [full], "parameters": given}
-        yield f"parameters {given!r} over gRPC", _rpc("ModelInfer", call)
+        yield f"parameters {given!r} over gRPC", rpc("ModelInfer", call)
     for name in ("log_info", "log_format", "nope"):
         setting = {name: {"string_param": "x"}}
-        yield f"log setting {name} over gRPC", _rpc("LogSettings", {"settings": setting})
+        yield f"log setting {name} over gRPC", rpc("LogSettings", {"settings": setting})
     traces = (("trace_rate", ["x"]), ("trace_rate", ["1", "2"]), ("trace_level", ["x"]),
               ("nope", ["x"]))  # fmt: skip
     for model, (name, values) in zip(MODELS, traces, strict=False):
         told = {"model_name": model, "settings": {name: {"value": values}}}
-        yield f"trace setting {name} of {values} over gRPC", _rpc("TraceSetting", told)
+        yield f"trace setting {name} of {values} over gRPC", rpc("TraceSetting", told)
     loads = (("x", {"string_param": "x"}), ("config", {"int64_param": "1"}),
              ("file:a", {"string_param": "x"}))  # fmt: skip
     for name, value in loads:
         load = {"model_name": "none", "parameters": {name: value}}
-        yield f"a load's {name} over gRPC", _rpc("RepositoryModelLoad", load)
+        yield f"a load's {name} over gRPC", rpc("RepositoryModelLoad", load)
 
 
 def _in_streams() -> Edges:
@@ -349,7 +349,7 @@ def _in_streams() -> Edges:
         ("a region", {"inputs": [{**full, "parameters": region}]}),
     )  # fmt: skip
     for name, members in wrong:
-        yield f"{name} within a stream", _rpc("ModelStreamInfer", {**good, **members})
+        yield f"{name} within a stream", rpc("ModelStreamInfer", {**good, **members})
 
 
 def _named_oddly() -> Edges:
@@ -360,7 +360,7 @@ def _named_oddly() -> Edges:
         yield f"{rest} of asked%2F", {"http": f"GET {path}", "headers": {}}
     for name in ("it's", " ", "asked/", "../etc", "asked%2F", "asked\n"):
         for call in ("ModelReady", "ModelMetadata"):
-            yield f"{call} of {name!r} over gRPC", _rpc(call, {"name": name})
+            yield f"{call} of {name!r} over gRPC", rpc(call, {"name": name})
     yield "a method that there is not", {"grpc": "Nope", "raw": ""}
 
 
@@ -369,12 +369,12 @@ def _asked_twice() -> Edges:
         {"name": "OUTPUT0", "parameters": parameters}
         for parameters in ({}, {"binary_data": True}, {"classification": 2})
     )
-    both = _pair([1, 4], [1, 4])
+    both = pair([1, 4], [1, 4])
     for name, outputs in (
         ("plain and binary", [plain, binary]), ("binary and plain", [binary, plain]),
         ("plain and classes", [plain, classes]), ("classes and plain", [classes, plain]),
     ):  # fmt: skip
-        yield f"an output {name}", _infer("add_sub", *both, outputs=outputs)
+        yield f"an output {name}", infer("add_sub", *both, outputs=outputs)
 
 
 def _raw() -> Edges:
@@ -394,43 +394,43 @@ def _generate() -> Edges:
         {"parameters": {"sequence_id": 5}},
     )  # fmt: skip
     for given in parameters:
-        step = _post("/v2/models/asked/generate", {"X": 1, **given})
+        step = post("/v2/models/asked/generate", {"X": 1, **given})
         yield f"generate with {given!r}", step
 
 
 def _memory_over_grpc() -> Edges:
     for given in ({}, {"name": "c", "byte_size": "8"}):
-        step = _rpc("CudaSharedMemoryRegister", given)
+        step = rpc("CudaSharedMemoryRegister", given)
         yield f"cuda memory of {given!r} over gRPC", step
     for given in ({}, {"key": "/wherry_none"}, {"key": "/wherry_none", "byte_size": "8"}):
-        yield f"a region of {given!r} over gRPC", _rpc("SystemSharedMemoryRegister", given)
+        yield f"a region of {given!r} over gRPC", rpc("SystemSharedMemoryRegister", given)
 
 
 def _loosely() -> Edges:
     for given in _OF_A_TENSOR:
-        step = _infer("asked", {**X, "parameters": given}, outputs=[{"name": "SEEN"}])
+        step = infer("asked", {**X, "parameters": given}, outputs=[{"name": "SEEN"}])
         yield f"parameters of a tensor {given!r}", step
     length = {"Inference_Header_Content_Length": "0"}
-    step = _post("/v2/models/repeat/generate", {"IN": [4, 5]}, **length)
+    step = post("/v2/models/repeat/generate", {"IN": [4, 5]}, **length)
     yield "generate with the length of a header", step
-    step = _post("/v2/models/text/generate", {"IN": "a", "x": None}, Content_Type="text/plain")
+    step = post("/v2/models/text/generate", {"IN": "a", "x": None}, Content_Type="text/plain")
     yield "generate as text", step
-    yield "generate without its input", _post("/v2/models/repeat/generate_stream", {})
-    yield "a post to the models", _post("/v2/models", {})
+    yield "generate without its input", post("/v2/models/repeat/generate_stream", {})
+    yield "a post to the models", post("/v2/models", {})
 
 
 def _packed() -> Edges:
     for model, given in (("asked", X), ("none", X), ("asked", {**X, "shape": [0, 1]})):
-        step = _post(f"/v2/models/{model}/infer", {"inputs": [given]}, Content_Encoding="gzip")
+        step = post(f"/v2/models/{model}/infer", {"inputs": [given]}, Content_Encoding="gzip")
         yield f"{given['shape']} of {model} packed", step
-    step = _post("/v2/models/asked/infer", '{"inputs": [', Content_Encoding="deflate")
+    step = post("/v2/models/asked/infer", '{"inputs": [', Content_Encoding="deflate")
     yield "no json packed", step
     text = json.dumps({"inputs": [X]})
     for length in (f"+{len(text) + 20}", f"{len(text) + 9}.5"):
         headers = {"Inference_Header_Content_Length": length}
         yield (
             f"a header of {length} of {len(text)} bytes",
-            _post("/v2/models/asked/infer", text, **headers),
+            post("/v2/models/asked/infer", text, **headers),
         )
     headers = {"Inference_Header_Content_Length": str(len(text) + 2)}
-    yield "json that a zero ends", _post("/v2/models/asked/infer", text + "\0" * 4, **headers)
+    yield "json that a zero ends", post("/v2/models/asked/infer", text + "\0" * 4, **headers)

@@ -54,7 +54,8 @@ TAIL = """
   `/metrics` on the port of HTTP.
 - Tracebacks of a model's code stay in the log.
 - A timeout counts from the request's arrival here, and not in a queue only.
-- A shape whose size overflows is refused: a large one ends Triton.
+- A shape whose size overflows is refused: a large one ends Triton. So is a window in shared memory
+  whose end overflows.
 - Of several faults of one infer request Triton's first is told, that of its core too; those of
   regions, of texts' bytes and of the model's own code come after them.
 - A model whose load failed leaves the server ready, as it was no part of it before: Triton's
@@ -63,6 +64,15 @@ TAIL = """
 - A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
   that were sent.
 - The server tells its own version and extensions.
+- Of a member of JSON that is said twice the last holds; Triton takes the first. NaN in place of a
+  text is this text. JSON that is no UTF-8 is refused, and lists are at most 100 deep.
+- A name with a zero byte is another name; Triton's ends there. A model `..` is not found.
+- Over gRPC a text is no id of a sequence whose control is a number; over HTTP it is.
+- Heads may have 64 KiB: Triton closes the connection after 8. A body over `--max-body-size` is 413;
+  a Triton of that version has no such limit, later ones say 400.
+- An output that is asked for twice is given once, as in 2.51; later ones say 400.
+- Settings of which one is wrong stay all as they were; Triton keeps those before it. A key of
+  shared memory may be registered under several names.
 - Lines of the log name files of wherry, and other events than a start's and a model's are wherry's.
   `log_file` is told without its folder, and a verbose level of the command line is 1.
 """
@@ -154,7 +164,7 @@ def brief(answer: Answer | None) -> str:
     status, text = answer.get("status", answer.get("code")), text_of(answer)
     if not text:
         return str(status)
-    text = re.sub(r"[|`\n]", " ", str(text))
+    text = re.sub(r"[|`\x00-\x1f]", " ", str(text))
     return f"{status} `{text if len(text) <= 90 else text[:87] + '...'}`"
 
 

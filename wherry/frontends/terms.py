@@ -65,8 +65,10 @@ def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> flo
     if "timeout" not in parameters:
         return timeout
     microseconds = parameters["timeout"]
-    if type(microseconds) is not int or microseconds < 0:
-        raise InvalidRequest("parameter 'timeout' must be a whole number of microseconds")
+    if type(microseconds) is not int or not 0 <= microseconds < 2**64:
+        raise InvalidRequest(
+            "parameter 'timeout' must be a whole number of microseconds, of at most 64 bits"
+        )
     seconds = min(microseconds * 1e-6, _LONGEST) or None
     if timeout is None or seconds is None:
         return timeout or seconds

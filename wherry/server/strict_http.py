@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +22,13 @@ from wherry.frontends.http.exchange import (
 )
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.http.triton_admin import read_as_triton
-from wherry.frontends.v2.http.triton_forgiving import as_triton_takes_it
+from wherry.frontends.v2.http.triton_forgiving import (
+    as_triton_takes_it,
+    generate_as_triton_takes_it,
+    sequence_number,
+    text_of_sequence,
+)
+from wherry.frontends.v2.http.triton_generate import generate_fault
 from wherry.frontends.v2.http.triton_head import (
     CODINGS,
     head_as_triton_reads_it,
@@ -40,6 +47,7 @@ _READY_OF_ANY: Final = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 _INFER: Final = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>\d+))?/(?P<way>infer|generate|generate_stream)"
 )
+_REGION_STATUS: Final = re.compile(r"/v2/(system|cuda)sharedmemory/region/[^/]+/status")
 #: A version that no whole number of 64 bits holds.
 _VERSION: Final = re.compile(r"/v2/models/[^/]+/versions/(\d+)(/.*)?")
 _MOST: Final = 2**63 - 1
@@ -89,7 +97,7 @@ class StrictHttp:
 class StrictExchange(PassedOn):
     """An exchange whose answer gets Triton's status, text, type and coding."""
 
-    __slots__ = ("_again", "_body", "_refused", "_view_of")
+    __slots__ = ("_again", "_body", "_refused", "_sequence", "_view_of")
 
     def __init__(self, inner: Exchange, application: Application, view_of: ViewOf) -> None:
         super().__init__(inner)
@@ -99,6 +107,8 @@ class StrictExchange(PassedOn):
         self._body = self.request.body
         #: What Triton's reading of the body ends with, where that was looked at before.
         self._refused: ToldError | None = None
+        #: The id of its sequence, where that is a text that became a number.
+        self._sequence: str | None = None
 
     def view(self, asked: re.Match[str]) -> CoreView | None:
         """The model that the path of an inference names; None if it is not loaded."""
@@ -120,9 +130,10 @@ class StrictExchange(PassedOn):
         path = self.request.path
         if _lacks(path, self.request.method, status, body):
             status, body = 404, error_body("Not Found")
-        if self.request.method in _NO_METHODS and status < 400 and path.startswith("/v2"):
+        is_there = status < 400 or (status == 404 and _REGION_STATUS.fullmatch(path))
+        if self.request.method in _NO_METHODS and is_there and path.startswith("/v2"):
             status, body = 405, error_body("Method Not Allowed")
-        if status == 400 and path.endswith("/infer") and self._asked_again(_text_of(body)):
+        if status == 400 and _INFER.fullmatch(path) and self._asked_again(_text_of(body)):
             return
         if status >= 400 and path.startswith("/v2"):
             status, text = self._told(status, body)
@@ -143,15 +154,22 @@ class StrictExchange(PassedOn):
 
     def _asked_again(self, told: str) -> bool:
         """Have a request answered that Triton would take where it was refused with `told`."""
-        again, text = self._again, self._json()
+        again, text, asked = self._again, self._json(), _INFER.fullmatch(self.request.path)
         self._again = None
-        if again is None or not text:
+        if again is None or not text or asked is None:
             return False
-        binary = self._body[self._json_bytes() :]
-        sized = "inference-header-content-length" in self.request.headers
-        taken = as_triton_takes_it(text, told, same_length=sized)
+        text, size = text.removeprefix(BOM_UTF8), self._json_bytes()
+        binary = self._body[size:]
+        if asked["way"] == "infer":
+            sized = "inference-header-content-length" in self.request.headers
+            taken = as_triton_takes_it(text, told, length=size if sized else None)
+        else:
+            view = self.view(asked)
+            datatypes = {name: one.datatype for name, one in view.inputs.items()} if view else {}
+            taken = generate_as_triton_takes_it(text, told, datatypes)
         if taken is None or self._fault() is not None:
             return False
+        self._sequence = text_of_sequence(text, taken)
         self._body = self.request.body = taken + bytes(binary)
         again(self)
         return True
@@ -172,7 +190,7 @@ class StrictExchange(PassedOn):
         if self._refused and status == 400 and not text.startswith("Request for unknown model :"):
             return self._refused.status, self._refused.text
         status = 400 if status == 499 else status
-        coding = self.request.headers.get("content-encoding", "")
+        coding = self.request.headers.get("content-encoding", "identity")
         if path.endswith("/infer") and coding not in CODINGS and status in (400, 415):
             return 501, "Unsupported compression type"
         if "/generate" in path and text.startswith("Failed to process the request(s)"):
@@ -185,6 +203,8 @@ class StrictExchange(PassedOn):
             fault = self._fault()
             if fault is not None:
                 return fault.status, fault.text
+        if self._sequence is not None:  # it has a number here
+            text = text.replace(str(sequence_number(self._sequence)), self._sequence)
         told = in_tritons_words(ToldError(status, "", text), self._request_id())
         named = _PARAMETER.match(told.text) if "/generate" in path else None
         within = self._members().get("parameters") if named else None
@@ -202,10 +222,11 @@ class StrictExchange(PassedOn):
             return self._raw_fault(asked)
         if refused := refusal(text):
             return ToldError(500, "", f"failed to parse the request JSON buffer: {refused}")
+        text, view = text.removeprefix(BOM_UTF8), self.view(asked)
         if asked["way"] != "infer":
-            return None
-        binary = len(self._body) - self._json_bytes()
-        return first_fault(text, binary, asked["model"], self.view(asked))
+            return None if view is None else generate_fault(text, view)
+        binary = memoryview(self._body)[self._json_bytes() :]
+        return first_fault(text, binary, asked["model"], view)
 
     def _raw_fault(self, asked: re.Match[str]) -> ToldError | None:
         """The fault of a body that is data without JSON."""
@@ -262,10 +283,9 @@ class StrictExchange(PassedOn):
         coded = headers.get("content-encoding", "identity") != "identity"
         if coded or len(self._body) > _MOST_BYTES:
             return None
-        whole = bytes(self._body[: self._json_bytes()]).partition(b"\0")[0]  # as a C string
-        if not whole and self.request.path.endswith("/infer"):
+        if not self._json_bytes() and self.request.path.endswith("/infer"):
             return None  # a raw request
-        return whole
+        return bytes(self._body[: self._json_bytes()]).partition(b"\0")[0]  # as a C string
 
 
 def _event(data: bytes) -> bytes:

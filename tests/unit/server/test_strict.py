@@ -346,3 +346,61 @@ def test_generate_takes_nothing_but_json(strict: Server) -> None:
 def test_the_length_of_a_header_is_told_as_it_was_given(strict: Server) -> None:
     told = asked(strict, "POST", INFER, "{}", **{"Inference-Header-Content-Length": "+78.5"})
     assert told[2]["error"] == "inference header size should be in range (0, 2), got: +78.5"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (INFER, b"\xef\xbb\xbf" + texts("a").encode()),
+        (INFER, texts("a").encode() + b"\0more"),
+        (GENERATE, b'\xef\xbb\xbf{"text": "a"}'),
+        (GENERATE, b'{"text": "a"}\0'),
+        ("/v2/repository/index", b"\xef\xbb\xbf{}"),
+    ],
+)
+def test_a_mark_before_json_is_passed_over_and_a_zero_ends_it(
+    strict: Server, path: str, body: bytes
+) -> None:
+    assert asked(strict, "POST", path, body)[0] == 200
+
+
+def test_numbers_of_generate_wrap_around(strict: Server) -> None:
+    status, _, told = asked(strict, "POST", "/v2/models/double/generate", '{"number": 257}')
+    assert (status, [*told.values()][-1]) == (200, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ({"text": None}, 500, "Unable to parse JSON bytes array"),
+        ({"text": [["a", "b"]]}, 400, "[request id: <id_unknown>] unexpected number of string"),
+        ({"id": 5, "text": "a"}, 500, "Unable to parse 'id'"),
+    ],
+)
+def test_faults_of_generate_are_told_in_tritons_order(
+    strict: Server, body: Any, status: int, error: str
+) -> None:
+    told = asked(strict, "POST", GENERATE, json.dumps(body))
+    assert (told[0], told[2]["error"][: len(error)]) == (status, error)
+
+
+@pytest.mark.parametrize("coding", ["x", "GZIP", "gzip, deflate", ""])
+def test_a_coding_counts_where_a_model_is_asked_only(strict: Server, coding: str) -> None:
+    headers = {"Content-Encoding": coding}
+    assert asked(strict, "POST", "/v2/repository/index", "{}", **headers)[0] == 200
+    assert asked(strict, "POST", INFER, texts("a"), **headers)[0] == 501
+
+
+def test_no_rows_of_binary_data_are_one(strict: Server) -> None:
+    size = {"binary_data_size": 1}
+    given = {"name": "number", "shape": [0, 1], "datatype": "UINT8", "parameters": size}
+    head = json.dumps({"inputs": [given]})
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    body = head.encode() + b"\3"
+    status, _, told = asked(strict, "POST", "/v2/models/double/infer", body, **headers)
+    assert (status, told["outputs"][0]["data"]) == (200, [6])
+
+
+@pytest.mark.parametrize("kind", ["system", "cuda"])
+def test_a_head_is_refused_whether_there_is_the_region_or_not(strict: Server, kind: str) -> None:
+    assert asked(strict, "HEAD", f"/v2/{kind}sharedmemory/region/x/status")[0] == 405

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -43,11 +44,15 @@ def parse_object(body: Buffer) -> dict[str, Any]:
 
 
 def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception) -> T:
-    """Decode a body that `decode` has refused with `error`, with the literals NaN and Infinity as
-    strings. InvalidRequest if it has none, or is wrong otherwise."""
+    """Decode a body that `decode` has refused with `error`, without the mark of UTF-8 before it and
+    with the literals NaN and Infinity as strings. InvalidRequest if it has neither, or is wrong
+    otherwise."""
     loose = None
     if not isinstance(error, msgspec.ValidationError):
-        loose = with_quoted_literals(bytes(body))
+        text = bytes(body).removeprefix(codecs.BOM_UTF8)
+        loose = with_quoted_literals(text)
+        if loose is None and len(text) < len(body):
+            loose = text
     if loose is not None:
         try:
             return decode(loose)

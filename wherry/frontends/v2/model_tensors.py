@@ -145,7 +145,7 @@ class ModelTensors:
     def window(self, parameters: Parameters, what: str) -> Window:
         """The shared memory that an input's or output's parameters name."""
         region = parameters["shared_memory_region"]
-        size = parameters.get("shared_memory_byte_size")
+        size = parameters.get("shared_memory_byte_size", 0 if self.strict else None)
         offset = parameters.get("shared_memory_offset", 0)
         if type(region) is not str:
             raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
@@ -154,7 +154,12 @@ class ModelTensors:
                 f"{what}: parameters 'shared_memory_byte_size' (required with"
                 " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
             )
-        return self._shared_memory.window(region, offset, size, what)
+        window = self._shared_memory.window(region, offset, size, what)
+        if self.strict and not offset + size:  # Triton looks for the byte before it
+            raise InvalidRequest(
+                f"{what}: Invalid offset + byte size for shared memory region: '{region}'; no bytes"
+            )
+        return window
 
     def classified(
         self, codec: OutputCodec, column: Column, classes: int

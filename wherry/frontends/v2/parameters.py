@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from wherry.frontends.content.re2 import python_pattern
 from wherry.frontends.header_names import as_sent
-from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
 from wherry.values.request import SequenceStep
 
 Parameters = dict[str, Any]
@@ -33,6 +33,8 @@ OF_THE_SERVER: Final = frozenset(
 _RESERVED_PREFIX: Final = "triton_"
 #: What a whole number of Triton's can be: an id, a priority.
 _LARGEST: Final = 2**64 - 1
+#: Bytes of a sequence's id that is a text, in Triton.
+_MOST_OF_AN_ID: Final = 128
 
 
 class InvalidParameter(InvalidRequest):
@@ -90,6 +92,13 @@ def has_window(parameters: Mapping[str, Any], tensor: str) -> bool:
 def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
     """The parameters that the model's code is given; None if there are none."""
     return {k: v for k, v in parameters.items() if k not in OF_THE_SERVER} or None
+
+
+def check_text_of_sequence(parameters: Mapping[str, Any]) -> None:
+    """Unsupported for a text that Triton takes for no sequence's id."""
+    given = parameters.get("sequence_id", 0)
+    if type(given) is str and len(given.encode("utf-8", "replace")) > _MOST_OF_AN_ID:
+        raise Unsupported("string correlation ID cannot be longer than 128 characters")
 
 
 def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:

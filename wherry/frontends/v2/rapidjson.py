@@ -6,6 +6,7 @@ RapidJSON's grammar (reader.h) with NaN and Infinity, and its messages (error/en
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from typing import Final
 
 _BLANKS: Final = re.compile(rb"[ \t\r\n]*")
@@ -24,6 +25,8 @@ _WORDS: Final = {
 _SURROGATES: Final = range(0xD800, 0xE000)
 _SECOND: Final = 0xDC00
 INVALID: Final = "Invalid value."
+#: What RapidJSON multiplies by ten when a digit follows, at most.
+_MOST: Final = 1.7976931348623157e307
 
 
 class _NoJson(Exception):
@@ -41,7 +44,7 @@ def refusal(text: bytes) -> str:
 
 
 def _document(text: bytes) -> None:
-    at = _skip(text, 0)
+    at = _skip(text, len(BOM_UTF8) if text.startswith(BOM_UTF8) else 0)
     if at == len(text):
         raise _NoJson("The document is empty.", at)
     open_: list[bytes] = []  # the ends of what is not closed
@@ -121,7 +124,9 @@ def _number(text: bytes, at: int) -> int:
         return at + 5 if text[at : at + 5] == b"inity" else at
     if not first.isdigit():
         raise _NoJson(INVALID, at)
-    at = at + 1 if first == b"0" else _digits(text, at, "")
+    whole, at = at, at + 1 if first == b"0" else _digits(text, at, "")
+    if (at - whole > 308 and float(text[whole : whole + 308]) >= _MOST) or at - whole > 309:
+        raise _NoJson("Number too big to be stored in double.", begun)
     if text[at : at + 1] == b".":
         at = _digits(text, at + 1, "Miss fraction part in number.")
     if text[at : at + 1] in (b"e", b"E"):

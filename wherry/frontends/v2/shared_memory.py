@@ -155,7 +155,8 @@ class SharedMemory:
         if found is None:
             raise RegionNotFound(f"{what}: Unable to find shared memory region: '{name}'")
         region, mapped = found
-        if offset < 0 or byte_size < 0 or offset + byte_size > region.byte_size:
+        ends = offset + byte_size
+        if offset < 0 or byte_size < 0 or max(ends, offset + 1) > region.byte_size:
             wrong = "offset" if offset >= region.byte_size else "offset + byte size"
             raise InvalidRequest(
                 f"{what}: Invalid {wrong} for shared memory region: '{name}'; it has"

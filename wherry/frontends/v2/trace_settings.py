@@ -7,15 +7,12 @@ can be set only when the server starts: without one nothing is traced.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wherry.observability.otel import triton_mode as opentelemetry
 from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
-
-log = logging.getLogger("wherry")
 
 TRACE_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 #: As after a start: text, as the protocol has it, except for the levels.
@@ -109,14 +106,17 @@ class TraceSettings:
                 "trace settings can not be updated in mode opentelemetry: the OTEL_ variables and"
                 " --trace-config decide when the server starts"
             )
+        if checked.get("trace_level") not in (None, ["OFF"]) and not self.file:
+            raise InvalidRequest(
+                "Attempting to set invalid trace setting :trace file name is not given; start the"
+                " server with --trace-config triton,file=PATH"
+            )
         with self._lock:
             ended = self._change(checked, model) if checked else []
             self.on = self._is_on()
             values = self._values(model)
         for sampler in ended:
             self.on_change(sampler)
-        if values["trace_level"] != ["OFF"] and "trace_level" in given and not self.file:
-            log.warning("nothing is traced: no --trace-config names a file", extra={"model": model})
         return values
 
     def _change(self, checked: Mapping[str, Any], model: str | None) -> list[Sampler]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple
 
-from wherry.frontends.v2.element_bytes import unpack_bytes
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.unordered import in_order_of_a_hash_table
 from wherry.frontends.v2.wire_shape import dims_text
@@ -26,6 +25,8 @@ NOTE: Final = (
     " in your input dims config, try setting max_batch_size to zero. See the model configuration"
     " docs for more info on max_batch_size."
 )
+#: Bytes before each element of BYTES.
+_LENGTH: Final = 4
 #: As Triton keeps the number of rows, and as it compares it.
 _ROWS: Final = 2**32
 
@@ -33,12 +34,13 @@ _ROWS: Final = 2**32
 @dataclass(frozen=True, slots=True)
 class TakenInput:
     """An input as Triton's reader hands it on. `nbytes`, which of BYTES are elements, is None where
-    that is not known."""
+    that is not known; `texts` are the bytes of elements with their lengths."""
 
     name: str
     datatype: str
     shape: Sequence[int]
     nbytes: int | None
+    texts: Buffer | None = None
 
 
 class Expected(NamedTuple):
@@ -113,14 +115,11 @@ def raw_fault(view: CoreView, nbytes: int) -> str | None:
     return id_before(f"{told} Expected {expected}, got {nbytes}", "")
 
 
-def size_of(datatype: str, data: Buffer) -> int | None:
-    """The bytes of a binary tensor; of BYTES the elements, or None if their lengths are wrong."""
-    if datatype != "BYTES":
-        return len(data)
-    try:
-        return len(unpack_bytes(memoryview(data)))
-    except ValueError:
-        return None
+def binary_input(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> TakenInput:
+    """An input whose data is binary."""
+    if datatype == "BYTES":
+        return TakenInput(name, datatype, shape, None, data)
+    return TakenInput(name, datatype, shape, len(data))
 
 
 def id_before(text: str, request_id: str) -> str:
@@ -200,6 +199,8 @@ def _check_input(view: CoreView, one: TakenInput, rows: int) -> None:
         )
     dims = one.shape[1:] if view.rows else one.shape
     _check_dims(view, one, expected, dims)
+    if one.texts is not None:
+        _check_texts(view, one.name, one.texts, prod(dims) * (rows or 1))
     if one.nbytes is not None:
         size = prod(dims) * (rows or 1) * (DATATYPES[expected.datatype].itemsize or 1)
         if size != one.nbytes and expected.datatype == "BYTES":
@@ -232,6 +233,25 @@ def _check_dims(view: CoreView, one: TakenInput, expected: Expected, dims: Seque
         f"unexpected shape for input '{one.name}' for model '{view.model}'. Expected"
         f" {dims_text(full)}, got {dims_text(one.shape)}. {NOTE if view.rows else ''}"
     )
+
+
+def _check_texts(view: CoreView, name: str, texts: Buffer, expected: int) -> None:
+    """The elements are counted by their lengths, whatever is missing of the last one."""
+    found = at = 0
+    while at < len(texts):
+        left = len(texts) - at
+        if left < _LENGTH:
+            raise _FoundWithId(
+                f"incomplete string length indicator for inference input '{name}' for model"
+                f" '{view.model}', expecting {_LENGTH} bytes but only {left} bytes available."
+                " Please make sure the string length indicator is in one buffer."
+            )
+        found += 1
+        if found > expected:
+            raise _FoundWithId(_wrong_number(view, name, expected, found))
+        at += _LENGTH + int.from_bytes(texts[at : at + _LENGTH], "little")
+    if found != expected:
+        raise _FoundWithId(_wrong_number(view, name, expected, found))
 
 
 def _wrong_number(view: CoreView, name: str, expected: int, got: int) -> str:

@@ -14,8 +14,15 @@ from math import prod
 from typing import Any, Final
 
 from wherry.frontends.v2.json_errors import mismatch
-from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before
+from wherry.frontends.v2.triton_core import (
+    CoreView,
+    TakenInput,
+    binary_input,
+    core_fault,
+    id_before,
+)
 from wherry.frontends.v2.triton_words import ToldError
+from wherry.values.buffer import Buffer
 from wherry.values.datatypes import DATATYPES
 from wherry.values.errors import ConfigError
 
@@ -29,38 +36,38 @@ _SIGNED: Final = range(-(2**63), 2**63)
 _UNSIGNED: Final = range(2**64)
 
 
-class _Refused(Exception):
+class JsonFault(Exception):
     """Triton's words, and whether it takes the fault for its own (500)."""
 
     def __init__(self, text: str, status: int = 500) -> None:
         self.told = ToldError(status, "", text)
 
 
-class _Elsewhere(Exception):
+class Elsewhere(Exception):
     """What comes now depends on more than the request: on the server's regions, on the model."""
 
 
 def first_fault(
-    text: bytes, binary_bytes: int, model: str, view: CoreView | None = None
+    text: bytes, binary: Buffer, model: str, view: CoreView | None = None
 ) -> ToldError | None:
-    """The fault that Triton tells of a request's JSON, which `binary_bytes` follow; None if it has
+    """The fault that Triton tells of a request's JSON, which `binary` follows; None if it has
     none that Triton's reader sees, nor its core where there is a `view` for it. Linear in its
     size."""
     try:
         request = json.loads(text)
         request = request if isinstance(request, dict) else {}
-        inputs, outputs = _request(request, binary_bytes, model)
+        inputs, outputs = _request(request, binary, model)
         told = view and core_fault(view, inputs, outputs, request.get("id", ""))
         return ToldError(400, "", told) if told else None
-    except _Refused as fault:
+    except JsonFault as fault:
         return fault.told
-    except (_Elsewhere, ValueError, RecursionError):
+    except (Elsewhere, ValueError, RecursionError):
         return None
     return None
 
 
 def _request(
-    request: Mapping[str, Any], binary_bytes: int, model: str
+    request: Mapping[str, Any], binary: Buffer, model: str
 ) -> tuple[list[TakenInput], list[str]]:
     """What the core gets: the inputs, and the names of outputs."""
     if "id" in request:
@@ -70,11 +77,11 @@ def _request(
     taken: dict[str, TakenInput] = {}
     for given in _member(request, "inputs", "array"):
         given = given if isinstance(given, dict) else {}
-        one = _input(given, binary_bytes, model, taken, request.get("id", ""))
+        one = _input(given, binary, model, taken, request.get("id", ""))
         taken[one.name] = one
-        binary_bytes -= _of_tensor(given).get("binary_data_size", 0)
-    if binary_bytes:
-        raise _Refused(f"unexpected additional input data for model '{model}'", 400)
+        binary = binary[_of_tensor(given).get("binary_data_size", 0) :]
+    if len(binary):
+        raise JsonFault(f"unexpected additional input data for model '{model}'", 400)
     outputs: list[str] = []
     if "outputs" in request:
         given_outputs = _member(request, "outputs", "array")
@@ -84,7 +91,7 @@ def _request(
 
 def _parameters(given: Any) -> None:
     if not isinstance(given, dict):
-        raise _Refused("failed to get request params.: attempt to get members for non-object")
+        raise JsonFault("failed to get request params.: attempt to get members for non-object")
     kinds = {
         "sequence_start": "bool", "sequence_end": "bool", "binary_data_output": "bool",
         "priority": "unsigned", "timeout": "unsigned",
@@ -96,7 +103,7 @@ def _parameters(given: Any) -> None:
         elif name in kinds:
             _member(given, name, kinds[name])
         elif name.startswith("triton_"):
-            raise _Refused(
+            raise JsonFault(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should"
                 " not be specified.",
                 400,
@@ -106,9 +113,9 @@ def _parameters(given: Any) -> None:
 
 
 def check_parameter(name: str, value: Any) -> None:
-    """_Refused for a parameter of a request that is neither text nor number nor bool."""
+    """JsonFault for a parameter of a request that is neither text nor number nor bool."""
     if not isinstance(value, str | int | float):
-        raise _Refused(
+        raise JsonFault(
             f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'.",
             400,
         )
@@ -116,7 +123,7 @@ def check_parameter(name: str, value: Any) -> None:
 
 def _input(
     given: Mapping[str, Any],
-    binary_bytes: int,
+    binary: Buffer,
     model: str,
     others: Mapping[str, TakenInput],
     request_id: str,
@@ -126,79 +133,80 @@ def _input(
                ("shared_memory_region", parameters)) if name in place]  # fmt: skip
     if len(sources) != 1:
         told = " ".join(["set", *(f"'{name}'" for name in sources)])
-        raise _Refused(f"{_ONE_OF} {told if sources else 'no field is set'}", 400)
+        raise JsonFault(f"{_ONE_OF} {told if sources else 'no field is set'}", 400)
     name = _member(given, "name", "str")
     datatype = _member(given, "datatype", "str")
     shape = _member(given, "shape", "array")
     if not all(_is(dim, "unsigned") for dim in shape):
-        raise _Refused(f"Unable to parse 'shape': {mismatch('unsigned')}")
+        raise JsonFault(f"Unable to parse 'shape': {mismatch('unsigned')}")
     if name in others:
-        raise _Refused(id_before(f"input '{name}' already exists in request", request_id), 400)
+        raise JsonFault(id_before(f"input '{name}' already exists in request", request_id), 400)
     if sources == ["binary_data_size"]:
         size: int = _member(parameters, "binary_data_size", "unsigned")
-        if size > binary_bytes:
-            raise _Refused(
-                f"unexpected size for input '{name}', expecting {size - binary_bytes} additional"
+        if size > len(binary):
+            raise JsonFault(
+                f"unexpected size for input '{name}', expecting {size - len(binary)} additional"
                 f" bytes for model '{model}'",
                 400,
             )
-        return TakenInput(name, datatype, shape, None if datatype == "BYTES" else size)
+        return binary_input(name, datatype, shape, binary[:size])
     _check_window(parameters)
     if "shared_memory_region" in parameters:
-        raise _Elsewhere
+        raise Elsewhere
     # The product wraps around, and nothing is read of no shape.
     count = prod(shape) % _UNSIGNED.stop if shape else 0
     if count >= _SIGNED.stop:
-        raise _Elsewhere
+        raise Elsewhere
     if count:
-        _data(_member(given, "data", "array"), name, datatype, count)
+        check_data(_member(given, "data", "array"), name, datatype, count)
     known = DATATYPES.get(datatype)
     if datatype == "BYTES":
-        elements = _flat(given["data"]) if count else ()
+        elements = flat(given["data"]) if count else ()
         return TakenInput(name, datatype, shape, len(elements))
     return TakenInput(name, datatype, shape, count * known.itemsize if known else 0)
 
 
-def _data(data: list[Any], name: str, datatype: str, count: int) -> None:
-    elements = _flat(data)
+def check_data(data: list[Any], name: str, datatype: str, count: int) -> None:
+    """JsonFault for elements that are not `count` of this datatype."""
+    elements = flat(data)
     if datatype == "BYTES":
         if not all(isinstance(element, str) for element in elements):
-            raise _Refused(f"Unable to parse JSON bytes array: {mismatch('str')}")
+            raise JsonFault(f"Unable to parse JSON bytes array: {mismatch('str')}")
         return
     if datatype in ("FP16", "BF16"):
-        raise _Refused(
+        raise JsonFault(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data"
             f" format for input {name}",
             400,
         )
     kind = _kind_of(datatype)
     if not kind:
-        raise _Refused(f"invalid datatype for input {name}", 400)
+        raise JsonFault(f"invalid datatype for input {name}", 400)
     for position, element in enumerate(elements):
         if position >= count:
-            raise _Refused(_SHAPE)
+            raise JsonFault(_SHAPE)
         if not _is(element, kind):
-            raise _Refused(f"Unable to parse 'data': {mismatch(kind)}")
+            raise JsonFault(f"Unable to parse 'data': {mismatch(kind)}")
     if len(elements) != count:
-        raise _Refused(_SHAPE)
+        raise JsonFault(_SHAPE)
 
 
 def _output(wanted: Mapping[str, Any]) -> str:
     parameters = _of_tensor(wanted)
     elsewhere = "shared_memory_region" in parameters
     if elsewhere and "classification" in parameters:
-        raise _Refused("Output can't set both 'shared_memory_region' and 'classification'", 400)
+        raise JsonFault("Output can't set both 'shared_memory_region' and 'classification'", 400)
     if elsewhere and "binary_data" in parameters:
         if not isinstance(parameters["binary_data"], bool):
-            raise _Refused(f"Unable to set 'binary_data': {mismatch('bool')}")
+            raise JsonFault(f"Unable to set 'binary_data': {mismatch('bool')}")
         if parameters["binary_data"]:
-            raise _Refused("Output can't set both 'shared_memory_region' and 'binary_data'", 400)
+            raise JsonFault("Output can't set both 'shared_memory_region' and 'binary_data'", 400)
     name: str = _member(wanted, "name", "str")
     if "classification" in parameters and not _is(parameters["classification"], "unsigned"):
-        raise _Refused(f"Unable to set 'classification': {mismatch('unsigned')}")
+        raise JsonFault(f"Unable to set 'classification': {mismatch('unsigned')}")
     _check_window(parameters)
     if elsewhere:
-        raise _Elsewhere
+        raise Elsewhere
     if "binary_data" in parameters:
         _member(parameters, "binary_data", "bool")
     return name
@@ -219,11 +227,11 @@ def _of_tensor(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _member(owner: Mapping[str, Any], name: str, kind: str) -> Any:
     if name not in owner:
-        raise _Refused(
+        raise JsonFault(
             f"Unable to parse '{name}': attempt to access non-existing object member '{name}'"
         )
     if not _is(owner[name], kind):
-        raise _Refused(f"Unable to parse '{name}': {mismatch(kind)}")
+        raise JsonFault(f"Unable to parse '{name}': {mismatch(kind)}")
     return owner[name]
 
 
@@ -250,8 +258,8 @@ def _kind_of(datatype: str) -> str:
     return {"b": "bool", "u": "unsigned", "i": "int", "f": "float"}.get(dtype.kind, "")
 
 
-def _flat(data: list[Any]) -> list[Any]:
-    """The elements of nested lists, in order."""
+def flat(data: list[Any]) -> list[Any]:
+    """Return the elements of nested lists, in order."""
     found: list[Any] = []
     stack = [iter(data)]
     while stack:

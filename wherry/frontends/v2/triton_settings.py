@@ -11,6 +11,7 @@ from wherry.frontends.v2.whole_numbers import number_before
 
 TRACE_NUMBERS: Final = ("trace_rate", "trace_count", "log_frequency")
 _INT32: Final = range(-(2**31), 2**31)
+_UINT32: Final = 2**32
 _LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 
 _CODES: Final = {400: "INVALID_ARGUMENT", 500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE"}
@@ -29,6 +30,12 @@ def taken_levels(levels: Sequence[str]) -> list[str]:
     if "OFF" in known and len(levels) > 1:
         raise NotTaken(400, "Expect only one trace level 'OFF' is specified")
     return known
+
+
+def taken_verbose_level(number: int) -> int:
+    """A verbose level with its 32 bits; below 0 there are no verbose lines."""
+    wrapped = number % _UINT32
+    return wrapped if wrapped in _INT32 else 0
 
 
 def taken_number(name: str, text: str) -> str:

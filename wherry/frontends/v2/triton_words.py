@@ -88,6 +88,7 @@ RULES: Final = (
           " unsigned-integer", 500),
     _rule(r"log_(?:info|warning|error) must be .*",
           "attempt to access JSON non-boolean as boolean", 500),
+    _rule(r"(Attempting to set invalid trace setting :trace file name is not given); .*", r"\1"),
     _rule(r"trace_level must be a list.*", "attempt to access JSON non-array as array", 500),
     _rule(r"parameters must be an object",
           "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as"
@@ -158,6 +159,9 @@ RULES: Final = (
     _rule(r"failed to parse the request message: .*", "Unable to parse request", None, "INTERNAL"),
     _rule(r"shared memory region '[^']*': '(key|byte_size|raw_handle)' is missing",
           r"Shared memory register request has no '\1' field"),
+    _rule(r"output ('[^']*'): the tensor has (\d+) bytes, shared_memory_byte_size is (\d+)",
+          r"shared memory size specified with the request for output \1 (\3 bytes) should be at"
+          r" least \2 bytes to hold the results", 500, "INTERNAL"),
     _rule(r"(?:in|out)put '[^']*': (Unable to find shared memory region: .*)", r"\1"),
     _rule(r"(?:in|out)put '[^']*': (Invalid offset(?: \+ byte size)? for shared memory region: "
           r"'[^']*'); .*", r"\1"),
@@ -199,7 +203,7 @@ GRPC_RULES: Final = (
 JSON_OF_INFER: Final = re.compile(
     r"\[request id: (?!.*\] out of bounds )|Unable to |Input must |parameter |inference request |"
     r"invalid datatype |unexpected |receiving |Invalid offset|attempt to |"
-    r"failed to (?!get model version)"
+    r"failed to (?!get model version)|string correlation "
 )
 
 

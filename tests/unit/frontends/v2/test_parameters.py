@@ -8,11 +8,12 @@ from wherry.frontends.header_names import name_with_capitals
 from wherry.frontends.v2.parameters import (
     OF_THE_SERVER,
     HeaderForwarding,
+    check_text_of_sequence,
     checked_parameters,
     for_the_model,
     sequence_of,
 )
-from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
 from wherry.values.request import SequenceStep
 
 
@@ -79,6 +80,13 @@ def test_a_sequence_that_is_none_is_refused_with_the_parameters_name(
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"'{name}' must be"):
         sequence_of(given)
+
+
+@pytest.mark.parametrize("given", [{}, {"sequence_id": 2**64}, {"sequence_id": "\u00e9" * 64}])
+def test_triton_takes_texts_of_128_bytes_for_ids(given: dict[str, Any]) -> None:
+    check_text_of_sequence(given)
+    with pytest.raises(Unsupported, match="cannot be longer than 128 characters"):
+        check_text_of_sequence({"sequence_id": "\u00e9" * 64 + "a"})
 
 
 HEADERS = {"header_1": "a", "my_header_1": "b", "content-type": "json"}

@@ -41,6 +41,13 @@ COMMA = "Missing a comma or"
         ("1.", "Miss fraction part in number. at 2"),
         ("1e+", "Miss exponent in number. at 3"),
         ("1e999", "Number too big to be stored in double. at 0"),
+        # By its answers to these
+        ("[" + "1" * 309 + "]", ""),
+        ("[" + "1" * 310 + "]", "Number too big to be stored in double. at 1"),
+        ("-2" + "0" * 308, "Number too big to be stored in double. at 0"),
+        ("\ufeff[1]", ""),
+        ("\ufeff", "The document is empty. at 3"),
+        ("\ufeff\ufeff[1]", "Invalid value. at 3"),
         ("-", "Invalid value. at 1"),
         ("01", "The document root must not be followed by other values. at 1"),
         ("tru", "Invalid value. at 3"),

@@ -180,17 +180,18 @@ def test_a_model_has_the_server_s_settings_but_for_its_own() -> None:
     ],
 )
 def test_trace_levels_are_a_list(given: Any, kept: list[str]) -> None:
-    assert TraceSettings().update({"trace_level": given})["trace_level"] == kept
+    settings = TraceSettings(["triton,file=trace.json"])
+    assert settings.update({"trace_level": given})["trace_level"] == kept
 
 
-def test_tracing_that_does_not_happen_is_said_in_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.mark.parametrize("model", [None, "a"])
+def test_without_a_file_a_level_is_refused_as_nothing_would_be_traced(model: str | None) -> None:
     settings = TraceSettings()
-    settings.update({"trace_rate": "1"})
-    assert caplog.messages == []
-    settings.update({"trace_level": ["TIMESTAMPS"]})
-    assert caplog.messages == ["nothing is traced: no --trace-config names a file"]
+    settings.update({"trace_rate": "1", "trace_level": ["OFF"]}, model)
+    with pytest.raises(InvalidRequest, match=r"start the server with --trace-config triton,file="):
+        settings.update({"trace_rate": "5", "trace_level": ["TIMESTAMPS"]}, model)
+    assert settings.values(model)["trace_rate"] == "1"
+    assert settings.update({"trace_level": None}, model)["trace_level"] == ["OFF"]
 
 
 @pytest.mark.parametrize(

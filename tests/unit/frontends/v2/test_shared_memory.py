@@ -58,7 +58,7 @@ def test_more_than_the_window_holds_is_not_written(memory: SharedMemory, key: st
 
 
 @pytest.mark.parametrize(
-    ("offset", "size"), [(0, 51), (50, 1), (49, 2), (-1, 2), (2**70, 1), (0, -1), (51, 0)]
+    ("offset", "size"), [(0, 51), (50, 1), (49, 2), (-1, 2), (2**70, 1), (0, -1), (51, 0), (50, 0)]
 )
 def test_a_window_lies_within_its_region(
     memory: SharedMemory, key: str, offset: int, size: int

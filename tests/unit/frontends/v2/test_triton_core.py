@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from wherry.frontends.v2.model_tensors import ModelTensors
-from wherry.frontends.v2.triton_core import NOTE, CoreView, TakenInput, core_fault
+from wherry.frontends.v2.triton_core import NOTE, CoreView, TakenInput, binary_input, core_fault
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
-from wherry.values.datatypes import FP32, Form, TensorSpec
+from wherry.values.datatypes import BYTES, FP32, Form, TensorSpec
 
 
 def view(rows: int, *optional: str) -> CoreView:
@@ -100,3 +100,27 @@ def test_a_model_without_batches_has_its_own_shapes() -> None:
     assert told is not None
     assert told.endswith("Expected [4], got [1,4]. ")
     assert core_fault(view(0), [given("INPUT0", 4), given("INPUT1", 4)], [], "") is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "rows", "text"),
+    [
+        (b"\1\0\0\0a", 1, None),
+        (b"\1\0\0\0", 1, None),  # the model's backend misses the rest
+        (b"\1\0\0\0", 2, "expected 2 string elements for inference input 'T' for model 'm', got 1"),
+        (b"", 1, "expected 1 string elements for inference input 'T' for model 'm', got 0"),
+        (b"\0\0\0\0" * 5, 1, "unexpected number of string elements 2 for inference input 'T' for"
+         " model 'm', expecting 1"),
+        (b"\1\0\0\0a\1", 1, "incomplete string length indicator for inference input 'T' for model"
+         " 'm', expecting 4 bytes but only 1 bytes available. Please make sure the string length"
+         " indicator is in one buffer."),
+        (b"\1\0\0\0a\1\0\0\0b\1", 1, "unexpected number of string elements 2 for inference input"
+         " 'T' for model 'm', expecting 1"),
+    ],
+)  # fmt: skip
+def test_texts_are_counted_by_their_lengths(texts: bytes, rows: int, text: str | None) -> None:
+    specs = (TensorSpec("T", BYTES, (1,), Form.ARRAY),)
+    signature = Signature(specs, specs, False, False, False, "named")
+    view = CoreView(ModelTensors(ModelConfig(name="m", max_batch_size=8), signature), 8)
+    told = core_fault(view, [binary_input("T", "BYTES", [rows, 1], texts)], [], "i")
+    assert told == (None if text is None else ID + text)

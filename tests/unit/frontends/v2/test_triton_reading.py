@@ -16,7 +16,7 @@ SHAPE = "Unable to parse 'data': Shape does not match true shape of 'data' field
 
 
 def told(binary: int = 0, **members: Any) -> tuple[int, str] | None:
-    found = first_fault(json.dumps({"inputs": [X], **members}).encode(), binary, "m")
+    found = first_fault(json.dumps({"inputs": [X], **members}).encode(), bytes(binary), "m")
     return None if found is None else (found.status, found.text)
 
 
@@ -83,7 +83,7 @@ def test_what_depends_on_the_model_is_left_to_it(members: Any) -> None:
 
 def test_nested_data_is_read_in_order_whatever_its_depth() -> None:
     deep = json.dumps({"inputs": [{**X, "data": "?"}]}).replace('"?"', "[" * 900 + "1" + "]" * 900)
-    found = first_fault(deep.encode(), 0, "m")
+    found = first_fault(deep.encode(), b"", "m")
     assert found is not None
     assert found.text == SHAPE
 

@@ -14,6 +14,7 @@ from wherry.frontends.v2.triton_settings import (
     NotTaken,
     taken_levels,
     taken_number,
+    taken_verbose_level,
 )
 
 #: The log settings, the kind of value of each, and what Triton calls it.
@@ -34,6 +35,9 @@ def _log(request: Values) -> Values:
         if name in given and kind not in given[name]:
             raise _invalid(f"expect {word} for '{name}'")
     taken = {name: given[name] for name in _LOG if name in given}
+    if "log_verbose_level" in taken:
+        level = taken_verbose_level(taken["log_verbose_level"]["uint32_param"])
+        taken["log_verbose_level"] = {"uint32_param": level}
     if "log_format" in taken:
         named = taken["log_format"]["string_param"]
         if named not in ("default", "ISO8601"):

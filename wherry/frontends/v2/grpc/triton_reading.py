@@ -18,7 +18,14 @@ from wherry.frontends.v2.grpc.infer_codec import (
     EMPTY_FINAL_RESPONSE,
     KIND_OF_FIELD,
 )
-from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before, size_of
+from wherry.frontends.v2.parameters import check_text_of_sequence
+from wherry.frontends.v2.triton_core import (
+    CoreView,
+    TakenInput,
+    binary_input,
+    core_fault,
+    id_before,
+)
 from wherry.values.datatypes import DATATYPES
 from wherry.values.errors import InvalidRequest
 
@@ -70,11 +77,12 @@ def first_fault(request: Mapping[str, Any], model: str, view: CoreView | None = 
 def taken_by_triton(request: Mapping[str, Any], *, batched: bool = False) -> dict[str, Any]:
     """A request as Triton takes it: numbers wrap around, a timeout below 0 is none, and no rows are
     one where a model is `batched`.
-    InvalidRequest, in its words, for what it refuses where this server would not."""
+    InvalidRequest or Unsupported, in its words, for what it refuses where this server would not."""
     if told := first_fault(request, request.get("model_name", "")):
         raise InvalidRequest(told)
     taken = dict(request)
     parameters = request.get("parameters", {})
+    check_text_of_sequence({name: value.get("string_param") for name, value in parameters.items()})
     if parameters.get("timeout", {}).get("int64_param", 0) < 0:
         taken["parameters"] = {k: v for k, v in parameters.items() if k != "timeout"}
     if "inputs" in request and "raw_input_contents" not in request:
@@ -105,14 +113,14 @@ def _taken(request: Mapping[str, Any]) -> list[TakenInput]:
     found = []
     raw = iter(request.get("raw_input_contents", ()))
     for given in request.get("inputs", ()):
+        name, shape = given.get("name", ""), given.get("shape", ())
         datatype = given.get("datatype", "")
         if "raw_input_contents" in request:
-            nbytes = size_of(datatype, next(raw, b""))
-        else:
-            known = DATATYPES.get(datatype)
-            values = next(iter(given.get("contents", {}).values()), ())
-            nbytes = len(values) * (known.itemsize or 1) if known else 0
-        name, shape = given.get("name", ""), given.get("shape", ())
+            found.append(binary_input(name, datatype, shape, next(raw, b"")))
+            continue
+        known = DATATYPES.get(datatype)
+        values = next(iter(given.get("contents", {}).values()), ())
+        nbytes = len(values) * (known.itemsize or 1) if known else 0
         found.append(TakenInput(name, datatype, shape, nbytes))
     return found
 

@@ -86,9 +86,11 @@ class GenerateCodec:
         rows = 0
         for name in [name for name in members if name in inputs]:  # as the client wrote them
             value, codec = members.pop(name), inputs[name]
-            if value is None:
+            if value is None and not self._tensors.strict:
                 continue
             elements = codec.elements.of(value)
+            if self._tensors.strict and len(elements) != _elements_in(value):
+                raise InvalidRequest(f"Unable to parse 'data': Shape does not match ({name})")
             shape = codec.shape_of(len(elements))
             count = codec.rows_of(shape)
             if rows and count != rows:
@@ -141,6 +143,11 @@ class GenerateCodec:
             return encode_json(answer)
         except (TypeError, ValueError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
+
+
+def _elements_in(value: Any) -> int:
+    """How many Triton sees: nested lists are none to it."""
+    return len(value) if isinstance(value, list) else 1
 
 
 def _told_twice(text: bytes, name: str) -> bool:

@@ -26,7 +26,12 @@ from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
-from wherry.frontends.v2.parameters import Parameters, check_window, checked_parameters
+from wherry.frontends.v2.parameters import (
+    Parameters,
+    check_text_of_sequence,
+    check_window,
+    checked_parameters,
+)
 from wherry.frontends.v2.whole_numbers import number_before
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
@@ -112,6 +117,8 @@ class ModelCodec:
             wanted = self._wanted(wire)
         if parameters:
             parameters = checked_parameters(parameters)
+            if self._tensors.strict:
+                check_text_of_sequence(parameters)
         named = None if wanted is None or not wire.outputs else names_of(wanted)
         return DecodedRequest(columns, rows, wire.id, parameters, wanted, named)
 
@@ -191,9 +198,10 @@ class ModelCodec:
         if type(binary) is not bool:
             raise InvalidRequest(f"{what}: parameter 'binary_data' must be a bool")
         classes = parameters.get("classification", 0)
-        if type(classes) is not int or classes < 0:
+        if type(classes) is not int or not 0 <= classes < 2**64:
             raise InvalidRequest(
-                f"{what}: parameter 'classification' must be a whole number from 1 up"
+                f"{what}: parameter 'classification' must be a whole number from 1 up, of at most"
+                " 64 bits"
             )
         if classes:
             check_classifiable(codec.spec, self.model)

@@ -38,9 +38,11 @@ class RepositoryRoutes:
                 return Route({"POST": partial(self._load, name)}, GROUP)
             case ["", "v2", "repository", "models", name, "unload"] if name:
                 return Route({"POST": partial(self._unload, name)}, GROUP)
-            case ["", "v2", "repository", _, "index"]:  # as Triton: of all of them
+            case ["", "v2", "repository", store, "index"] if store:  # as Triton: of all of them
                 return Route({"POST": self._index}, GROUP)
-            case ["", "v2", "repository", _, "models", _, "load" | "unload"]:
+            case ["", "v2", "repository", store, "models", name, "load" | "unload"] if (
+                store and name
+            ):
                 return Route({"POST": _refuse_repository_name}, GROUP)
         return None
 

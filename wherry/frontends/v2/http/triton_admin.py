@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from wherry.frontends.v2.triton_settings import (
     NotTaken,
     taken_levels,
     taken_number,
+    taken_verbose_level,
 )
 from wherry.frontends.v2.triton_words import ToldError
 from wherry.values.buffer import Buffer
@@ -57,7 +59,7 @@ def _parsed(body: bytes) -> Mapping[str, Any]:
     """The members; none of what is JSON, but no object."""
     if refused := refusal(body):
         raise NotTaken(500, f"failed to parse the request JSON buffer: {refused}")
-    found = json.loads(body)
+    found = json.loads(body.removeprefix(BOM_UTF8))
     return found if isinstance(found, dict) else {}
 
 
@@ -97,7 +99,7 @@ def _logging(given: Mapping[str, Any]) -> dict[str, Any]:
         if name in given:
             taken[name] = _bool(given[name])
     if "log_verbose_level" in given:
-        taken["log_verbose_level"] = _unsigned(given["log_verbose_level"])
+        taken["log_verbose_level"] = taken_verbose_level(_unsigned(given["log_verbose_level"]))
     if "log_format" in given:
         taken["log_format"] = named = _str(given["log_format"])
         if named not in ("default", "ISO8601"):

@@ -2,8 +2,9 @@
 
 Parameters of tensors may be anything where it does not look at them, numbers that their datatype
 cannot hold wrap around, the data of a shape without elements is not
-read, a priority that there is not is the default one, and a text may be the id of a sequence whose
-control is a number. Pure; it is asked only about requests that were refused for one of these.
+read, no rows of other data are one, a priority that there is not is the default one, and a text
+may be the id of a sequence whose control is a number. A mark before the JSON is passed over, and a
+zero byte ends it. Pure; it is asked only about requests that were refused for one of these.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,8 @@ _NOTHING: Final = re.compile(
     r"|Unable to parse 'data': Shape does not match .*needs 0 elements.*",
     re.DOTALL,
 )
+_NO_ROWS: Final = re.compile(r"input '.*' of model '.*': shape has 0 rows; .*", re.DOTALL)
+_NO_JSON: Final = re.compile(r"failed to parse the request JSON buffer: .*", re.DOTALL)
 _PRIORITY: Final = re.compile(r"model '.*': priority \d+ is not between .*")
 _SEQUENCE: Final = re.compile(r"model '.*': sequence id '.*' is text, but .*")
 _OF_TENSORS: Final = re.compile(r"(Unable to parse 'parameters'|attempt to get members|"
@@ -40,16 +43,18 @@ _NARROW: Final = ("INT8", "INT16", "INT32", "UINT8", "UINT16", "UINT32")
 _FIRST_ID: Final = 2**62
 
 
-def as_triton_takes_it(text: bytes, told: str, *, same_length: bool) -> bytes | None:
+def as_triton_takes_it(text: bytes, told: str, *, length: int | None = None) -> bytes | None:
     """The JSON of a request that was refused with `told`, as Triton takes it; None if it would not.
 
-    `same_length`: binary data follows it.
+    `length`: how many bytes it must have, as binary data follows it.
     """
-    is_wide, is_unread, priority, sequence, loose = (
+    is_wide, is_unread, no_rows, priority, sequence, loose, no_json = (
         pattern.fullmatch(told) is not None
-        for pattern in (_NUMBERS, _NOTHING, _PRIORITY, _SEQUENCE, _OF_TENSORS)
-    )
-    if not (is_wide or is_unread or priority or sequence or loose):
+        for pattern in (
+            _NUMBERS, _NOTHING, _NO_ROWS, _PRIORITY, _SEQUENCE, _OF_TENSORS, _NO_JSON
+        )
+    )  # fmt: skip
+    if not (is_wide or is_unread or no_rows or priority or sequence or loose or no_json):
         return None
     try:
         request = json.loads(text)
@@ -63,17 +68,56 @@ def as_triton_takes_it(text: bytes, told: str, *, same_length: bool) -> bytes | 
             for given in request["inputs"]:
                 if "data" in given and 0 in given["shape"]:
                     given["data"] = []
+        if no_rows:
+            request["inputs"] = [_with_a_row(given) for given in request["inputs"]]
         if priority:
             request["parameters"].pop("priority")
         if sequence:
-            named = request["parameters"]["sequence_id"].encode()
-            request["parameters"]["sequence_id"] = _FIRST_ID + zlib.crc32(named)
+            named = request["parameters"]["sequence_id"]
+            request["parameters"]["sequence_id"] = sequence_number(named)
     except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
         return None
     made = json.dumps(request, separators=(",", ":")).encode()
-    if not same_length:
+    if length is None:
         return made
-    return made.ljust(len(text)) if len(made) <= len(text) else None
+    return made.ljust(length) if len(made) <= length else None
+
+
+def generate_as_triton_takes_it(
+    text: bytes, told: str, datatypes: Mapping[str, str]
+) -> bytes | None:
+    """The same of a generate request; `datatypes` are those of the model's inputs."""
+    if _NUMBERS.fullmatch(told) is None and _NO_JSON.fullmatch(told) is None:
+        return None
+    try:
+        request = json.loads(text)
+        for name, datatype in datatypes.items():
+            if name in request:
+                given = request[name]
+                data = given if isinstance(given, list) else [given]
+                request[name] = _wrapped({"datatype": datatype, "data": data})["data"]
+    except (ValueError, RecursionError, TypeError):
+        return None
+    return json.dumps(request, separators=(",", ":")).encode()
+
+
+def _with_a_row(given: dict[str, Any]) -> dict[str, Any]:
+    if "data" in given or not given["shape"] or given["shape"][0] != 0:
+        return given
+    return {**given, "shape": [1, *given["shape"][1:]]}
+
+
+def sequence_number(name: str) -> int:
+    """The number that stands for the id of a sequence."""
+    return _FIRST_ID + zlib.crc32(name.encode())
+
+
+def text_of_sequence(asked: bytes, taken: bytes) -> str | None:
+    """The id of a request's sequence that is a text in what was asked, and a number in what is
+    taken."""
+    before, after = (json.loads(text).get("parameters") or {} for text in (asked, taken))
+    named, number = before.get("sequence_id"), after.get("sequence_id")
+    return named if isinstance(named, str) and isinstance(number, int) else None
 
 
 def _looked_at(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -1,19 +1,25 @@
 """How does Triton read the head of a request? For `--triton-strict`.
 
-Paths are not decoded, and codings are known in small letters only (http_server.cc). Pure.
+Paths are not decoded, codings are known in small letters only, and a body's coding is looked at
+where it is an infer or generate request (http_server.cc). Pure.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
 
+from wherry.frontends.compression import best_coding
 from wherry.frontends.http.exchange import RequestHead
 
 #: The codings of a body that Triton knows, as they are written.
-CODINGS: Final = frozenset(("", "identity", "gzip", "deflate"))
+CODINGS: Final = frozenset(("identity", "gzip", "deflate"))
 _UNKNOWN: Final = "unknown"
+_INFERS: Final = re.compile(r"/v2/models/[^/]+(/versions/\d+)?/(infer|generate|generate_stream)")
+#: What C++'s stod reads of a weight.
+_WEIGHT: Final = re.compile(r"\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)")
 
 
 def head_as_triton_reads_it(head: RequestHead) -> RequestHead:
@@ -21,12 +27,19 @@ def head_as_triton_reads_it(head: RequestHead) -> RequestHead:
     headers = head.headers
     changed: dict[str, str] = {}
     if "accept-encoding" in headers:
-        accepted = _accepted(headers["accept-encoding"])
-        if accepted != headers["accept-encoding"]:
+        accepted = accepted_coding(headers["accept-encoding"])
+        if accepted != (best_coding(headers["accept-encoding"]) or "identity"):
             changed["accept-encoding"] = accepted
-    if headers.get("content-encoding", "") not in CODINGS:
-        changed["content-encoding"] = _UNKNOWN
     path = head.sent_path if head.sent_path.startswith("/v2/") else head.path
+    if (
+        "content-encoding" in headers
+        and path.startswith("/v2/")
+        and _INFERS.fullmatch(path) is None
+    ):
+        head = without_coding(head)
+        headers = head.headers
+    if headers.get("content-encoding", "identity") not in CODINGS:
+        changed["content-encoding"] = _UNKNOWN
     if not changed and path == head.path:
         return head
     read = msgspec.structs.replace(head, path=path, headers={**headers, **changed})
@@ -35,15 +48,22 @@ def head_as_triton_reads_it(head: RequestHead) -> RequestHead:
 
 
 def without_coding(head: RequestHead) -> RequestHead:
-    """The head of a request whose body was unpacked."""
+    """The head of a request whose body was unpacked, or is taken as it is."""
+    if "content-encoding" not in head.headers:
+        return head
     headers = {name: value for name, value in head.headers.items() if name != "content-encoding"}
     read = msgspec.structs.replace(head, headers=headers)
     read.route = read.notes = None
     return read
 
 
-def _accepted(header: str) -> str:
-    """The parts of an Accept-Encoding that Triton knows."""
-    parts = header.split(",")
-    known = [part for part in parts if part.partition(";")[0].strip() in CODINGS]
-    return header if known == parts else ",".join(known) or "identity"
+def accepted_coding(header: str) -> str:
+    """The coding that Triton answers in: of an Accept-Encoding the first of the largest weight."""
+    best, most = "identity", 0.0
+    for part in header.split(","):
+        coding, weighted, given = part.lstrip(" ").partition(";q=")
+        found = _WEIGHT.match(given)
+        weight = float(found[1]) if found else 0.0 if weighted else 1.0
+        if coding in CODINGS and weight > most:
+            best, most = coding, weight
+    return best

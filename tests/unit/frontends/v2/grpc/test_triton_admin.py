@@ -24,6 +24,8 @@ def parameters(**given: Any) -> dict[str, Any]:
         ("LogSettings", settings(nope={"bool_param": True}), settings()),
         ("LogSettings", settings(log_info={"bool_param": True}),
          settings(log_info={"bool_param": True})),
+        ("LogSettings", settings(log_verbose_level={"uint32_param": 2**32 - 1}),
+         settings(log_verbose_level={"uint32_param": 0})),
         ("TraceSetting", settings(trace_mode={"value": ["x"]}, trace_rate={"value": ["5x"]}),
          settings(trace_rate={"value": ["5"]})),
         ("TraceSetting", settings(trace_level={"value": ["x"]}), settings()),

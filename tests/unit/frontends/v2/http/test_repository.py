@@ -220,6 +220,8 @@ def test_other_paths_and_methods(tmp_path: Path) -> None:
         assert client.post("/v2/repository").status == 404
         assert client.post("/v2/repository/models/a/reload").status == 404
         assert client.post("/v2/repository/models//load").status == 404
+        for path in ("/index", "/models/a/load", "mine/models//load", "mine/models//unload"):
+            assert client.post(f"/v2/repository/{path}").status == 404
         assert client.post("/v2/repository/mine/index").status == 200  # as Triton: of all
         for path in ("mine/models/a/load", "mine/models/a/unload"):
             answer = client.post(f"/v2/repository/{path}")

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from wherry.frontends.v2.http.triton_forgiving import as_triton_takes_it
+from wherry.frontends.v2.http.triton_forgiving import (
+    as_triton_takes_it,
+    generate_as_triton_takes_it,
+    sequence_number,
+    text_of_sequence,
+)
 
 WIDE = "input 'X' of model 'm': data[0]: expected int <= 255"
 PRIORITY = "model 'm': priority 9 is not between 1 (first) and 3, or 0 (default)"
@@ -16,7 +21,7 @@ TEXT_ID = "model 'm': sequence id 'a' is text, but the model takes it as UINT64 
 
 def taken(told: str, *, same_length: bool = False, **members: Any) -> Any:
     given = json.dumps({"inputs": [], **members}).encode()
-    made = as_triton_takes_it(given, told, same_length=same_length)
+    made = as_triton_takes_it(given, told, length=len(given) if same_length else None)
     if made is not None and same_length:
         assert len(made) == len(given)
     return None if made is None else json.loads(made)
@@ -56,4 +61,44 @@ def test_a_text_is_the_same_sequence_each_time() -> None:
 
 def test_other_faults_stay() -> None:
     assert taken("input 'X' already exists in request") is None
-    assert as_triton_takes_it(b"[]", WIDE, same_length=False) is None
+    assert as_triton_takes_it(b"[]", WIDE) is None
+
+
+NO_ROWS = "input 'X' of model 'm': shape has 0 rows; a request needs at least one"
+NO_JSON = "failed to parse the request JSON buffer: Invalid value. at 0"
+
+
+def test_no_rows_of_other_data_than_json_are_one() -> None:
+    inputs = [
+        {"shape": [0, 2], "parameters": {"binary_data_size": 8}},
+        {"shape": [0], "parameters": {"shared_memory_region": "r"}},
+        {"shape": [0, 2], "data": [1, 2]},
+        {"shape": [3]},
+    ]
+    made = taken(NO_ROWS, inputs=inputs)["inputs"]
+    assert [given["shape"] for given in made] == [[1, 2], [1], [0, 2], [3]]
+
+
+def test_json_that_is_refused_for_what_stands_around_it_is_written_anew() -> None:
+    assert taken(NO_JSON, id="a") == {"inputs": [], "id": "a"}
+    assert as_triton_takes_it(b'{"inputs":[]}', NO_JSON, length=20) == b'{"inputs":[]}       '
+    assert as_triton_takes_it(b'{"inputs":', NO_JSON) is None
+
+
+def test_numbers_of_generate_wrap_around_by_their_inputs_datatypes() -> None:
+    text = json.dumps({"X": 2**31, "L": [256, 1], "p": 2**40, "s": "a"}).encode()
+    datatypes = {"X": "INT32", "L": "UINT8", "s": "BYTES", "none": "INT8"}
+    made = generate_as_triton_takes_it(text, WIDE, datatypes)
+    assert made is not None
+    assert json.loads(made) == {"X": [-(2**31)], "L": [0, 1], "p": 2**40, "s": ["a"]}
+    assert generate_as_triton_takes_it(text, "id: expected str", datatypes) is None
+
+
+def test_the_text_of_a_sequence_is_known_where_it_became_a_number() -> None:
+    asked = json.dumps({"inputs": [], "parameters": {"sequence_id": "a"}}).encode()
+    made = as_triton_takes_it(asked, TEXT_ID)
+    assert made is not None
+    assert json.loads(made)["parameters"]["sequence_id"] == sequence_number("a")
+    assert text_of_sequence(asked, made) == "a"
+    assert text_of_sequence(asked, asked) is None
+    assert text_of_sequence(b"{}", b"{}") is None
