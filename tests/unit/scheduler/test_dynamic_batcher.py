@@ -152,6 +152,31 @@ def test_preferred_sizes_are_those_of_whole_requests_from_the_head(
         assert (len(ids(action)), reason(action)) == (len(rows) - sum(leave), "delay")
 
 
+@pytest.mark.parametrize(
+    ("rows", "leave", "why"),
+    [
+        ([1] * 5, [4, 1], ["preferred", "idle"]),
+        ([1] * 8, [6, 2], ["preferred", "idle"]),
+        ([1] * 10, [6, 4], ["preferred", "preferred"]),
+        ([1] * 3, [3], ["idle"]),
+        ([1, 2, 2], [3], ["idle"]),
+        ([3, 5], [1, 1], ["preferred", "idle"]),
+        ([8, 1], [1, 1], ["preferred", "idle"]),
+    ],
+)
+def test_without_a_delay_a_preferred_size_leaves_if_there_is_one_and_else_what_there_is(
+    rows: list[int], leave: list[int], why: list[str]
+) -> None:
+    """With sizes of 4 and 6 of at most 8: the numbers of requests that leave, one after another."""
+    b = batcher(8, preferred=(4, 6))
+    for number, size in enumerate(rows):
+        b.enqueue(request(str(number), size), 0.0)
+    actions = [b.next_action(0.0) for _ in leave]
+    assert [len(ids(action)) for action in actions] == leave
+    assert [reason(action) for action in actions] == why
+    assert b.next_action(0.0) == Idle()
+
+
 def test_after_the_delay_a_batch_is_as_large_as_can_be_whatever_is_preferred() -> None:
     b = batcher(8, max_queue_delay=1.0, preferred=(2, 6))
     for name in "abcdefghi":
