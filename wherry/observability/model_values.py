@@ -70,8 +70,6 @@ class ModelValues:
         sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.load_seconds = loaded.load_seconds
-        #: Whether its answers are kept in the response cache.
-        self.has_cache = loaded.cache is not None
         self.learnt = runner.explain()
         #: The gauges() of a StepModel, by instance.
         self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
@@ -83,10 +81,15 @@ class ModelValues:
             self.inference_count = counted.inference_count
             self.execution_count = counted.execution_count
             self.responses = counted.responses
-            self.cached = {
-                "hit": (counted.cache_hit.count, counted.cache_hit.ns),
-                "miss": (counted.cache_miss.count, counted.cache_miss.ns),
-            }
+            #: Lookups in the response cache, how many and how long; empty without one.
+            self.cached = (
+                {
+                    "hit": (counted.cache_hit.count, counted.cache_hit.ns),
+                    "miss": (counted.cache_miss.count, counted.cache_miss.ns),
+                }
+                if loaded.cache is not None
+                else {}
+            )
             self.worker_restarts = counted.worker_restarts
             self.worker_deaths = dict(counted.worker_deaths)
             self.poisoned = counted.poisoned

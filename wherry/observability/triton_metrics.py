@@ -81,7 +81,7 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
             if name == "nv_inference_request_failure":
                 for reason, count in values.failures.items():
                     family.add_sample(name, {**labels, "reason": reason}, count)
-            elif values.has_cache or not name.startswith("nv_cache_"):
+            elif values.cached or not name.startswith("nv_cache_"):
                 family.add_sample(name, labels, value(values))
         if family.samples:
             yield family
@@ -120,7 +120,7 @@ def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> I
     for part, name, documentation, in_all in SUMMARIES:
         family = Metric(name, f"Summary of {documentation}", "summary")
         for values in models:
-            if part in LOOKUPS and not values.has_cache:
+            if part in LOOKUPS and not values.cached:
                 continue
             labels = dict(zip(LABELS, values.labels, strict=True))
             count, ns = in_all(values)
