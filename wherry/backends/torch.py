@@ -2,8 +2,8 @@
 AOTInductor?
 
 In threads that share one module for each device. The inputs are the parameters of forward(), named
-as there, or `NAME__0`, `NAME__1` by position. Pickled modules are refused: reading one runs
-arbitrary code.
+as there, or `NAME__0`, `NAME__1` by position. Strings are lists of str to TorchScript, those of all
+rows of a batch in one. Pickled modules are refused: reading one runs arbitrary code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wherry.backends.torch_program import Program
 from wherry.instances.devices import for_torch
 from wherry.models.model import Device
 from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
-from wherry.values.errors import BadModelOutput, ConfigError
+from wherry.values.errors import BadModelOutput, ConfigError, InvalidRequest
 from wherry.values.request import Array, Column, Columns
 
 #: The file names of TorchScript and of an exported program.
@@ -53,7 +53,7 @@ class TorchModel(RepositoryModel):
                     f"model {config.name!r}: a TorchScript file does not say its {side}s: list them"
                     " in config.pbtxt"
                 )
-        _check_types(config)
+        _check_strings(config)
         return with_batching(config)
 
     def settings(self) -> dict[str, Any]:
@@ -88,6 +88,7 @@ class _Module:
         self._config = config
         self._device = torch.device(device)
         self._bf16 = {one.name for one in config.input if one.data_type == "TYPE_BF16"}
+        self._strings = {one.name for one in config.input if one.data_type == "TYPE_STRING"}
         threads = config.parameters.get("INTRA_OP_THREAD_COUNT")
         if threads is not None:
             torch.set_num_threads(int(threads.string_value))
@@ -105,7 +106,12 @@ class _Module:
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
         with self._torch.inference_mode():
             found = self._run(arrays)
-        return [self._as_array(tensor) for tensor in found]
+        batched = self._config.max_batch_size > 0
+        rows = len(next(iter(arrays.values()))) if batched and arrays else None
+        return [
+            self._as_strings(one, rows) if isinstance(one, list) else self._as_array(one)
+            for one in found
+        ]
 
     def _as_tensor(self, name: str, array: Array) -> Any:
         tensor = self._torch.from_numpy(np.require(array, requirements="C")).to(self._device)
@@ -116,8 +122,26 @@ class _Module:
         tensor = tensor.float() if tensor.dtype == self._torch.bfloat16 else tensor
         return cast(Array, tensor.cpu().numpy())
 
+    def _as_strings(self, found: list[str], rows: int | None) -> Array:
+        """The strings of all rows as an array with a row each; of no rows as they are."""
+        array: Array = np.empty(len(found), np.object_)
+        array[:] = found
+        if rows is None:
+            return array
+        if len(found) % rows:
+            raise BadModelOutput(
+                f"model {self._config.name!r} gave {len(found)} strings for {rows} rows"
+            )
+        return array.reshape([rows, -1])
+
     def _run_script(self, arrays: Mapping[str, Array]) -> list[Any]:
-        inputs = [self._as_tensor(name, arrays[name]) for name in self._order if name in arrays]
+        inputs = [
+            _texts(self._config.name, name, arrays[name])
+            if name in self._strings
+            else self._as_tensor(name, arrays[name])
+            for name in self._order
+            if name in arrays
+        ]
         return self._tensors(self._forward(*inputs))
 
     def _tensors(self, result: Any) -> list[Any]:
@@ -131,7 +155,8 @@ class _Module:
                     f"{where} gave no {', '.join(missing)}; it gave {', '.join(map(str, result))}"
                 )
             return [result[tensor.name] for tensor in outputs]
-        results = list(result) if isinstance(result, list | tuple) else [result]
+        texts = isinstance(result, list) and all(isinstance(one, str) for one in result)
+        results = list(result) if isinstance(result, list | tuple) and not texts else [result]
         places = [_place(tensor.name, number) for number, tensor in enumerate(outputs)]
         if max(places) >= len(results):
             raise BadModelOutput(f"{where} gave {len(results)} outputs, not {max(places) + 1}")
@@ -202,12 +227,35 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
     return found
 
 
+def _check_strings(config: TritonConfig) -> None:
+    """ConfigError for strings that are no list."""
+    for side, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
+            dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+            if tensor.data_type == "TYPE_STRING" and len(dims) > 1:
+                raise ConfigError(
+                    f"model {config.name!r}: {side} {tensor.name!r}: TorchScript takes strings as a"
+                    f" list, of one dimension, not {len(dims)}"
+                )
+
+
+def _texts(model: str, name: str, array: Array) -> list[str]:
+    """Strings as TorchScript takes them. InvalidRequest if they are not UTF-8."""
+    flat = array.ravel().tolist()
+    try:
+        return [one.decode() if isinstance(one, bytes) else str(one) for one in flat]
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"input '{name}' of model '{model}': TorchScript's strings are UTF-8: {error}"
+        ) from None
+
+
 def _check_types(config: TritonConfig) -> None:
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
             if tensor.data_type == "TYPE_STRING":
                 raise ConfigError(
-                    f"model {config.name!r}: {side} {tensor.name!r}: PyTorch files take no"
+                    f"model {config.name!r}: {side} {tensor.name!r}: exported programs take no"
                     f" {tensor.data_type}"
                 )
 

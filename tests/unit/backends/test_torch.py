@@ -170,3 +170,73 @@ def test_bfloat16_is_computed_and_is_float32_outside(tmp_path: Path) -> None:
         third = np.array([1 / 3, 0], np.float32)
         (rounded, _) = runtime.infer("d", left=third, right=0 * third)["OUT__1"]
     assert rounded == np.float32(0.333984375)  # as bfloat16 has it
+
+
+class Marked(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, texts: list[str], x: torch.Tensor) -> tuple[list[str], torch.Tensor]:  # type: ignore[name-defined]
+        return [text + "!" for text in texts], x + len(texts)
+
+
+class Echo(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, texts: list[str]) -> list[str]:
+        return texts
+
+
+def of_strings(
+    folder: Path, module: Any, dims: list[int], *, x: bool = False, max_batch_size: int = 8
+) -> TorchModel:
+    (folder / "1").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(module), folder / "1" / "model.pt")
+    inputs = [TritonInput(name="texts", data_type="TYPE_STRING", dims=dims)]
+    outputs = [TritonOutput(name="TEXTS__0", data_type="TYPE_STRING", dims=dims)]
+    if x:
+        inputs.append(TritonInput(name="x", data_type="TYPE_FP32", dims=[1]))
+        outputs.append(TritonOutput(name="X__1", data_type="TYPE_FP32", dims=[1]))
+    triton = TritonConfig(
+        name="d",
+        backend="pytorch",
+        max_batch_size=max_batch_size,
+        input=inputs,
+        output=outputs,
+        instance_group=[TritonInstanceGroup(kind="KIND_CPU")],
+    )
+    return made(str(folder), triton)
+
+
+def test_strings_of_all_rows_are_one_list(tmp_path: Path) -> None:
+    model = of_strings(tmp_path, Marked(), [2], x=True)
+    with wherry.Runtime(model) as runtime:
+        texts = [[b"a", "é".encode()], [b"", b"n\0l"], [b"b", b"c"]]
+        found = runtime.infer_batch("d", texts=texts, x=np.zeros((3, 1), np.float32))
+    assert found["TEXTS__0"] == [[b"a!", "é!".encode()], [b"!", b"n\0l!"], [b"b!", b"c!"]]
+    assert np.asarray(found["X__1"]).tolist() == [[6.0]] * 3
+
+
+@pytest.mark.parametrize(("dims", "max_batch_size"), [([-1], 0), ([1], 8), ([-1], 8)])
+def test_an_output_may_be_a_list_of_strings(
+    tmp_path: Path, dims: list[int], max_batch_size: int
+) -> None:
+    with wherry.Runtime(of_strings(tmp_path, Echo(), dims, max_batch_size=max_batch_size)) as r:
+        given = [b"a", b"b"] if dims == [-1] else [b"a"]
+        assert r.infer("d", texts=given) == {"TEXTS__0": given}
+        with pytest.raises(wherry.InvalidRequest, match=r"TorchScript's strings are UTF-8"):
+            r.infer("d", texts=[b"\xff"] * len(given))
+
+
+def test_strings_that_do_not_go_by_rows_are_the_models_fault(tmp_path: Path) -> None:
+    class Fewer(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, texts: list[str]) -> list[str]:
+            return texts[1:]
+
+    with (
+        wherry.Runtime(of_strings(tmp_path, Fewer(), [1])) as runtime,
+        pytest.raises(BadModelOutput, match="gave 1 strings for 2 rows"),
+    ):
+        runtime.infer_batch("d", texts=[[b"a"], [b"b"]])
+
+
+def test_strings_of_two_dimensions_are_no_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TorchScript takes strings as a list, of one dimension"):
+        of_strings(tmp_path, Echo(), [2, 2])
