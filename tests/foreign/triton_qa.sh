@@ -7,7 +7,8 @@
 # test.sh runs, with `tritonserver` a script that calls `wherry serve` (of PATH; --triton-strict unless STRICT=0),
 # as root, for each has its own network and /dev/shm. What fails is compared by hand: docs/reference/triton-clients.md.
 # A suite of the Python backend is L0_backend_python/NAME (bls, env, ...). PYTHON_BACKEND: a checkout of
-# triton-inference-server/python_backend, for those that clone it. What they install must be in WORK/venv (torch).
+# triton-inference-server/python_backend, for those that clone it. PACKED: a .tar.gz of a Python 3.12 with what env
+# asks for, in conda-pack's place. What they install must be in WORK/venv (torch).
 set -eu
 server=$(realpath "$1") client=$(realpath "$2") work=$(realpath "$3"); shift 3
 here=$(dirname "$(realpath "$0")") data=$work/data qa=$work/qa python=$work/venv/bin/python interpreter=$(dirname "$(realpath "$(command -v wherry)")")/python
@@ -73,6 +74,7 @@ more=() all=" \$* "
 exec $interpreter $here/delayed.py serve "\${more[@]}" "\$@"
 SERVER
     printf '#!/bin/sh\n[ "$1" != clone ] || cp -r "%s" ./python_backend\n' "${PYTHON_BACKEND:-none}" >"$work/stubs/git"
+    printf '#!/bin/sh\n[ "$1" != pack ] || cp "%s" "$3"\n' "${PACKED:-none}" >"$work/stubs/conda"
     chmod +x "$bin/tritonserver" "$work"/stubs/*
     for name in identity repeat square sequence dyna_sequence; do  # of the suites' compiled backends
         mkdir -p "$work/tritonserver/backends/$name"

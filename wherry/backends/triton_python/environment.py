@@ -8,6 +8,7 @@ start.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.values.errors import ConfigError
+
+log = logging.getLogger("wherry")
 
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
@@ -39,6 +42,12 @@ def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter
     where = execution_env_path.replace(_MODEL_DIRECTORY, folder)
     if not os.path.isabs(where):
         where = os.path.join(folder, where)
+    if not os.path.exists(where):
+        raise ConfigError(
+            f"model {model!r}: EXECUTION_ENV_PATH {execution_env_path!r} is not there: put an"
+            " environment's folder or its .tar.gz (conda-pack) there, or leave the parameter out to"
+            " run the model with wherry's own Python"
+        )
     if os.path.isfile(where):
         where = str(_unpacked(model, Path(where)))
     python = os.path.join(where, "bin", "python")
@@ -66,13 +75,14 @@ def _unpacked(model: str, archive: Path) -> Path:
     place = cache / "wherry" / "environments" / name
     if place.is_dir():
         return place
+    # In Triton's words, which those who wait for minutes look for.
+    log.info("Extracting Python execution env", extra={"model": model, "archive": archive.name})
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="unpacking-") as unpacking:
         whole = Path(unpacking) / "environment"
         try:
             with tarfile.open(archive) as tar:
-                # Not the filter "data", which refuses the absolute links in conda environments.
-                tar.extractall(whole, filter="tar")
+                tar.extractall(whole, filter=_inside)
         except (tarfile.TarError, OSError, EOFError) as error:
             raise ConfigError(
                 f"model {model!r}: EXECUTION_ENV_PATH {archive.name!r} cannot be unpacked: {error}"
@@ -86,3 +96,16 @@ def _unpacked(model: str, archive: Path) -> Path:
     if repair.exists():  # its scripts contain the path where it was packed
         subprocess.run([place / "bin" / "python", repair], check=False, stdin=subprocess.DEVNULL)
     return place
+
+
+def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
+    """Refuse a file that would leave the environment, in the words of Triton's library.
+
+    Links may lead out of it, as those of conda environments do ("data" would refuse them), but
+    nothing is written through them.
+    """
+    if member.name.startswith("/"):
+        raise tarfile.TarError(f"Path is absolute: {member.name}")
+    if ".." in member.name.split("/"):
+        raise tarfile.TarError(f"Path contains '..': {member.name}")
+    return tarfile.tar_filter(member, place)

@@ -68,20 +68,68 @@ def test_another_archive_at_the_same_place_is_another_environment(tmp_path: Path
     assert interpreter("m", str(tmp_path), str(file)).python != first.python
 
 
-def test_an_archive_may_not_write_elsewhere(tmp_path: Path) -> None:
+def archive_of(tmp_path: Path, name: str) -> str:
     (tmp_path / "evil").write_text("x")
     file = tmp_path / "env.tar.gz"
     with tarfile.open(file, "w:gz") as tar:
-        tar.add(tmp_path / "evil", "../../outside")
+        with (tmp_path / "evil").open("rb") as evil:
+            info = tar.gettarinfo(fileobj=evil)
+            info.name = name
+            tar.addfile(info, evil)
+        tar.add(environment(tmp_path / "env"), ".")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("../../outside", r"Path contains '\.\.'"),
+        ("bin/../../outside", r"Path contains '\.\.'"),
+        ("/tmp/outside", "Path is absolute"),
+    ],
+)
+def test_an_archive_may_not_write_elsewhere(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"cannot be unpacked: {why}"):
+        interpreter("m", str(tmp_path), archive_of(tmp_path, name))
+    assert not list((tmp_path / "cache").rglob("outside"))
+    assert not list((tmp_path / "cache").rglob("python"))
+
+
+def test_an_archive_may_not_write_through_its_links(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "evil").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "link", "link")
+        tar.add(tmp_path / "evil", "link/evil")
 
     with pytest.raises(ConfigError, match="cannot be unpacked"):
+        interpreter("m", str(tmp_path), "env.tar.gz")
+    assert not list((tmp_path / "there").iterdir())
+
+
+def test_unpacking_is_told_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = packed(environment(tmp_path / "env"), tmp_path / "env.tar.gz")
+    caplog.set_level("INFO")
+    for _ in range(2):
         interpreter("m", str(tmp_path), str(file))
-    assert not list((tmp_path / "cache").rglob("outside"))
+    os.utime(file, (1, 1))
+    interpreter("m", str(tmp_path), str(file))
+
+    assert caplog.messages == ["Extracting Python execution env"] * 2
 
 
-@pytest.mark.parametrize("path", ["nowhere", "$$TRITON_MODEL_DIRECTORY", "/dev/null"])
-def test_what_is_no_environment_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ConfigError, match="EXECUTION_ENV_PATH"):
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nowhere", "is not there"),
+        ("$$TRITON_MODEL_DIRECTORY/env.tar.gz", "is not there"),
+        ("$$TRITON_MODEL_DIRECTORY", "must be an environment's folder"),
+        ("/dev/null", "must be an environment's folder"),
+    ],
+)
+def test_what_is_no_environment_is_refused(tmp_path: Path, path: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"EXECUTION_ENV_PATH .* {why}"):
         interpreter("m", str(tmp_path), path)
 
 
