@@ -63,7 +63,7 @@ suites() {  # as Dockerfile.QA lays them out
 programs() {
     local bin=$work/tritonserver/bin name
     mkdir -p "$bin" "$work/stubs"
-    for name in nginx service pip pip3 gdb nvidia-smi ldconfig; do printf '#!/bin/sh\n' >"$work/stubs/$name"; done
+    for name in nginx service pip pip3 gdb nvidia-smi ldconfig apt apt-get wget; do printf '#!/bin/sh\n' >"$work/stubs/$name"; done
     cat >"$bin/tritonserver" <<SERVER
 #!/bin/bash
 more=() all=" \$* "
@@ -90,7 +90,7 @@ run() {  # SUITE
     sed -i -E "s#/opt/tritonserver/qa#$qa#; s#/opt/tritonserver#$work/tritonserver#g; s/^( *)set -e\$/\1set +e/
         s#/data/inferenceserver/\\$\{REPO_VERSION\}#$data#g; s/^( *)exit 1\$/\1RET=1/" test.sh
     sed -i '1a kill() { [ "$1" = 0 ] || command kill "$@"; }' test.sh  # 0: a server that did not start
-    env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY NO_PROXY='*' SERVER_TIMEOUT=40 \
+    env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY NO_PROXY='*' SERVER_TIMEOUT="${SERVER_TIMEOUT:-40}" \
         PATH="$work/stubs:$work/venv/bin:$work/tritonserver/bin:$PATH" TRITON_DIR="$work/tritonserver" \
         DATADIR="$data" "${of_part[@]}" BACKEND_DIR="$work/tritonserver/backends" \
         SERVER="$work/tritonserver/bin/tritonserver" TEST_WINDOWS=0 TEST_JETSON=0 PYTHON_ENV_VERSION=12 \

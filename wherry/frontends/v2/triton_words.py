@@ -140,6 +140,9 @@ RULES: Final = (
           "generate expects model to produce exactly 1 response, use generate stream for model that"
           " generates various number of responses", 200),
     # Models, their life, shared memory, settings
+    _rule(r"failed to load '(.*)', failed to poll from model repository:"
+          r" (Invalid stub name: contains invalid characters): .*",
+          r"load failed for model '\1': version 1 is at UNAVAILABLE state: Internal: \2;"),
     _rule(r"(failed to load '[^']*', failed to poll from model repository).*", r"\1",
           500, "INTERNAL"),
     _rule(r"(Failed to process the request\(s\) for model) instance ('[^']*', message: Number of"

@@ -50,6 +50,13 @@ UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
             "in ensemble 'a', in ensemble 'b', [request id: mine] input 'A' already exists in"
             " request",
         ),
+        (
+            "failed to load 'a'b', failed to poll from model repository: Invalid stub name:"
+            ' contains invalid characters: model name "a\'b": use letters',
+            400,
+            "load failed for model 'a'b': version 1 is at UNAVAILABLE state: Internal: Invalid stub"
+            " name: contains invalid characters;",
+        ),
         ("what no rule knows", 400, "what no rule knows"),
     ],
 )
