@@ -604,6 +604,9 @@ def test_each_error_code_has_its_status(
         ("wrong datatype", "gave a wrong output 'OUT': it is FP64, declared is BYTES"),
         ("surrogate", "surrogates not allowed"),
         ("sys.exit", "SystemExit"),
+        ("BaseException", "BaseException: not an Exception"),
+        ("KeyboardInterrupt", "KeyboardInterrupt: not an Exception"),
+        ("GeneratorExit", "GeneratorExit: not an Exception"),
     ],
 )
 def test_a_wrong_answer_is_an_error_that_says_what_is_wrong(

@@ -65,6 +65,10 @@ FILES: Final = {
 }
 
 
+#: How a pointer of Git LFS begins.
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+
+
 def backend_for(
     folder: str,
     version: str,
@@ -90,6 +94,11 @@ def backend_for(
         config = msgspec.structs.replace(config, backend="", platform="ensemble")
     else:
         config = msgspec.structs.replace(config, backend=backend)
+    if backend != "python" and (pointers := _pointers(os.path.join(folder, version))):
+        raise ConfigError(
+            f"model {config.name!r}: Git LFS has only left a pointer in place of"
+            f" {', '.join(pointers)}: run `git lfs pull` in the repository"
+        )
     opened = cls.opened if auto_complete else cls
     model: RepositoryModel = opened(folder, version, config, program=program)
     if default_max_batch_size and not config.max_batch_size and model.triton.max_batch_size:
@@ -166,6 +175,17 @@ def _program(backend: str, backend_directory: str | None) -> str | None:
         return None
     program = os.path.join(backend_directory, backend, "model.py")
     return program if os.path.isfile(program) else None
+
+
+def _pointers(folder: str) -> list[str]:
+    """Files of a version that are a pointer of Git LFS, as a clone without it leaves them."""
+    pointers = []
+    for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+        if entry.is_file() and entry.stat().st_size < 1024:
+            with open(entry.path, "rb") as file:
+                if file.read(len(_POINTER)) == _POINTER:
+                    pointers.append(entry.name)
+    return sorted(pointers)
 
 
 def _imported(backend: str, model: str, folder: str) -> Any:

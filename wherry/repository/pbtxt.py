@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-from wherry.repository.problems import BadConfig, Path, shown, unfilled, unknown
+from wherry.repository.problems import BadConfig, Path, Problem, shown, unfilled, unknown
 from wherry.repository.schema import ConfigField, TritonMessage, fields_of, one_of_twice
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
@@ -82,10 +82,11 @@ def read(
     problems = [*reader.problems]
     if whole and not grammar_only:
         spoilt = {path[:-1] for _, path, _ in problems} | {path for _, path, _ in problems}
+        unread = not config.max_batch_size and ("max_batch_size",) in spoilt
         problems += [
             (reader.line_of(problem.path), problem.path, problem.text)
             for problem in problems_of(config)
-            if not _may_be_of(problem.path, spoilt)
+            if not _may_be_of(problem, spoilt) and not (unread and "max_batch_size" in problem.text)
         ]
     problems.sort(key=lambda problem: problem[0])
     return config, [
@@ -94,9 +95,10 @@ def read(
     ]
 
 
-def _may_be_of(path: Path, spoilt: Set[Path]) -> bool:
-    """Whether a problem at `path` may only be due to one that is noted already: a message that
-    could not be read in full lacks fields that the file may well have."""
+def _may_be_of(problem: Problem, spoilt: Set[Path]) -> bool:
+    """Whether a problem may only be due to one that is noted already: a message that could not be
+    read in full lacks fields that the file may well have."""
+    path = problem.path
     return path in spoilt or (path[:-1] in spoilt and isinstance(path[-1], str))
 
 

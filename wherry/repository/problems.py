@@ -56,8 +56,8 @@ def is_blank(text: str) -> bool:
 def unfilled(blank: str, wanted: str) -> str:
     """The problem that a template's `${name}` is still there."""
     return (
-        f"{blank} is not filled in: write {wanted} in its place, by hand or with the template's own"
-        " script (tensorrtllm_backend: tools/fill_template.py)"
+        f"{blank} is not filled in: write {wanted} in its place, by hand or with the template's"
+        " script (fill_template.py)"
     )
 
 

@@ -209,3 +209,15 @@ def test_a_model_for_gpus_runs_on_the_cpu_where_there_are_none(
     assert "asks for a GPU and there is none here" in caplog.text
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert {group.device.partition(":")[0] for group in model.config().instances} == {"cuda"}
+
+
+def test_a_pointer_that_git_lfs_left_is_told(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    )
+
+    with pytest.raises(
+        ConfigError, match=r"model 'm': .* pointer in place of model\.onnx: run `git"
+    ):
+        backend_for(str(tmp_path), "1", TritonConfig(name="m", backend="onnxruntime"))

@@ -49,8 +49,7 @@ def test_one_run_tells_of_every_problem_of_every_model(
         " backend 'onnxruntim'; did you mean 'onnxruntime'?",
         "plan (versions: 1): PROBLEMS",
         "  plan/config.pbtxt:1: max_batch_size: ${batch} is not filled in: write a whole number in"
-        " its place, by hand or with the template's own script (tensorrtllm_backend:"
-        " tools/fill_template.py)",
+        " its place, by hand or with the template's script (fill_template.py)",
         f"  plan: backend 'tensorrt_plan' is not here: {INSTEAD['tensorrt_plan']}",
         "4 models: 4 with problems: broken, e, odd, plan",
     ]

@@ -262,6 +262,16 @@ def test_each_blank_of_a_template_is_a_problem_and_the_rest_is_read() -> None:
     assert "${decoupled_mode} is not filled in: write true or false" in told[1]
 
 
+def test_what_depends_on_a_batch_size_that_is_not_filled_in_is_no_problem() -> None:
+    (told,) = problems(
+        "max_batch_size: ${n}\n"
+        'input { name: "x" data_type: TYPE_FP32 dims: 1 reshape { shape: [ ] } }\n'
+        "dynamic_batching { preferred_batch_size: 8 }"
+    )
+
+    assert "${n} is not filled in" in told
+
+
 def test_the_fields_before_a_mistake_that_ends_the_reading_are_kept() -> None:
     config, told = pbtxt.read('backend: "dali" max_batch_size: 3 ] name: "m"')
 

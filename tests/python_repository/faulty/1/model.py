@@ -1,5 +1,6 @@
 """Goes wrong as it is told."""
 
+import builtins
 import ctypes
 import os
 
@@ -39,6 +40,8 @@ class TritonPythonModel:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"told {code}", code))
         if do == "exit":
             os._exit(3)
+        if do in ("BaseException", "KeyboardInterrupt", "GeneratorExit"):
+            raise getattr(builtins, do)("not an Exception")
         if do == "sys.exit":
             raise SystemExit(4)
         if do == "crash":
