@@ -79,7 +79,7 @@ class ChatAnswer(OpenAIAnswer):
         if style := piece.details.get("style"):
             self._style = AnswerStyle(**style)
         style = replace(self._style, tools=FORCED) if self._calls.forced else self._style
-        if self._calls.functions or style.thoughts != "none" or style.tools == "harmony":
+        if self._calls.functions or not style.plain:
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         return {
             "index": piece.index,

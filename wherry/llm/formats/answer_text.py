@@ -8,7 +8,7 @@ from typing import Final
 from wherry.llm.formats.call_text import CallText, Parts
 from wherry.llm.formats.calls import Functions, Said, ToolCall
 from wherry.llm.formats.families import DEFAULT, THOUGHT_FAMILIES, TOOL_FAMILIES
-from wherry.llm.formats.harmony import HarmonyText
+from wherry.llm.formats.messages import MessagesText
 from wherry.llm.formats.thoughts import ThoughtText
 
 #: Characters that are read at a time: the cost of a call grows with what is behind it.
@@ -24,6 +24,13 @@ class AnswerStyle:
     #: The prompt ends within the thoughts.
     opened: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether all of an answer that may not call anything is said, as it stands."""
+        family = TOOL_FAMILIES.get(self.tools)
+        marked = family is not None and (family.format is None or family.format.dropped)
+        return self.thoughts == "none" and not marked
+
 
 class AnswerText:
     """Splits one answer. The same text gives the same parts however it is cut.
@@ -32,12 +39,12 @@ class AnswerText:
     """
 
     def __init__(self, style: AnswerStyle, functions: Functions) -> None:
-        self._harmony: HarmonyText | None = None
+        self._messages: MessagesText | None = None
         self._calls: CallText | None = None
         self._thoughts: ThoughtText | None = None
         family = TOOL_FAMILIES.get(style.tools)
-        if family is not None and family.format is None:
-            self._harmony = HarmonyText(functions)
+        if family is not None and family.messages is not None:
+            self._messages = MessagesText(family.messages, functions)
             return
         if family is not None and family.format is not None:
             if functions:
@@ -62,8 +69,8 @@ class AnswerText:
     def end(self, *, cut: bool = False) -> list[Said]:
         """End the answer; return the rest. `cut`: it was not at its end, and a call that is not
         complete is not made so."""
-        if self._harmony is not None:
-            return self._harmony.end(cut=cut)
+        if self._messages is not None:
+            return self._messages.end(cut=cut)
         if self._thoughts is None:
             return _said("", self._calls.end(cut=cut) if self._calls is not None else [])
         thoughts, text = self._thoughts.end()
@@ -81,8 +88,8 @@ class AnswerText:
         return [*parts, *self._calls.end(cut=cut)]
 
     def _feed(self, text: str) -> list[Said]:
-        if self._harmony is not None:
-            return self._harmony.feed(text)
+        if self._messages is not None:
+            return self._messages.feed(text)
         thoughts = ""
         if self._thoughts is not None:
             thoughts, text = self._thoughts.feed(text)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from wherry.llm.formats.calls import Functions, ToolCall, is_wrapper
+from wherry.llm.formats.calls import Functions, ToolCall, is_wrapper, meant
 
 #: How many characters may stand before a call's arguments. A call with more comes whole.
 MOST_BEFORE: Final = 1024
@@ -92,15 +92,18 @@ class JsonPieces:
 
     def _begin(self) -> ToolCall | None:
         shapes = self._shapes if self._shape is None else (self._shape,)
+        head = not self._held[
+            :MOST_BEFORE
+        ].isspace()  # blanks alone are not matched again and again
         for shape in shapes:
             pattern = shape.first if self._shape is None else shape.following
-            found = pattern.match(self._held, 0, MOST_BEFORE)
+            found = pattern.match(self._held, 0, MOST_BEFORE) if head else None
             if found is not None:
                 break
         else:
             self._over = len(self._held) >= MOST_BEFORE
             return None
-        name = found["name"].strip()
+        name = meant(found["name"], self._functions)
         if name not in self._functions or is_wrapper(found["key"] or "", self._functions[name]):
             self._over = True
             return None

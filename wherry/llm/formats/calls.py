@@ -41,10 +41,17 @@ CallReader = Callable[[str, Functions], list[ToolCall]]
 _WRAPPERS: Final = frozenset({"arguments", "parameters", "input"})
 
 
+def meant(name: str, functions: Functions) -> str:
+    """The function that a model means, whose templates may show it as a member of itself."""
+    name = name.strip()
+    head, _, tail = name.partition(".")
+    return head if head == tail and name not in functions and head in functions else name
+
+
 def call_of(name: str, arguments: str, functions: Functions, call_id: str = "") -> ToolCall:
     """A call as the model wrote it. ValueError if the function is none of these, or the arguments
     are no JSON object, nor a JSON string that holds one."""
-    name = name.strip()
+    name = meant(name, functions)
     if name not in functions:
         raise ValueError(f"there is no function {name[:40]!r}")
     arguments = arguments.strip()

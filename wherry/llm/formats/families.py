@@ -15,7 +15,6 @@ from typing import Final
 from wherry.llm.formats.call_text import CallFormat
 from wherry.llm.formats.calls import CallReader
 from wherry.llm.formats.gemma_calls import with_quotes
-from wherry.llm.formats.harmony import MARKS as HARMONY_MARKS
 from wherry.llm.formats.json_calls import (
     NAMED_OBJECTS,
     OBJECTS,
@@ -27,6 +26,7 @@ from wherry.llm.formats.json_calls import (
     of_objects,
     pieces_of,
 )
+from wherry.llm.formats.messages import Kind, MessageFormat
 from wherry.llm.formats.nested_calls import SPACE, of_nested
 from wherry.llm.formats.python_calls import of_python
 from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags
@@ -38,18 +38,21 @@ class ToolFamily:
     """How a family writes calls."""
 
     models: str
-    #: None: its parser is `HarmonyText`, which splits thoughts, too.
+    #: None: its answers are `messages`, which tell thoughts, too.
     format: CallFormat | None
     #: Alternatives; the texts of one of them are all in the family's chat templates.
     signs: tuple[tuple[str, ...], ...] = ()
     #: Marks within the calls, which may be special tokens.
     inner: tuple[str, ...] = ()
+    messages: MessageFormat | None = None
 
     @property
     def marks(self) -> tuple[str, ...]:
         """Special tokens that are part of an answer's text, though others are not."""
+        if self.messages is not None:
+            return self.messages.marks
         if self.format is None:
-            return HARMONY_MARKS
+            return self.inner
         return (*(mark for pair in self.format.marks for mark in pair if mark), *self.inner)
 
     @property
@@ -173,6 +176,70 @@ _MISTRAL: Final = (
 _OBJECT: Final = ("{",)
 _OBJECTS: Final = ("{", "[")
 
+
+def _harmony_kind(header: str) -> tuple[Kind, str]:
+    """OpenAI's harmony response format: a call has its recipient, all else a channel."""
+    if recipient := re.search(r"to=(?:functions\.)?([^\s<]+)", header):
+        return "call", f"{recipient[1]} "
+    return ("thoughts" if "analysis" in header else "text"), ""
+
+
+def _muse_kind(header: str) -> tuple[Kind, str]:
+    """Muse's: each message has a recipient, itself where it thinks."""
+    found = re.search(r"to=([\w.-]+)", header)
+    to = found[1] if found else "self"
+    said: Mapping[str, Kind] = {
+        "self": "thoughts", "user": "text", "commentary": "text", "developer": "none"
+    }  # fmt: skip
+    return said.get(to, "call"), ""
+
+
+def _inkling_kind(header: str) -> tuple[Kind, str]:
+    """Inkling's: each message has its kind; before that a call has its function's name, too."""
+    if header.endswith("_thinking|>"):
+        return "thoughts", ""
+    return ("call" if header.endswith("_invoke_tool_json|>") else "text"), ""
+
+
+_HARMONY_CALL: Final = r"(?P<name>[^\s<]+) "
+_HARMONY_MESSAGES: Final = MessageFormat(
+    ("<|", "assistant"),
+    re.compile(r"<\|message\|>"),
+    ("<|end|>", "<|call|>", "<|return|>", "<|start|>"),
+    _harmony_kind,
+    after_names(_HARMONY_CALL),
+    pieces_of(named_shape(_HARMONY_CALL)),
+    ("<|message|>", "<|channel|>", "<|constrain|>"),
+)
+_MUSE_TAGS: Final = Tags(
+    r'(?:<atem:function_calls>\s*)?<atem:invoke\s[^>]*?name="(?P<name>[^"]+)"[^>]*>',
+    "</atem:invoke>",
+    r'<atem:parameter\s[^>]*?name="(?P<key>[^"]+)"[^>]*>',
+    "</atem:parameter>",
+)
+_MUSE_MESSAGES: Final = MessageFormat(
+    ("<|", "to=", "assistant"),
+    re.compile(r"<\|message\|>"),
+    ("<|eom|>", "<|eot|>", "<|start|>"),
+    _muse_kind,
+    _MUSE_TAGS.read,
+    partial(TagPieces, _MUSE_TAGS),
+    ("<|message|>",),
+    "</atem:function_calls>",
+)
+_INKLING_MESSAGES: Final = MessageFormat(
+    ("<|message_model|>", "<|content_"),
+    re.compile(r"<\|content_\w+\|>"),
+    ("<|end_message|>", "<|content_model_end_sampling|>", "<|message_model|>"),
+    _inkling_kind,
+    of_objects,
+    pieces_of(OBJECTS),
+    tuple(
+        f"<|content_{kind}|>"
+        for kind in ("thinking", "text", "invoke_tool_json", "invoke_tool_text", "tool_error")
+    ),
+)
+
 #: What is read where the template says nothing: Hermes' marks, or bare objects.
 DEFAULT: Final = "hermes"
 #: How a call is written that a grammar asks for, whatever the model's own form is.
@@ -180,7 +247,12 @@ FORCED: Final = "json"
 
 #: In the order in which their signs are looked for.
 TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
-    "harmony": ToolFamily("gpt-oss", None, (("<|channel|>", "<|message|>"),)),
+    "harmony": ToolFamily(
+        "gpt-oss", None, (("<|channel|>", "<|message|>"),), messages=_HARMONY_MESSAGES
+    ),
+    "muse": ToolFamily(
+        "Muse Spark, Muse Glimmer", None, (("<atem:function_calls>",),), messages=_MUSE_MESSAGES
+    ),
     "deepseek_v32": ToolFamily(
         "DeepSeek V3.2", _dsml("function_calls"), ((_DSML, "function_calls>"),)
     ),
@@ -266,12 +338,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         (*_PLAMO, "<|plamo:constrain|>", "<|plamo:msg|>"),
     ),
     "inkling": ToolFamily(
-        "Inkling",
-        replace(
-            _json(("<|content_invoke_tool_json|>", "<|end_message|>")),
-            dropped=("<|content_text|>", "<|end_message|>"),
-        ),
-        (("<|content_invoke_tool_json|>",),),
+        "Inkling", None, (("<|content_invoke_tool_json|>",),), messages=_INKLING_MESSAGES
     ),
     "dots": ToolFamily(
         "dots.llm",
@@ -553,9 +620,14 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
     ),
     "gemma4": ThoughtFamily(
         "Gemma 4",
-        ThoughtFormat("<|channel>thought", "<channel|>"),
+        ThoughtFormat("<|channel>", "<channel|>", "thought"),
         (("<|channel>thought", "<channel|>"),),
-        ("<|channel>",),
+    ),
+    "harmony": ThoughtFamily(
+        "gpt-oss, before calls that must be made",
+        ThoughtFormat("<|channel|>", "<|end|>", "analysis<|message|>"),
+        (("<|channel|>", "<|message|>"),),
+        ("<|message|>",),
     ),
     "hunyuan3": ThoughtFamily(
         "Hunyuan 3",
@@ -569,7 +641,16 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
         (("<|open|>", "<|close|>", "<|sep|>"),),
         ("<|open|>", "<|close|>", "<|sep|>"),
     ),
-    "k2_horizon": ThoughtFamily("K2 Horizon", _tags("ifm|think"), (("<ifm|think>",),)),
+    "k2_horizon": ThoughtFamily(
+        "K2 Horizon",
+        replace(
+            _tags("ifm|think"),
+            others=tuple(
+                (f"<ifm|{mode}>", f"</ifm|{mode}>") for mode in ("think_fast", "think_faster")
+            ),
+        ),
+        (("<ifm|think>",),),
+    ),
     "plamo3": ThoughtFamily(
         "PLaMo 3",
         ThoughtFormat("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),

@@ -67,7 +67,7 @@ def _shape(before: str, head: str, between: str, behind: str) -> JsonShape:
     return JsonShape(first, following, re.compile(behind))
 
 
-_FENCED: Final = r"\s*(?:```(?:json)?\s*)?(?P<list>\[)?\s*"
+_FENCED: Final = r"\s*+(?:```(?:json)?\s*+)?(?P<list>\[)?\s*+"
 #: Objects with a name and arguments.
 OBJECTS: Final = _shape(
     _FENCED, _HEAD, rf"(?:{_TAIL})?{_SEPARATORS}", rf"(?:{_TAIL})?{_SEPARATORS}\]?\s*(?:```)?\s*"

@@ -41,19 +41,20 @@ class ModelStyle:
     def of_answer(self, prompt_end: str) -> dict[str, Any]:
         """The fields of an `AnswerStyle` for an answer to a prompt that ends like this."""
         family = THOUGHT_FAMILIES.get(self.thoughts)
-        opened = family is not None and prompt_end.rstrip().endswith(family.format.begin)
+        opened = family is not None and family.format.opened_by(prompt_end) is not None
         return {"tools": self.tools, "thoughts": self.thoughts, "opened": opened}
 
     def thoughts_of(self, prompt_end: str) -> tuple[str, str] | None:
         """The marks of the thoughts that may come before an answer to a prompt that ends like this:
         what begins them, "" if the prompt has, and what ends them. None: there are none."""
         family = THOUGHT_FAMILIES.get(self.thoughts)
-        if family is None or self.tools == "harmony":
+        if family is None:
             return None
         marks = family.format
-        if prompt_end.rstrip().endswith(marks.end):  # they were switched off
+        if prompt_end.rstrip().endswith(tuple(e for _, e in marks.marks)):  # they are switched off
             return None
-        return "" if self.of_answer(prompt_end)["opened"] else marks.begin, marks.end
+        opened = marks.opened_by(prompt_end)
+        return (marks.begin, marks.end) if opened is None else ("", opened[1])
 
     def hidden(self, *, calls: bool) -> frozenset[int] | None:
         """The special tokens that a chat's answer leaves out, where it does not leave out all:
@@ -63,6 +64,7 @@ class ModelStyle:
         if family is not None and (calls or family.format is None or family.format.dropped):
             marks = family.marks
         if thoughts := THOUGHT_FAMILIES.get(self.thoughts):
-            marks = (*marks, thoughts.format.begin, thoughts.format.end, *thoughts.inner)
+            around = (mark for pair in thoughts.format.marks for mark in pair)
+            marks = (*marks, *around, *thoughts.inner)
         kept = {self._special[mark] for mark in marks if mark in self._special}
         return frozenset(self._special.values()) - kept if kept else None

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.llm.formats.call_pieces import MOST_BEFORE, PYTHON
-from wherry.llm.formats.calls import Functions, ToolCall, call_of
+from wherry.llm.formats.calls import Functions, ToolCall, call_of, meant
 
 #: XML's marks around a text with any characters.
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -67,7 +67,7 @@ class Tags:
             begun = self.begin_call.match(text, at)
             if begun is None:
                 raise ValueError("text between calls")
-            name, at = begun["name"].strip(), begun.end()
+            name, at = meant(begun["name"], functions), begun.end()
             arguments: list[str] = []
             if not is_closed(begun):
                 arguments, at = self.arguments(text, at, types_of(functions.get(name, {})))
@@ -176,7 +176,7 @@ class TagPieces:
         if found is None or found.end() == len(self._held):
             self._over = len(self._held) >= MOST_BEFORE
             return None
-        name = found["name"].strip()
+        name = meant(found["name"], self._functions)
         if name not in self._functions:
             self._over = True
             return None

@@ -9,8 +9,9 @@ from typing import Final
 
 from wherry.llm.formats.marks import partial
 
-#: Blanks between a call's mark and the call, at most.
+#: Blanks between a call's mark and the call, and before thoughts, at most.
 MOST_BLANKS: Final = 64
+MOST_BEFORE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,20 @@ class ThoughtFormat:
 
     begin: str
     end: str
+    #: What may stand right behind the first mark, and is not thought.
+    label: str = ""
+    #: Other marks in their place.
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def marks(self) -> tuple[tuple[str, str], ...]:
+        """All pairs of marks."""
+        return ((self.begin, self.end), *self.others)
+
+    def opened_by(self, prompt_end: str) -> tuple[str, str] | None:
+        """The marks of the thoughts that a prompt which ends like this has begun, if any."""
+        end = prompt_end.rstrip()
+        return next((p for p in self.marks if end.endswith((p[0], p[0] + self.label))), None)
 
 
 class ThoughtText:
@@ -46,12 +61,14 @@ class ThoughtText:
         #: Whether it may be that thoughts begin here, and whether a mark was right before.
         self._at_start = True
         self._after_mark = opened
+        ends = [end for _, end in format_.marks]
         #: Marks of calls whose own end is not that of thoughts, and of others: these end thoughts.
-        self._drafts = {begin for begin, end in calls if end != format_.end}
+        self._drafts = {begin for begin, end in calls if end not in ends}
         self._opens = opens or ("",)
-        marks = sorted({format_.end, *(begin for begin, _ in calls)}, key=len, reverse=True)
-        self._marks = marks
-        self._mark = re.compile("|".join(map(re.escape, marks)))
+        self._marks = sorted({*ends, *(begin for begin, _ in calls)}, key=len, reverse=True)
+        self._mark = re.compile("|".join(map(re.escape, self._marks)))
+        self._end = re.compile("|".join(map(re.escape, ends)))
+        self._longest = max(map(len, ends))
         #: What has come since a call's mark, with it, and the last characters of that.
         self._draft: list[str] = []
         self._last = ""
@@ -61,12 +78,14 @@ class ThoughtText:
         text, self._held = self._held + text, ""
         if self._at_start:
             begun = text.lstrip()
-            if self._format.begin.startswith(begun):  # too short to tell
-                self._held = text
+            label, begins = self._format.label, [begin for begin, _ in self._format.marks]
+            short = any((m + label).startswith(begun) and begun != m + label for m in begins)
+            if (short or (label and begun in begins)) and len(text) < MOST_BEFORE:
+                self._held = text  # too short to tell
                 return "", ""
             self._at_start = False
-            if begun.startswith(self._format.begin):
-                text = begun.removeprefix(self._format.begin)
+            if mark := next((m for m in begins if begun.startswith(m)), ""):
+                text = begun.removeprefix(mark).removeprefix(label)
                 self.thinking = self._after_mark = True
         thoughts = ""
         if self.thinking:
@@ -78,8 +97,8 @@ class ThoughtText:
         held, self._held = self._held, ""
         if self._draft:
             return "", "".join(self._draft)
-        if self._at_start and held.strip() == self._format.begin:
-            return "", ""
+        if self._at_start and held.lstrip().startswith(self._format.begin):
+            return held.lstrip().removeprefix(self._format.begin).strip(), ""
         return (self._unblanked(held), "") if self.thinking else ("", held)
 
     def _think(self, text: str) -> tuple[str, str]:
@@ -87,7 +106,7 @@ class ThoughtText:
         text, at = self._unblanked(text), 0
         while found := self._mark.search(text, at):
             before, mark, after = text[: found.start()], found[0], text[found.end() :]
-            if mark == self._format.end:
+            if self._end.fullmatch(mark):
                 self.thinking, self._after_mark = False, True
                 return before, after
             if mark not in self._drafts:
@@ -110,10 +129,10 @@ class ThoughtText:
         """As `_think`, behind a call's mark."""
         self._draft.append(text)
         near = self._last + text
-        self._last = near[max(0, len(near) - len(self._format.end) + 1) :]
-        if self._format.end not in near:
+        self._last = near[max(0, len(near) - self._longest + 1) :]
+        if not self._end.search(near):
             return "", ""
-        thoughts, _, after = "".join(self._draft).partition(self._format.end)
+        thoughts, after = self._end.split("".join(self._draft), maxsplit=1)
         self._draft = []
         self.thinking, self._after_mark = False, True
         return thoughts, after

@@ -47,6 +47,10 @@ OBJECT = '{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}'
 PARAMETERS = OBJECT.replace("arguments", "parameters")
 TIME_OBJECT = '{"name": "get_time", "arguments": {}}'
 ARGUMENTS = '{"city": "Paris", "days": 3}'
+ATEM = (
+    '<atem:parameter name="city">Paris</atem:parameter>\n'
+    '<atem:parameter name="days">3</atem:parameter>'
+)
 
 #: The text, and what is called in it.
 EXAMPLES = {
@@ -160,6 +164,20 @@ EXAMPLES = {
         "<|content_invoke_tool_json|>"
         f"{OBJECT.replace('arguments', 'args')}<|end_message|><|content_invoke_tool_json|>"
         f"{TIME_OBJECT.replace('arguments', 'args')}<|end_message|>",
+        [PARIS, TIME],
+    ),
+    "inkling: names": (
+        "<|message_model|>get_weather<|content_invoke_tool_json|>"
+        f"{OBJECT.replace('arguments', 'args')}<|end_message|><|message_model|>get_time"
+        f"<|content_invoke_tool_json|>{TIME_OBJECT.replace('arguments', 'args')}<|end_message|>",
+        [PARIS, TIME],
+    ),
+    "muse": (
+        " to=get_weather.get_weather<|message|><atem:function_calls>\n"
+        f'<atem:invoke name="get_weather.get_weather">\n{ATEM}\n</atem:invoke>\n'
+        "</atem:function_calls><|eom|><|start|>assistant to=get_time<|message|>"
+        '<atem:function_calls><atem:invoke name="get_time">\n</atem:invoke>\n'
+        "</atem:function_calls><|eot|>",
         [PARIS, TIME],
     ),
     "dots": (
@@ -704,6 +722,13 @@ def test_a_long_call_in_small_pieces_is_searched_once() -> None:
         ("think", False, "<think>", "", ""),
         ("think", False, "", "", ""),
         ("gemma4", False, "<|channel>thought\nHm.<channel|>Yes.", "Hm.", "Yes."),
+        ("gemma4", False, "<|channel>Thus.<channel|>Yes.", "Thus.", "Yes."),
+        ("gemma4", False, "<|channel>thousands<channel|>Yes.", "thousands", "Yes."),
+        ("gemma4", False, "<|channel>thou", "thou", ""),
+        ("k2_horizon", False, "<ifm|think>Hm.</ifm|think>Yes.", "Hm.", "Yes."),
+        ("k2_horizon", False, "<ifm|think_fast>Hm.</ifm|think_fast>Yes.", "Hm.", "Yes."),
+        ("k2_horizon", True, "Hm.</ifm|think_faster>Yes.", "Hm.", "Yes."),
+        ("harmony", False, "<|channel|>analysis<|message|>Hm.<|end|>{}", "Hm.", "{}"),
         ("hunyuan3", False, "<think:opensource>Hm.</think:opensource>Yes.", "Hm.", "Yes."),
         ("minimax_m3", False, "<mm:think>Hm.</mm:think>Yes.", "Hm.", "Yes."),
         ("mistral", False, "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
@@ -791,6 +816,48 @@ def test_channels_of_harmony(
     for pieces in ([text], list(text)):
         said = read(AnswerStyle("harmony"), *pieces)
         assert (said.thoughts, said.text, called(said)) == (thoughts, answer, calls)
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        (
+            "inkling",
+            "<|content_thinking|>Hm.<|end_message|><|message_model|><|content_text|>Yes."
+            "<|end_message|><|content_thinking|> Hm?<|end_message|><|content_text|> No.",
+        ),
+        (
+            "muse",
+            " to=self<|message|>Hm.<|eom|><|start|>assistant to=commentary<|message|>Yes.<|eom|>"
+            "<|start|>assistant to=developer<|message|>Psst.<|eom|><|start|>assistant<|message|>"
+            " Hm?<|eom|><|start|>assistant to=user<|message|> No.<|eot|>",
+        ),
+        (
+            "harmony",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary"
+            "<|message|>Yes.<|end|><|start|>assistant<|channel|>analysis<|message|> Hm?<|end|>"
+            "<|start|>assistant<|channel|>final<|message|> No.<|return|>",
+        ),
+    ],
+)
+def test_thoughts_and_text_may_alternate_in_messages(family: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle(family), *pieces)
+        assert (said.thoughts, said.text, said.calls) == ("Hm. Hm?", "Yes. No.", [])
+
+
+@pytest.mark.parametrize("family", ["inkling", "muse", "harmony"])
+def test_a_header_that_has_no_end_is_said_after_a_while(family: str) -> None:
+    """An answer that is not in messages is not kept until its end."""
+    begin = {"inkling": "<|message_model|>"}.get(family, "<|start|>")
+    said = AnswerText(AnswerStyle(family), FUNCTIONS).feed(begin + "x" * 2000)
+    assert "x" * 1000 in "".join(one.text for one in said)
+
+
+def test_a_call_that_was_drafted_in_a_message_of_thoughts_is_none() -> None:
+    invoke = '<atem:function_calls><atem:invoke name="get_time"></atem:invoke>'
+    said = read(AnswerStyle("muse"), f" to=self<|message|>{invoke}<|eom|>")
+    assert (said.thoughts, said.calls) == (invoke, [])
 
 
 def test_the_documentation_has_each_family() -> None:

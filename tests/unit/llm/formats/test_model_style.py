@@ -30,6 +30,19 @@ def test_a_prompt_may_open_the_thoughts(end: str) -> None:
     assert not style.of_answer(end + "\n</think>\n\n")["opened"]
 
 
+def test_a_label_behind_the_mark_belongs_to_it() -> None:
+    style = ModelStyle("<|channel>thought <channel|>", {})
+    assert style.thoughts == "gemma4"
+    for end in ("<|channel>", "<|channel>thought\n"):
+        assert style.of_answer(end)["opened"]
+        assert style.thoughts_of(end) == ("", "<channel|>")
+
+
+def test_gpt_oss_may_think_before_a_call_that_must_be_made() -> None:
+    style = ModelStyle("<|channel|>analysis<|message|>", {})
+    assert style.thoughts_of("<|start|>assistant") == ("<|channel|>", "<|end|>")
+
+
 def test_marks_stay_and_other_special_tokens_do_not() -> None:
     style = ModelStyle(MISTRAL, SPECIAL)
     assert style.hidden(calls=True) == frozenset((1, 2))

@@ -99,11 +99,20 @@ def test_thoughts_end_at_the_same_place_however_they_are_cut(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "unit", ["<tool_call>", "<tool_call>{", "<tool_call", "</think", "<", " ", CALL]
+    ("before", "unit"),
+    [
+        ("", " "),
+        *(
+            ("<think>", unit)
+            for unit in ["<tool_call>", "<tool_call>{", "<tool_call", "</think", "<", " ", CALL]
+        ),
+    ],
 )
-def test_marks_without_end_in_thoughts_cost_no_more_than_their_length(unit: str) -> None:
+def test_marks_without_end_in_thoughts_cost_no_more_than_their_length(
+    before: str, unit: str
+) -> None:
     """Were they searched again with each piece, this would take minutes."""
-    text = "<think>" + unit * (200_000 // len(unit))
+    text = before + unit * (200_000 // len(unit))
     began = process_time()
     reader = AnswerText(STYLE, FUNCTIONS)
     for one in text:

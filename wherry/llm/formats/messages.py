@@ -1,0 +1,143 @@
+"""What is thought, said and called in an answer that is several messages, each with a header?
+
+<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
+to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from wherry.llm.formats.call_pieces import MOST_BEFORE, CallPieces, PiecesOf
+from wherry.llm.formats.calls import CallReader, Functions, Said
+from wherry.llm.formats.marks import partial
+
+Kind = Literal["thoughts", "text", "call", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """How a family writes messages. `read` and `pieces` are those of calls."""
+
+    #: What headers begin with; a text that does not is said. Such a mark also ends a message.
+    begins: tuple[str, ...]
+    #: What ends a header, which is part of it.
+    opens: re.Pattern[str]
+    #: What ends a message, or begins another without an end.
+    ends: tuple[str, ...]
+    #: What a message is, by its header, and of a call what stands before its text when it is read.
+    kind: Callable[[str], tuple[Kind, str]]
+    read: CallReader
+    pieces: PiecesOf
+    #: Special tokens in headers and texts.
+    inner: tuple[str, ...]
+    #: A mark that may follow calls, and is left out.
+    tail: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All special tokens."""
+        return (*self.ends, *self.inner)
+
+
+class MessagesText:
+    """Splits one answer, as it comes, by the headers of its messages. Calls of other functions than
+    `functions` are said, too."""
+
+    def __init__(self, format_: MessageFormat, functions: Functions) -> None:
+        self._format = format_
+        self._functions = functions
+        self._end = re.compile("|".join(map(re.escape, format_.ends)))
+        self._held = ""
+        #: From where ends count: what began like a header, but was none, has no end there.
+        self._from = 0
+        #: What the message is whose text comes; None: its header comes.
+        self._kind: Kind | None = None
+        #: Of a call: its text, what reads that, and what stands before it.
+        self._call: list[str] = []
+        self._pieces: CallPieces | None = None
+        self._before = ""
+
+    def feed(self, text: str) -> list[Said]:
+        """Take more text; return what of it was thought, said and called, in this order."""
+        self._held += text
+        parts: list[Said] = []
+        while self._held:
+            if self._kind is None:
+                if not self._opens():
+                    break
+                continue
+            ended = self._end.search(self._held, self._from)
+            cut = ended.start() if ended else len(self._held) - self._keep(self._held)
+            after = ended.end() if ended and ended[0] not in self._format.begins else cut
+            more, self._held, self._from = self._held[:cut], self._held[after:], 0
+            parts += self._more(self._kind, more)
+            if not ended:
+                break
+            parts += self._ended(cut=False)
+        return parts
+
+    def end(self, *, cut: bool = False) -> list[Said]:
+        """End the answer; return the rest. `cut`: a call whose arguments have not begun is none."""
+        held, self._held = self._held, ""
+        if cut and not held and not self._call:
+            self._kind = None
+        if self._kind is None:
+            return [] if "<|" in held else [Said(text=held)]
+        return [*self._more(self._kind, held), *self._ended(cut=cut)]
+
+    def _opens(self) -> bool:
+        """Take a message's header; False: it is not complete."""
+        begun = self._held[:MOST_BEFORE].lstrip()
+        starts = self._format.begins
+        if any(begun.startswith(start) or start.startswith(begun) for start in starts):
+            found = self._format.opens.search(self._held, 0, MOST_BEFORE)
+            if found is not None:
+                self._enter(self._held[: found.end()])
+                self._held = self._held[found.end() :]
+                return True
+            if len(self._held) < MOST_BEFORE:
+                return False
+            self._from = 1
+        self._kind = "text"
+        return True
+
+    def _enter(self, header: str) -> None:
+        self._kind, self._before = self._format.kind(header)
+        if self._kind == "call":
+            self._pieces = self._format.pieces(self._functions)
+            self._pieces.feed(self._before)
+
+    def _keep(self, text: str) -> int:
+        return max(partial(text, end) for end in self._format.ends)
+
+    def _more(self, kind: Kind, text: str) -> list[Said]:
+        """More text of a message."""
+        if kind == "call" and self._pieces is not None:
+            self._call.append(text)
+            return [Said(calls=made)] if (made := self._pieces.feed(text)) else []
+        if not text or kind == "none":
+            return []
+        return [Said(thoughts=text) if kind == "thoughts" else Said(text=text)]
+
+    def _ended(self, *, cut: bool) -> list[Said]:
+        """End a message; what is called, or said if it cannot be."""
+        pieces, self._pieces, self._kind = self._pieces, None, None
+        text, self._call = "".join(self._call), []
+        if pieces is None:
+            return []
+        whole = self._before + text
+        if pieces.at:
+            calls, behind = pieces.end(whole[pieces.at :], cut=cut)
+            behind = behind.strip().removesuffix(self._format.tail).strip()
+            return [Said(calls=calls), Said(text=behind)]
+        if cut:
+            return [Said(text=text)]
+        try:
+            whole = whole.strip().removesuffix(self._format.tail)
+            return [Said(calls=self._format.read(whole, self._functions))]
+        except (ValueError, RecursionError):
+            return [Said(text=text)]
