@@ -32,6 +32,8 @@ class Span:
     children: list[Span] = field(default_factory=list)
     #: Number of calls beyond MOST_CHILDREN.
     left_out: int = 0
+    #: Number of spans above it: calls that wait for it.
+    depth: int = 0
 
     def add(self, child: Span) -> None:
         if len(self.children) < MOST_CHILDREN:

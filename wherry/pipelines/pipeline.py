@@ -8,22 +8,25 @@ calls batch across all callers.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from wherry.instances.executable import Executable, Failure
 from wherry.instances.model_errors import model_errors
 from wherry.instances.runner import Refused, Runner
+from wherry.instances.timer import Alarm, Timer
 from wherry.models.config import ModelConfig
 from wherry.models.model import Caller, PipelineCall, current_call
 from wherry.observability.otel.user_code import enter
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.observability.tracing import CallTraces, Span
 from wherry.pipelines.fan_out import gather
+from wherry.scheduler.deadlines import Deadlines
 from wherry.scheduler.door import PATIENCE, late, refusal
 from wherry.scheduler.pace import Pace
 from wherry.values.errors import (
@@ -37,6 +40,11 @@ from wherry.values.errors import (
 from wherry.values.load import Load
 from wherry.values.reply import StreamReply
 from wherry.values.request import Columns, InferRequest, InferResponse, concatenate, rows_of
+
+log = logging.getLogger("wherry")
+
+#: Seconds that tasks have to end after they were cancelled for good.
+END_SECONDS: Final = 1.0
 
 
 class LoopThread:
@@ -71,12 +79,15 @@ class LoopThread:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def close(self) -> None:
-        """Cancel the loop's tasks and end the thread. Blocks."""
+        """Cancel the loop's tasks and end the thread. Blocks; code that does not end when it is
+        cancelled, or blocks the loop, is left behind."""
         with self._lock:
             loop, thread, self._loop = self._loop, self._thread, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(self._stopped.set)
-            thread.join()
+            thread.join(END_SECONDS)
+            if thread.is_alive():
+                log.warning("a pipeline's code does not end", extra={"loop": self._name})
 
 
 class Body(Protocol):
@@ -149,6 +160,7 @@ class PipelineRunner(Runner):
         thread: LoopThread,
         *,
         clock: Callable[[], float],
+        timer: Timer,
         statistics: ModelStatistics,
     ) -> None:
         super().__init__(config, clock=clock, statistics=statistics)
@@ -165,6 +177,9 @@ class PipelineRunner(Runner):
         self._longest = config.max_queue_wait or None
         self._traces = CallTraces()
         self._pace = Pace()
+        # Not by the loop, which code that blocks holds up; nor does all code end when cancelled.
+        self._deadlines = Deadlines()
+        self._alarm = Alarm(timer, self.tick)
 
     # Life
 
@@ -237,6 +252,7 @@ class PipelineRunner(Runner):
         )
         if error is None:
             self._tasks[request] = None
+            self._deadlines.add(request)
             self._unanswered.add(request)
             self._new.append(request)
             self._pace.began(now)
@@ -244,7 +260,17 @@ class PipelineRunner(Runner):
 
     def _assign(self, now: float) -> list[InferRequest]:
         new, self._new = self._new, []
+        self._alarm.set(self._deadlines.next())
         return new
+
+    def tick(self) -> None:
+        """The timer: a deadline has passed."""
+        with self._lock:
+            now = self._clock()
+            self._alarm.rang(now)
+            overdue = self._deadlines.take_due(now)
+            self._alarm.set(self._deadlines.next())
+        self._fail_all([(request, self._late(request)) for request in overdue])
 
     def _hand_over(self, chosen: Sequence[InferRequest]) -> None:
         for request in chosen:
@@ -309,25 +335,20 @@ class PipelineRunner(Runner):
             self.fail(request, outcome)
 
     async def _outcome(self, request: InferRequest) -> InferResponse | WherryError:
-        deadline = asyncio.timeout(self._remaining(request))
         try:
-            async with deadline:
-                if isinstance(request.reply, StreamReply):
-                    return await self._stream(request, request.reply)
-                return await self._body.answer(request)
+            if isinstance(request.reply, StreamReply):
+                return await self._stream(request, request.reply)
+            return await self._body.answer(request)
         except WherryError as error:  # of a called model: its code becomes the pipeline's
-            if isinstance(error, DeadlineExceeded) and self._remaining(request) == 0.0:
-                return self._late(
-                    request
-                )  # the called models share the deadline and may report it first
+            # The called models share the deadline, and may report it first.
+            if isinstance(error, DeadlineExceeded) and self._is_late(request):
+                return self._late(request)
             if isinstance(error, ModelFailed):  # the called model has logged the traceback
                 self.failures.tell(str(error), "", request_id=request.id)
             return error
         except model_errors() as error:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
-            if isinstance(error, TimeoutError) and deadline.expired():
-                return self._late(request)
             failure = self._body.failure(error)
             self.failures.tell(failure.message, failure.traceback, request_id=request.id)
             return failure.as_exception()
@@ -335,8 +356,8 @@ class PipelineRunner(Runner):
     def _late(self, request: InferRequest) -> DeadlineExceeded:
         return late(self.config.name, self._clock() - request.enqueued_at)
 
-    def _remaining(self, request: InferRequest) -> float | None:
-        return None if request.deadline is None else max(0.0, request.deadline - self._clock())
+    def _is_late(self, request: InferRequest) -> bool:
+        return request.deadline is not None and request.deadline <= self._clock()
 
     async def _stream(
         self, request: InferRequest, reply: StreamReply[InferResponse]

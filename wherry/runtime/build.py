@@ -116,6 +116,7 @@ class Builder:
             self._caller,
             self._pipelines,
             clock=self._clock,
+            timer=self._timer,
             statistics=self._statistics(),
         )
 

@@ -25,6 +25,9 @@ from wherry.values.request import Columns, InferRequest, InferResponse, Sequence
 #: Stands for the span of a call that no pipeline makes.
 NO_SPAN = nullcontext()
 
+#: Calls that may wait for each other: pipelines that call pipelines, or themselves.
+MOST_NESTED = 100
+
 
 class LocalCalls:
     """Makes requests for callers in this process. Options are those of LoadedModel.request."""
@@ -242,9 +245,17 @@ class LocalCalls:
     def _traced(
         self, call: PipelineCall, loaded: LoadedModel, request: InferRequest
     ) -> Iterator[None]:
-        """Add the span of a pipeline's call to the tree of its spans."""
+        """Add the span of a pipeline's call to the tree of its spans. RecursionError beyond
+        MOST_NESTED: such calls would wait for each other until memory ends."""
+        depth = call.span.depth + 1
+        if depth > MOST_NESTED:
+            raise RecursionError(
+                f"call of {loaded.name!r}: {MOST_NESTED} calls wait for each other; a pipeline that"
+                " calls itself, or another one that calls it, needs an end"
+            )
         request.follows = True
-        request.span = span = Span(loaded.name, request.rows, self._clock(), version=loaded.version)
+        now, version = self._clock(), loaded.version
+        request.span = span = Span(loaded.name, request.rows, now, version=version, depth=depth)
         call.span.add(span)
         try:
             yield

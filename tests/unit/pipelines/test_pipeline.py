@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, gated, threads
+from tests.fakes import PATIENCE, Call, Gate, gated, threads, until
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.testing import ManualClock
@@ -649,3 +649,68 @@ def test_a_pipeline_may_wait_for_a_plain_model_and_for_a_pipeline_in_another_thr
 
     with wherry.Runtime(length, inner, outer) as rt:
         assert rt.infer("outer", "abc") == 6
+
+
+@wherry.pipeline
+async def endless(text: str) -> str:
+    return str(await endless.ainfer(text))
+
+
+@wherry.pipeline
+async def to(text: str) -> str:
+    return str(await fro.ainfer(text))
+
+
+@wherry.pipeline
+async def fro(text: str) -> str:
+    return str(await to.ainfer(text))
+
+
+@wherry.pipeline
+async def halved(text: str) -> str:
+    return text if len(text) < 2 else str(await halved.ainfer(text[: len(text) // 2])) + "."
+
+
+def test_pipelines_that_call_each_other_without_end_are_told() -> None:
+    with Runtime(endless, to, fro, halved) as rt:
+        for name in ("endless", "to"):
+            with pytest.raises(ModelFailed, match="100 calls wait for each other"):
+                rt.infer(name, "a")
+        assert rt.infer("halved", "a" * 64) == "a......"
+
+
+def test_a_deadline_is_kept_for_code_that_does_not_end_when_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wherry.pipelines.pipeline.END_SECONDS", 0.01)
+    may_end = threading.Event()
+
+    @wherry.pipeline
+    async def deaf(text: str) -> str:
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return text
+
+    with Runtime(deaf) as rt:
+        with pytest.raises(DeadlineExceeded, match="'deaf'"):
+            rt.infer("deaf", "a", timeout=0.01)
+        rt.close(0.01)  # nor does it keep the program
+        may_end.set()
+        until(lambda: not any(t.name == "wherry-pipelines" for t in threading.enumerate()))
+
+
+def test_a_deadline_is_kept_for_code_that_blocks_the_loop() -> None:
+    may_end = threading.Event()
+
+    @wherry.pipeline
+    async def blocking(text: str) -> str:
+        assert may_end.wait(PATIENCE)
+        return text
+
+    with Runtime(blocking) as rt:
+        for _ in range(2):  # one in the loop, one that waits for it
+            with pytest.raises(DeadlineExceeded, match="'blocking'"):
+                rt.infer("blocking", "a", timeout=0.01)
+        may_end.set()
+        assert rt.infer("blocking", "a") == "a"
