@@ -145,6 +145,8 @@ class _Reading:
             self.ours.append(f"--grpc-port={_GRPC_PORT}")
         elif self.grpc is False:
             self.ours = _without("--grpc-port", self.ours)
+        if "--disabled-api=metrics" in self.ours:  # nor does its port have to be free
+            self.ours = _without("--metrics-port", self.ours)
         level = ""
         off = [name for name, on in self.log.items() if not on]
         for name, left in _LOG_SWITCHES.items():
@@ -218,17 +220,8 @@ def _compression(value: str) -> list[str]:
     return [f"--grpc-compression={levels.get(value.lower(), value)}"]
 
 
-def _cache(value: str) -> list[str]:
-    """local,size=1048576; other caches than the local one are not there."""
-    kind, _, setting = value.partition(",")
-    key, _, size = setting.partition("=")
-    known = kind == "local" and key == "size"
-    return [f"--cache-size={size}" if known else f"--cache-config={value}"]
-
-
 #: Options whose value decides which flag of wherry they become.
 _SPECIAL: Final[dict[str, Callable[[str], list[str]]]] = {
-    "--cache-config": _cache,
     "--grpc-infer-response-compression-level": _compression,
     "--log-format": _log_format,
     "--log-verbose": _verbose,
