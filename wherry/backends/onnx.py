@@ -30,6 +30,7 @@ from wherry.repository.triton_config import (
     TritonDynamicBatching,
     TritonInput,
     TritonOutput,
+    TritonTensorReshape,
 )
 from wherry.values.datatypes import Form
 from wherry.values.errors import ConfigError, InvalidRequest
@@ -210,6 +211,9 @@ def _complete(
                 f"{where}: {side} {tensor.name!r} is {tensor.data_type} in config.pbtxt,"
                 f" {own.data_type} in the file"
             )
+        if not (own.dims or batched or tensor.reshape) and set(tensor.dims) == {1}:
+            # A scalar in the file may have any number of dimensions of 1 for clients, as in Triton.
+            tensor = msgspec.structs.replace(tensor, reshape=TritonTensorReshape())
         dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
         if tensor.reshape is None and not tensor.dims:
             tensor = msgspec.structs.replace(tensor, dims=own.dims)

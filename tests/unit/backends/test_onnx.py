@@ -259,6 +259,25 @@ def test_a_tensor_without_dimensions_has_the_shape_of_none(tmp_path: Path) -> No
             assert json.load(answer)["inputs"] == [{"name": "X", "datatype": "FP32", "shape": []}]
 
 
+@pytest.mark.parametrize("dims", [[1], [1, 1]])
+def test_a_tensor_without_dimensions_may_have_some_of_one_for_clients(
+    tmp_path: Path, dims: list[int]
+) -> None:
+    folder = save(tmp_path, [])
+    config = TritonConfig(
+        name="twice",
+        input=[TritonInput(name="X", data_type="TYPE_FP32", dims=dims)],
+        output=[TritonOutput(name="Y", data_type="TYPE_FP32", dims=dims)],
+    )
+    with wherry.Runtime(made(folder, config)) as runtime:
+        found = np.asarray(runtime.infer("twice", X=np.full(dims, 3, np.float32))["Y"])
+    assert (found.shape, found.tolist()) == (tuple(dims), np.full(dims, 6).tolist())
+    for other in ([2], [1, 2], [-1]):
+        config.input = [TritonInput(name="X", data_type="TYPE_FP32", dims=other)]
+        with pytest.raises(ConfigError, match="'X' has dims"):
+            made(folder, config)
+
+
 def test_a_string_without_dimensions_goes_in_and_out(tmp_path: Path) -> None:
     model = made(save(tmp_path, [], op="Identity", element=TensorProto.STRING))
     with wherry.Runtime(model) as runtime:
