@@ -50,7 +50,7 @@ class AnswerText:
             if functions:
                 self._calls = CallText(family.format, functions)
             elif family.format.dropped:
-                none = replace(family.format, marks=(), inline=(), bare=())
+                none = replace(family.format, marks=(), inline=(), named=(), bare=())
                 self._calls = CallText(none, functions)
         if thoughts := THOUGHT_FAMILIES.get(style.thoughts):
             calls = family if functions else None

@@ -38,6 +38,8 @@ class CallFormat:
     dropped: tuple[str, ...] = ()
     #: What calls begin with behind their mark and blanks; (): anything.
     opens: tuple[str, ...] = ()
+    #: As `inline`, with a function's name in them.
+    named: tuple[tuple[str, str], ...] = ()
 
 
 #: Parts of an answer in their order: text, and calls or pieces of them.
@@ -56,6 +58,9 @@ class CallText:
         self._format = format_
         self._functions = functions
         self._bare = format_.bare
+        self._inline = format_.inline + tuple(
+            (begin.format(name), end) for begin, end in format_.named for name in functions
+        )
         #: The end of the text outside, which may begin a mark, or the answer's first characters.
         self._kept = ""
         #: The marks of the text inside, what of it has come, and the last characters of that.
@@ -114,7 +119,7 @@ class CallText:
         if self._begin and not (self._format.values and self._end in body):
             return [self._begin + body]
         # Not without marks, but perhaps with them; or a quote without its counterpart hides an end.
-        plain = replace(self._format, bare=(), inline=(), values=None, pieces=None)
+        plain = replace(self._format, bare=(), inline=(), named=(), values=None, pieces=None)
         again = CallText(plain, self._functions)
         return [*again._split(self._begin + body), *again._last(cut=cut)]
 
@@ -133,7 +138,7 @@ class CallText:
             if without_marks:
                 self._enter("", "")
                 return text
-        marks = self._format.marks + self._format.inline + self._stray
+        marks = self._format.marks + self._inline + self._stray
         found = [(at, mark) for mark in marks if (at := text.find(mark[0])) >= 0]
         if not found:
             keep = max((partial(text, mark[0]) for mark in marks), default=0)
@@ -144,7 +149,7 @@ class CallText:
         parts.append(text[:at])
         if (begin, end) in self._stray:
             return text[at + len(begin) :]
-        if (begin, end) in self._format.inline:
+        if (begin, end) in self._inline:
             self._enter("", end)
             return text[at:]
         self._enter(begin, end)

@@ -28,7 +28,7 @@ from wherry.llm.formats.json_calls import (
 )
 from wherry.llm.formats.messages import Kind, MessageFormat
 from wherry.llm.formats.nested_calls import SPACE, of_nested
-from wherry.llm.formats.python_calls import of_python
+from wherry.llm.formats.python_calls import end_of_python, of_python
 from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags
 from wherry.llm.formats.thoughts import ThoughtFormat
 
@@ -71,11 +71,12 @@ def _tagged(
     argument_end: str,
     *,
     inline: str = "",
+    orphan: str = "",
     otherwise: CallReader | None = None,
 ) -> CallFormat:
-    """Calls in tags; `inline`: what begins a call where there are no marks around it; `otherwise`
-    reads what is between the marks and has no tags."""
-    tags = Tags(call, call_end, argument, argument_end)
+    """Calls in tags; `orphan` as of `Tags`; `inline`: what begins a call where there are no marks
+    around it; `otherwise` reads what is between the marks and has no tags."""
+    tags = Tags(call, call_end, argument, argument_end, orphan)
     ends = [end for end in (argument_end, call_end) if end]
     return CallFormat(
         first_of(tags.read, otherwise) if otherwise else tags.read,
@@ -94,10 +95,14 @@ def _named(
     *,
     marks: tuple[tuple[str, str], ...] = (),
     inline: tuple[tuple[str, str], ...] = (),
+    numbers: bool = False,
 ) -> CallFormat:
-    """Calls that are a name and the JSON of its arguments."""
+    """Calls that are a name, or perhaps a number, and the JSON of its arguments."""
     return CallFormat(
-        after_names(head, tail), marks, inline, pieces=pieces_of(named_shape(head, tail))
+        after_names(head, tail, numbers=numbers),
+        marks,
+        inline,
+        pieces=pieces_of(named_shape(head, tail)),
     )
 
 
@@ -108,6 +113,7 @@ def _hunyuan(suffix: str) -> CallFormat:
         f"</tool_call{suffix}>",
         rf"<arg_key{suffix}>(?P<key>[^<]*)</arg_key{suffix}>\s*<arg_value{suffix}>",
         f"</arg_value{suffix}>",
+        orphan=f"<arg_key{suffix}>[^<]*</arg_key{suffix}>",
     )
 
 
@@ -124,9 +130,17 @@ def _dsml(marks: str, space: str = "") -> CallFormat:
 
 
 def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
-    """Calls as Python's, or objects."""
+    """Calls as Python's, or objects. A list of calls may stand behind text if it may be `bare`."""
     read = objects_or(of_python, ("{", "[{"))
-    return CallFormat(read, marks, bare=bare, values=None, pieces=pieces_of(OBJECTS))
+    return CallFormat(
+        read,
+        marks,
+        bare=bare,
+        named=(("[{}(", ""),) if bare else (),
+        values=None,
+        cut=end_of_python if bare else None,
+        pieces=pieces_of(OBJECTS),
+    )
 
 
 def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
@@ -275,6 +289,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             r"<\|tool_call_argument_begin\|>",
             r"<\|tool_call_end\|>",
             marks=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
+            numbers=True,
         ),
         (("<|tool_calls_section_begin|>",),),
         ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
@@ -427,6 +442,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "",
             r"<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>",
             "</arg_value>",
+            orphan="<arg_key>[^<]*</arg_key>",
         ),
         (("<arg_key>",),),
     ),
@@ -536,8 +552,16 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         _json(("<function_call>", "")),
         (("<function_call>",),),
     ),
+    "hunyuan_a13b": ToolFamily(
+        "Hunyuan A13B",
+        replace(
+            _json(("<tool_calls>", "</tool_calls>")),
+            dropped=("<answer>", "\n</answer>", "</answer>"),
+        ),
+        (("<tool_calls>", "<answer>"), ("<think>", "<answer>")),
+    ),
     "minimax_m1": ToolFamily(
-        "MiniMax M1, Hunyuan, Jamba",
+        "MiniMax M1, Jamba",
         _json(("<tool_calls>", "</tool_calls>")),
         (("<tool_calls>",),),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn
 
 import msgspec
@@ -89,11 +89,12 @@ def pieces_of(*shapes: JsonShape) -> PiecesOf:
     return lambda functions: JsonPieces(shapes, functions)
 
 
-def after_names(head: str, tail: str = "") -> CallReader:
+def after_names(head: str, tail: str = "", *, numbers: bool = False) -> CallReader:
     """A reader of calls that are written as a name and the JSON of its arguments.
 
     `head` is a pattern of what stands before the JSON, with a group `name` and perhaps `id`;
-    `tail` of what may stand behind it.
+    `tail` of what may stand behind it. `numbers`: there may be a number in place of a name; the
+    function is meant whose arguments these are.
     """
     before, behind = re.compile(rf"\s*{head}\s*"), re.compile(rf"\s*(?:{tail})?\s*")
 
@@ -104,9 +105,12 @@ def after_names(head: str, tail: str = "") -> CallReader:
             begun = before.match(text, at)
             if begun is None:
                 raise ValueError("text between calls")
-            end = _end(text, begun.end())
+            end = end_of_json(text, begun.end())
             own_id = begun.groupdict().get("id") or ""
-            calls.append(call_of(begun["name"], text[begun.end() : end], functions, own_id))
+            name, arguments = begun["name"], text[begun.end() : end]
+            if numbers and name.isdecimal() and name not in functions:
+                name = _fitting(arguments, functions)
+            calls.append(call_of(name, arguments, functions, own_id))
             match = behind.match(text, end)
             at = match.end() if match else end
         return calls
@@ -114,12 +118,24 @@ def after_names(head: str, tail: str = "") -> CallReader:
     return read
 
 
+def _fitting(arguments: str, functions: Functions) -> str:
+    """The one function that has all of these arguments. ValueError if there is none, or several."""
+    keys = _members(arguments).keys()
+    known = {name: schema.get("properties", {}) for name, schema in functions.items()}
+    fitting = [n for n, p in known.items() if isinstance(p, Mapping) and keys <= p.keys()]
+    if len(functions) == 1:
+        fitting = list(functions)
+    if len(fitting) != 1:
+        raise ValueError("a call without a name")
+    return fitting[0]
+
+
 def end_of_objects(text: str) -> int:
     """Where the JSON values end that a text begins with."""
     at = end = len(text) - len(text.lstrip())
     while text.startswith(("{", "["), at):
         try:
-            end = _end(text, at)
+            end = end_of_json(text, at)
         except (ValueError, RecursionError):
             break
         between = _BETWEEN.match(text, end)
@@ -153,7 +169,7 @@ def _values(text: str) -> Iterator[str]:
     """Each of several JSON values."""
     at = 0
     while at < len(text):
-        end = _end(text, at)
+        end = end_of_json(text, at)
         yield text[at:end]
         between = _BETWEEN.match(text, end)
         at = between.end() if between else end
@@ -166,7 +182,7 @@ def _no_number(name: str) -> NoReturn:
 _scan: Final = json.JSONDecoder(parse_constant=_no_number, parse_int=float).raw_decode
 
 
-def _end(text: str, begin: int) -> int:
+def end_of_json(text: str, begin: int) -> int:
     """Where the JSON value that begins here ends. ValueError, or RecursionError."""
     return _scan(text, begin)[1]
 

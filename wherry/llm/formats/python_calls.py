@@ -22,6 +22,11 @@ _CLOSE: Final = {
     for quote in "'\""
 }
 _LEADING_ZEROS: Final = re.compile(r"(?<=[=(,\[: ])0+(?=[1-9]\d*\s*[,)\]}])")
+#: A text in quotes, and brackets.
+_BRACKETS: Final = re.compile(
+    r"""'(?:\\.|[^'\\])*+(?:'|\Z|\\\Z)|"(?:\\.|[^"\\])*+(?:"|\Z|\\\Z)|[\[({]|(?P<close>[\])}])""",
+    re.DOTALL,
+)
 #: How many characters are parsed: the tree of a text has a thousand times its size.
 MOST_CHARACTERS: Final = 1 << 17
 
@@ -45,6 +50,19 @@ def of_python(text: str, functions: Functions) -> list[ToolCall]:
         ]
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def end_of_python(text: str) -> int:
+    """Where the list ends that a text begins with; 0 if it does not end."""
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        if found[0] in "[({":
+            depth += 1
+        elif found["close"]:
+            depth -= 1
+            if depth <= 0:
+                return found.end()
+    return 0
 
 
 def _tree(text: str) -> ast.Module:

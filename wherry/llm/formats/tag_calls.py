@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.llm.formats.call_pieces import MOST_BEFORE, PYTHON
+from wherry.llm.formats.call_pieces import MOST_BEFORE, PYTHON, JsonText
 from wherry.llm.formats.calls import Functions, ToolCall, call_of, meant
+from wherry.llm.formats.json_calls import end_of_json
 
 #: XML's marks around a text with any characters.
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -25,6 +26,9 @@ _LEADING_ZEROS: Final = re.compile(r"^(-?)0+(?=\d)")
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 #: How many references are followed, one after another: they may go in a circle.
 MOST_REFERENCES: Final = 8
+#: How many arguments without a value are left out, one after another.
+MOST_ORPHANS: Final = 4
+_OBJECT: Final = re.compile(r"\s*\{")
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,16 @@ class Tags:
 
     `call` and `argument` are patterns of the tags that begin them, with groups `name` and `key`;
     `call` may have a group `closed` for one without arguments and end, `argument` a group `string`,
-    "true" or "string" for a text. `call_end` may be "": the text is one call.
+    "true" or "string" for a text. `call_end` may be "": the text is one call. `orphan` is a pattern
+    of what begins an argument that then has no value, and is left out. In place of arguments in
+    tags, a call that has an end may have one JSON object.
     """
 
     call: str
     call_end: str
     argument: str
     argument_end: str
+    orphan: str = ""
 
     @cached_property
     def begin_call(self) -> re.Pattern[str]:
@@ -52,7 +59,9 @@ class Tags:
     @cached_property
     def inner(self) -> re.Pattern[str]:
         """What may follow a call's begin, or an argument: blanks, then another, or its end."""
-        return re.compile(rf"\s*(?:{self.argument}|(?P<end>{re.escape(self.call_end) or '$'}))")
+        orphans = rf"(?:{self.orphan}\s*){{0,{MOST_ORPHANS}}}" if self.orphan else ""
+        end = re.escape(self.call_end) or "$"
+        return re.compile(rf"\s*{orphans}(?:{self.argument}|(?P<end>{end}))")
 
     @cached_property
     def following(self) -> re.Pattern[str]:
@@ -68,11 +77,28 @@ class Tags:
             if begun is None:
                 raise ValueError("text between calls")
             name, at = meant(begun["name"], functions), begun.end()
-            arguments: list[str] = []
-            if not is_closed(begun):
-                arguments, at = self.arguments(text, at, types_of(functions.get(name, {})))
-            calls.append(call_of(name, "{" + ", ".join(arguments) + "}", functions))
+            if self.has_object(text, at):
+                arguments, at = self.object(text, at)
+            elif is_closed(begun):
+                arguments = "{}"
+            else:
+                members, at = self.arguments(text, at, types_of(functions.get(name, {})))
+                arguments = "{" + ", ".join(members) + "}"
+            calls.append(call_of(name, arguments, functions))
         return calls
+
+    def has_object(self, text: str, at: int = 0) -> bool:
+        """Whether a call has its arguments as one JSON object."""
+        begun = _OBJECT.match(text, at, at + MOST_BEFORE)
+        return begun is not None and bool(self.call_end)
+
+    def object(self, text: str, at: int) -> tuple[str, int]:
+        """The JSON object here, and where the call ends."""
+        end = end_of_json(text, len(text) - len(text[at:].lstrip()))
+        behind = self.inner.match(text, end)
+        if behind is None or behind["end"] is None:
+            raise ValueError("text behind arguments")
+        return text[at:end], behind.end()
 
     def arguments(self, text: str, at: int, types: Mapping[str, Any]) -> tuple[list[str], int]:
         """The members of a call's arguments, and where the call ends."""
@@ -113,6 +139,9 @@ class TagPieces:
         self._name = ""
         self._types: Mapping[str, Any] = {}
         self._first = True
+        #: Of a call whose arguments are one JSON object: that, and whether it has ended.
+        self._object: JsonText | None = None
+        self._whole = False
         #: An argument that has begun; what has come since, and the last characters of that.
         self._argument: re.Match[str] | None = None
         self._value: list[str] = []
@@ -139,7 +168,7 @@ class TagPieces:
     def end(self, rest: str, *, cut: bool) -> tuple[list[ToolCall], str]:
         if not self._name:
             return [], rest
-        if cut:
+        if cut or self._object is not None:
             return [], ""
         try:
             members, at = self._tags.arguments(rest, 0, self._types)
@@ -152,7 +181,13 @@ class TagPieces:
         """The next piece, if it is certain."""
         if not self._name:
             return self._begin()
+        if self._object is not None:
+            return self._more(self._object)
         begun = self._argument
+        if begun is None and self._first and not self._whole and self._tags.has_object(self._held):
+            self._take(len(self._held) - len(self._held.lstrip()))
+            self._object = JsonText()
+            return self._more(self._object)
         if begun is None:
             begun = self._tags.inner.match(self._held, 0, MOST_BEFORE)
             if begun is None or begun["end"] == "":
@@ -171,6 +206,15 @@ class TagPieces:
         self._take(at)
         return self._member(member(begun, value, self._types))
 
+    def _more(self, object_: JsonText) -> ToolCall | None:
+        """More of arguments that are one JSON object."""
+        arguments, used = object_.feed(self._held)
+        self._take(used)
+        self._over = object_.state == "broken"
+        if object_.state == "ended":
+            self._object, self._whole = None, True
+        return ToolCall("", arguments) if arguments else None
+
     def _begin(self) -> ToolCall | None:
         found = self._tags.begin_call.match(self._held, 0, MOST_BEFORE)
         if found is None or found.end() == len(self._held):
@@ -180,7 +224,7 @@ class TagPieces:
         if name not in self._functions:
             self._over = True
             return None
-        self._name, self._first = name, True
+        self._name, self._first, self._whole = name, True, False
         self._types = types_of(self._functions[name])
         self._take(found.end())
         if is_closed(found):
@@ -198,6 +242,8 @@ class TagPieces:
 
     def _closed(self) -> ToolCall:
         self._name = ""
+        if self._whole:
+            return ToolCall("", "")
         return ToolCall("", "{}" if self._first else "}")
 
     def _take(self, length: int) -> None:

@@ -283,6 +283,13 @@ EXAMPLES = {
     "phi4_mini: functools": (f"functools[{OBJECT}]", [PARIS]),
     "granite": (f"<|tool_call|>[{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
     "granite_20b": (f"<function_call> {OBJECT}\n<function_call> {TIME_OBJECT}", [PARIS, TIME]),
+    "deepseek_v32: json": (
+        f'<{B}DSML{B}function_calls>\n<{B}DSML{B}invoke name="get_weather">\n{ARGUMENTS}\n'
+        f'</{B}DSML{B}invoke>\n<{B}DSML{B}invoke name="get_time">{{}}</{B}DSML{B}invoke>\n'
+        f"</{B}DSML{B}function_calls>",
+        [PARIS, TIME],
+    ),
+    "hunyuan_a13b": (f"<tool_calls>[{OBJECT}]</tool_calls>", [PARIS]),
     "minimax_m1": (f"<tool_calls>\n{OBJECT}\n{TIME_OBJECT}\n</tool_calls>", [PARIS, TIME]),
     "minimax_m1: jamba": (f"<tool_calls>[\n{OBJECT}\n]</tool_calls>", [PARIS]),
     "llama4": ('[get_weather(city="Paris", days=3), get_time()]', [PARIS, TIME]),
@@ -579,6 +586,54 @@ def test_texts_that_python_would_refuse_are_meant_as_they_stand(
     ]
 
 
+@pytest.mark.parametrize("family", ["pythonic", "llama4"])
+@pytest.mark.parametrize("city", ["Paris", "a ] b", "it's", 'say \\"hi\\"', "[get_time()]"])
+def test_a_list_of_calls_may_stand_behind_text(family: str, city: str) -> None:
+    text = f'I look: [get_time(), get_weather(city="{city}", days=3)] Then [1] or [x(y)].'
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle(family), *pieces)
+        weather = ("get_weather", {"city": city.replace("\\", ""), "days": 3})
+        assert called(said) == [TIME, weather]
+        assert said.text.split() == ["I", "look:", "Then", "[1]", "or", "[x(y)]."]
+
+
+@pytest.mark.parametrize("text", ["Use [get_weather(city)] or [get_time(].", "I [get_rich()]."])
+def test_what_only_looks_like_a_list_of_calls_behind_text_is_shown(text: str) -> None:
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle("pythonic"), *pieces)
+        assert (said.text, said.calls) == (text, [])
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_key_without_a_value_is_left_out(size: int) -> None:
+    key = "<arg_key>city</arg_key>"
+    days = "<arg_key>days</arg_key>\n<arg_value>3</arg_value>"
+    text = (
+        f"<tool_call>get_weather\n{key}</tool_call><tool_call>get_weather\n{key}\n{days}"
+        f"</tool_call><tool_call>get_weather\n{days}{key}</tool_call>"
+    )
+    said = read(AnswerStyle("glm"), *[text[at : at + size] for at in range(0, len(text), size)])
+    arguments = [{}, {"days": 3}, {"days": 3}]
+    assert called(said) == [("get_weather", one) for one in arguments]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(ARGUMENTS, "get_weather"), ('{"zone": 1}', ""), ("{}", "")],
+)
+def test_a_number_in_place_of_a_name_means_the_function_that_fits(
+    arguments: str, name: str
+) -> None:
+    text = (
+        f"<|tool_calls_section_begin|><|tool_call_begin|>0<|tool_call_argument_begin|>{arguments}"
+        "<|tool_call_end|><|tool_calls_section_end|>"
+    )
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle("kimi_k2"), *pieces)
+        assert [call.name for call in said.calls] == ([name] if name else [])
+        assert (said.text == text) != bool(name)
+
+
 @pytest.mark.parametrize("family", ["llama3", "granite", "phi4_mini"])
 def test_text_may_follow_calls_that_no_mark_ends(family: str) -> None:
     before, after = {
@@ -764,6 +819,11 @@ def test_thoughts_are_told_from_the_answer(
         (
             AnswerStyle("inkling", "inkling"),
             "<|content_thinking|>Hm.<|end_message|><|content_text|>Yes.<|end_message|>",
+            "Hm.",
+        ),
+        (
+            AnswerStyle("hunyuan_a13b", "think"),
+            "<think>\nHm.</think>\n<answer>\nYes.\n</answer>",
             "Hm.",
         ),
         (
