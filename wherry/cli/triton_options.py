@@ -19,6 +19,8 @@ COMMANDS: Final = ("serve", "check", "config")
 SAME: Final = {
     "--model-store": "--model-repository",
     "--http-address": "--host",
+    "--grpc-address": "--grpc-host",
+    "--metrics-address": "--metrics-host",
     "--http-port": "--port",
     "--exit-timeout-secs": "--drain-timeout",
     "--http-max-input-size": "--max-body-size",
@@ -29,7 +31,6 @@ SAME: Final = {
 _WITHOUT_EFFECT: Final = {
     "HTTP is always on": "--allow-http",
     "one event loop serves every connection": "--http-thread-count",
-    "--host is the address of both": "--grpc-address",
     "gRPC takes care of its connections by itself":
         "--grpc-infer-allocation-pool-size --grpc-infer-thread-count "
         "--grpc-max-response-pool-size --grpc-keepalive-time --grpc-keepalive-timeout "
@@ -42,7 +43,6 @@ _WITHOUT_EFFECT: Final = {
         "--vertex-ai-default-model",
     "the figures of this machine are among the metrics":
         "--allow-gpu-metrics --allow-cpu-metrics",
-    "--host is the address of the metrics, too": "--metrics-address",
     "metrics are read when they are asked for": "--metrics-interval-ms",
     "a level includes those above it; /v2/logging can switch it off alone":
         "--log-info --log-warning --log-error",

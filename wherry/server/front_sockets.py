@@ -103,11 +103,11 @@ async def _grpc(listen: Listen, count: int) -> Sequence[socket.socket]:
     if listen.grpc_port is None:
         return ()
     try:
-        return await _bound(listen.host, listen.grpc_port, count, listen.reuse_port)
+        return await _bound(listen.host_of_grpc, listen.grpc_port, count, listen.reuse_port)
     except OSError:
         from wherry.frontends.grpc.listener import cannot_listen  # only servers with gRPC need it
 
-        raise cannot_listen(listen.host, listen.grpc_port) from None
+        raise cannot_listen(listen.host_of_grpc, listen.grpc_port) from None
 
 
 async def _bound(host: str, port: int, count: int, reuse_port: bool) -> list[socket.socket]:

@@ -219,9 +219,14 @@ class Listeners:
             self._is_open("http", fronts)
             if fronts.grpc_address:
                 self._say_listening("grpc", fronts.grpc_address)
-        ports = {"management": self._listen.management_port, "metrics": self._listen.metrics_port}
+        listen = self._listen
+        places = {
+            "management": (listen.host, listen.management_port),
+            "metrics": (listen.metrics_host or listen.host, listen.metrics_port),
+        }
         for name, listener in self._operators.items():
-            await self._start_for_operators(name, listener, ports[name] or 0)
+            host, port = places[name]
+            await self._start_for_operators(name, listener, host, port or 0)
         if self._grpc is not None:
             await self._start_grpc(self._grpc)
         if self._rows is not None:
@@ -240,10 +245,12 @@ class Listeners:
         )
         self._is_open("http", listener)
 
-    async def _start_for_operators(self, name: str, listener: Listener, port: int) -> None:
+    async def _start_for_operators(
+        self, name: str, listener: Listener, host: str, port: int
+    ) -> None:
         try:
             await listener.start(
-                self._listen.host,
+                host,
                 port,
                 ssl=_tls_context(self._tls.of_http),
                 reuse_port=self._listen.reuse_port,
@@ -256,7 +263,7 @@ class Listeners:
     async def _start_grpc(self, listener: GrpcListener) -> None:
         listen = self._listen
         await listener.start(
-            listen.host,
+            listen.host_of_grpc,
             listen.grpc_port or 0,
             sock=None if listen.grpc_fd is None else passed_socket(listen.grpc_fd, "grpc_fd"),
             ssl=_tls_context(self._tls.of_grpc, "h2"),

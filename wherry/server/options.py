@@ -55,6 +55,7 @@ class Listen:
     grpc_port: int | None = option(None,
         "speak gRPC, too, on this port (8001 is usual); 0 takes a free one",
         "PORT", least=0, most=PORT)
+    grpc_host: str | None = option(None, "address to listen on for gRPC; not said: --host", "HOST")
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
     fd: int | None = option(None,
         "serve HTTP on this socket, open already, instead of host and port",
@@ -71,6 +72,12 @@ class Listen:
         "serve model control, settings and metrics on this port only", "PORT", least=0, most=PORT)
     metrics_port: int | None = option(None, "serve the metrics on this port as well",
         "PORT", least=0, most=PORT)
+    metrics_host: str | None = option(None,
+        "address to listen on for the port of the metrics; not said: --host", "HOST")
+
+    @property
+    def host_of_grpc(self) -> str:
+        return self.grpc_host or self.host
 
     @property
     def speaks_grpc(self) -> bool:

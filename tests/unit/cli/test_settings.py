@@ -57,7 +57,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "allow_client_shm": True, "allow_model_upload": True,
             "http_restricted_api": ["trace:k=v"],
         "disabled_api": ["trace"], "rate_limit_resource": ["r:1"],
-        "management_port": 15, "metrics_port": 16,
+        "management_port": 15, "metrics_port": 16, "grpc_host": "g", "metrics_host": "m",
         "http_header_forward_pattern": "x-.*",
         "grpc_header_forward_pattern": "y-.*",
         "metrics_config": ["summary_latencies=true"], "metrics_compat": "triton",

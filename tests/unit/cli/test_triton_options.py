@@ -17,6 +17,8 @@ from wherry.server.options import OPTIONS
         (["--model-repository", "/models"], ["--model-repository", "/models"]),
         (["--http-port", "9000"], ["--port", "9000"]),
         (["--http-address=0.0.0.0"], ["--host=0.0.0.0"]),
+        (["--grpc-address", "10.0.0.1"], ["--grpc-host", "10.0.0.1"]),
+        (["--metrics-address=10.0.0.1"], ["--metrics-host=10.0.0.1"]),
         (["--strict-readiness=false"], ["--no-strict-readiness"]),
         (["--strict-readiness", "0", "models"], ["--no-strict-readiness", "models"]),
         (["--strict-readiness", "models"], ["--strict-readiness", "models"]),

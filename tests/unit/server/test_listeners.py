@@ -1,5 +1,6 @@
 """On which addresses does a server listen, and which routes does it answer on each?"""
 
+import socket
 import urllib.request
 from urllib.error import HTTPError
 
@@ -33,6 +34,19 @@ def test_metrics_may_have_a_port_as_well_and_nothing_else_is_there() -> None:
         for path in ("/v2", "/v2/health/ready", "/v2/repository/index"):
             assert get(server.metrics_url + path)[0] == 404
         assert get(f"{server.url}/v2/logging")[0] == 200
+
+
+def test_grpc_and_the_metrics_may_have_an_address_of_their_own() -> None:
+    hosts = {"host": "127.0.0.1", "grpc_host": "127.0.0.2", "metrics_host": "127.0.0.3"}
+    with local_server(upper, grpc_port=0, metrics_port=0, management_port=0, **hosts) as server:
+        addresses = server.url, server.management_url, server.grpc_url, server.metrics_url
+        found = [one.removeprefix("http://").rpartition(":")[0] for one in addresses]
+        assert found == ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.3"]
+        assert "wherry_requests_in_flight" in get(f"{server.metrics_url}/metrics")[1]
+        for url in (server.metrics_url, f"http://{server.grpc_url}"):
+            port = int(url.rpartition(":")[2])
+            with socket.socket() as there, pytest.raises(OSError, match="refused"):
+                there.connect(("127.0.0.1", port))
 
 
 def test_what_has_a_port_of_its_own_is_not_left_open_over_grpc() -> None:
