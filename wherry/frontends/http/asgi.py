@@ -141,9 +141,10 @@ async def _read_body(request: HttpRequest, receive: Receive, max_body_bytes: int
 
 
 async def _watch(exchange: "_AsgiExchange", receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    exchange.leave()
+    """Wait for the client to leave. A middleware that has read the body for itself may say it
+    again, each time and at once: then nothing is heard of the client."""
+    if (await receive())["type"] == "http.disconnect":
+        exchange.leave()
 
 
 async def _lifespan(

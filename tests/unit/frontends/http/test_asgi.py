@@ -200,3 +200,26 @@ def test_a_server_that_gives_up_on_a_request_counts_as_a_client_that_left() -> N
         assert left == ["left"]
 
     asyncio.run(main())
+
+
+def test_a_middleware_that_says_the_body_again_and_again_does_not_stop_the_loop() -> None:
+    """As one does that has read the body for itself: `receive` gives it at once, each time."""
+
+    class Again(Server):
+        asked = 0
+
+        async def receive(self) -> Message:
+            self.asked += 1
+            assert self.asked < 100
+            return request(b"the body")
+
+    async def main() -> None:
+        desk, server = Desk(), Again()
+        serving = asyncio.create_task(server.serve(asgi_app(desk), http_scope()))
+        exchange = await desk.next()
+        await asyncio.sleep(0)  # the loop turns while the answer is awaited
+        exchange.respond(200, bytes(exchange.request.body))
+        await serving
+        assert (server.body, server.asked) == (b"the body", 2)
+
+    asyncio.run(main())
