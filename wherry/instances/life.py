@@ -185,10 +185,6 @@ class InstanceLife(Generic[InstanceT]):
         with self._changed:
             return [*self._alive, *self._loading, *self._ending]
 
-    def is_serving(self) -> bool:
-        """Has a thread not ended yet?"""
-        return any(thread.is_alive() for thread in self._threads)
-
     def next_try(self) -> float | None:
         """In how many seconds an instance is tried again, if all of them are away."""
         with self._changed:

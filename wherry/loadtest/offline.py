@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -130,15 +131,13 @@ class Offline:
             passes.append((clock() - began) / len(rows))
         if not passes:
             return None
-        mean = sum(passes) / len(passes)
-        variance = sum((one - mean) ** 2 for one in passes) / max(1, len(passes) - 1)
         return Cell(
             batch_size=size,
             rows=name,
             order="sorted" if in_order else "as they come",
-            seconds_per_row=mean,
+            seconds_per_row=fmean(passes),
             measured=len(rows) * len(passes),
-            error=(variance / len(passes)) ** 0.5 if len(passes) > 1 else None,
+            error=stdev(passes) / len(passes) ** 0.5 if len(passes) > 1 else None,
         )
 
     def _execute(self, columns: Columns, size: int) -> None:
