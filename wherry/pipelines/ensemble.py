@@ -308,9 +308,15 @@ class Ensemble:
 
 
 def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
-    """A tensor as a column of a model with or without a batch dimension."""
+    """A tensor as a column of a model with or without a batch dimension. One whose shape is that
+    of a row is a batch of one, and a batch of one is a row, as in Triton."""
     if isinstance(tensor, np.ndarray):
-        return tensor if batched else tensor[np.newaxis]
+        rank = len(spec.shape)
+        if batched:
+            is_row = tensor.ndim == rank and spec.fits(tensor.shape)
+            return tensor[np.newaxis] if is_row else tensor
+        is_row = tensor.ndim != rank + 1 or len(tensor) != 1
+        return tensor[np.newaxis] if is_row else tensor
     # Strings: a row is a list of elements or a single one; without a batch dimension the column is
     # flat.
     flat = [e for row in tensor for e in (row if isinstance(row, list) else [row])]

@@ -25,6 +25,7 @@ from wherry.values.errors import DeadlineExceeded, InvalidRequest, ModelFailed, 
 from wherry.values.request import Columns, InferResponse
 
 Pair = Annotated[np.ndarray, wherry.FP32[2]]
+Open = Annotated[np.ndarray, wherry.FP32[-1]]
 
 
 @wherry.model(max_batch_size=8)
@@ -193,6 +194,52 @@ def test_without_a_batch_dimension_the_first_one_is_the_members_batch() -> None:
     with wherry.Runtime(model, both, double, increment) as runtime:
         result = runtime.infer("e", IN=ROWS)
     np.testing.assert_array_equal(result["OUT"], ROWS - 1)
+
+
+@wherry.model(max_batch_size=8)
+def open_double(x: Open) -> Open:
+    assert x.ndim == 2
+    return 2 * x
+
+
+@wherry.model(max_batch_size=0)
+def whole(x: Open) -> Open:
+    assert x.ndim == 1
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (step("open_double", {"x": "IN"}, {"output": "OUT"}),),
+        (
+            step("open_double", {"x": "IN"}, {"output": "MORE"}),
+            step("whole", {"x": "MORE"}, {"output": "OUT"}),
+        ),
+        (
+            step("whole", {"x": "IN"}, {"output": "MORE"}),
+            step("open_double", {"x": "MORE"}, {"output": "OUT"}),
+        ),
+    ],
+)
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [5.0], []])
+def test_a_row_is_a_batch_of_one_between_models_with_and_without_a_batch_dimension(
+    steps: tuple[TritonEnsemblingStep, ...], values: list[float]
+) -> None:
+    triton = TritonConfig(
+        name="e",
+        platform="ensemble",
+        input=[TritonInput(name="IN", data_type="TYPE_FP32", dims=[-1])],
+        output=[TritonOutput(name="OUT", data_type="TYPE_FP32", dims=[-1])],
+        ensemble_scheduling=TritonEnsembling(step=list(steps)),
+    )
+    given = np.array(values, np.float32)
+    expected = {("open_double",): 2 * given, ("open_double", "whole"): 2 * given + 1}
+    names = tuple(one.model_name for one in steps)
+    model = EnsembleModel("/nowhere", "1", triton)
+    with wherry.Runtime(model, open_double, whole) as runtime:
+        result = np.asarray(runtime.infer("e", IN=given)["OUT"])
+    np.testing.assert_array_equal(result, expected.get(names, 2 * (given + 1)))
 
 
 def test_strings_cross_between_models_with_and_without_a_batch_dimension() -> None:
