@@ -3,18 +3,19 @@
     python -m benchmarks.llm_architectures [--only llama,mamba] [--timeout 60] [--jobs 2]
         [--json FILE]
 
-Each causal architecture of the installed transformers is made tiny, with random weights and one
-set of sizes, saved, and loaded as `wherry serve llm:FOLDER` does: by wherry's engine, transformers'
+Each causal architecture of the installed transformers is made tiny (tiny_config.py), with random
+weights, saved, and loaded as `wherry serve llm:FOLDER` does: by wherry's engine, transformers'
 modules with our attention, or with a cache for each sequence. Two prompts run at once, greedy, and
 the tokens are compared with those of transformers' generate(), one by one. A line for each: equal
-(by which way), different, refused (why), failed, or not made (it needs sizes of its own). It ends
-with 1 if any is different. Each runs in a process of its own, so that none takes the rest along.
+(by which way), different, refused (why), or failed. One that transformers itself cannot make of its
+configuration, or cannot generate with, is to be refused: its configuration is loaded, with weights
+of nothing. It ends with 1 if any is different or has failed. Each runs in a process of its own, so
+that none takes the rest along.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import multiprocessing
 import sys
@@ -25,22 +26,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import facts
+from benchmarks.tiny_config import VOCABULARY, candidates
 
-VOCABULARY: Final = 300
 NEW_TOKENS: Final = 12
 PROMPTS: Final = (tuple(range(5, 25)), tuple(range(40, 47)))
-#: Sizes by all names that configurations have; each takes those that it knows.
-SIZES: Final[dict[str, Any]] = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "state_size": 8,
-    "max_position_embeddings": 256, "moe_intermediate_size": 32, "num_experts": 4,
-    "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "bos_token_id": None,
-    "eos_token_id": 2, "pad_token_id": None, "tie_word_embeddings": False,
-}  # fmt: skip
-#: Those that every configuration has.
-TOKENS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
-#: Larger ones were not made tiny by these sizes.
-MOST_WEIGHTS: Final = 20_000_000
+#: Larger ones were not made tiny.
+MOST_WEIGHTS: Final = 100_000_000
 #: Imported once, before the processes are forked: seconds for each one.
 PRELOADED: Final = ("torch", "transformers", "transformers.generation", "wherry.llm.loading")
 
@@ -49,40 +40,83 @@ def tried(kind: str) -> tuple[str, str]:
     """One architecture, by its model_type: what came of it, and by which engine or why not."""
     import torch
     import transformers
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING
 
     torch.set_num_threads(1)
-    torch.manual_seed(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    try:
-        made_of = CONFIG_MAPPING[kind]
-        known = {*inspect.signature(made_of).parameters, *made_of.attribute_map, *TOKENS}
-        config = made_of(**{name: size for name, size in SIZES.items() if name in known})
-        with torch.device("meta"):
-            meta = AutoModelForCausalLM.from_config(config)
-        weights = sum(one.numel() for one in meta.parameters())
-        if weights > MOST_WEIGHTS:
-            return "not made", f"{weights} weights: it needs sizes of its own"
-        net: Any = AutoModelForCausalLM.from_config(config).eval()
-        for one in net.parameters():  # some begin as zeros, with which anything is equal
-            if not one.any():
-                torch.nn.init.normal_(one, std=0.02)
-        expected = [_generated(net, prompt) for prompt in PROMPTS]
-    except Exception as error:  # noqa: BLE001 - of any type, by what it needs
-        return "not made", _brief(error)
+    why = "its class has no default"
+    config: Any = None
     with tempfile.TemporaryDirectory() as made:
-        return _compared(net, Path(made) / kind, expected)
+        folder = Path(made) / kind
+        try:
+            made_of = list(candidates(CONFIG_MAPPING[kind]))
+            for config, cached in [*((c, True) for c in made_of), *((c, False) for c in made_of)]:
+                try:
+                    net = _net(config)
+                    expected = [_generated(net, prompt, cached) for prompt in PROMPTS]
+                except Exception as error:  # noqa: BLE001 - of any type, by what it needs
+                    why = _brief(error)
+                else:
+                    return _compared(net, folder, expected)
+        except Exception as error:  # noqa: BLE001 - of any type: the class refuses its default
+            why = _brief(error)
+        return _refused(kind, config, folder, why)
 
 
-def _generated(net: Any, prompt: tuple[int, ...]) -> list[int]:
+def _net(config: Any) -> Any:
+    """A network with random weights. ValueError if it is large."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    with torch.device("meta"):
+        meta = AutoModelForCausalLM.from_config(config)
+    weights = sum(one.numel() for one in meta.parameters())
+    if weights > MOST_WEIGHTS:
+        raise ValueError(f"{weights} weights")
+    net: Any = AutoModelForCausalLM.from_config(config).eval()
+    for one in net.parameters():  # some begin as zeros, with which anything is equal
+        if not one.any():
+            torch.nn.init.normal_(one, std=0.02)
+    return net
+
+
+def _refused(kind: str, config: Any, folder: Path, why: str) -> tuple[str, str]:
+    """What is said of a checkpoint that transformers does not make: `why`."""
+    import torch
+    from safetensors.torch import save_file
+
+    from wherry.llm.loading import load_engine
+    from wherry.values.errors import ConfigError
+
+    _tokenizer(config).save_pretrained(folder)
+    if config is not None:
+        config.save_pretrained(folder)
+    else:
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    save_file({"w": torch.zeros(1)}, folder / "model.safetensors")
+    try:
+        load_engine(str(folder), "model", "cpu", cache_gb=0.05, threads=1)
+    except ConfigError as error:
+        return "refused", f"{_brief(error)} (transformers: {why})"
+    except Exception as error:  # noqa: BLE001 - of any type: our own fault, or a library's
+        return "failed", _brief(error)
+    return "not made", why
+
+
+def _generated(net: Any, prompt: tuple[int, ...], cached: bool) -> list[int]:
     import torch
 
     ids = torch.tensor([prompt])
-    answer = net.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None,
-        pad_token_id=0, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS,
-    )  # fmt: skip
+    wanted: dict[str, Any] = {
+        "attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None,
+        "pad_token_id": 0, "max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS,
+    }  # fmt: skip
+    net.generation_config.forced_eos_token_id = None  # bart's, for its last token
+    if not cached:  # some have no cache that generate() can make
+        wanted["use_cache"] = False
+    answer = net.generate(ids, **wanted)
     return [int(token) for token in answer[0, len(prompt) :]]
 
 
@@ -94,7 +128,7 @@ def _compared(net: Any, folder: Path, expected: list[list[int]]) -> tuple[str, s
     wanted = Sampling(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
     try:
         net.save_pretrained(folder)
-        _tokenizer().save_pretrained(folder)
+        _tokenizer(net.config).save_pretrained(folder)
         engine, _ = load_engine(str(folder), "model", "cpu", cache_gb=0.05, threads=1)
     except ConfigError as error:
         return "refused", _brief(error)
@@ -110,11 +144,13 @@ def _compared(net: Any, folder: Path, expected: list[list[int]]) -> tuple[str, s
     return ("equal", by) if found == expected else ("different", f"{by}: {found} not {expected}")
 
 
-def _tokenizer() -> Any:
+def _tokenizer(config: Any) -> Any:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"w{number}": number for number in range(VOCABULARY)}
+    text = None if config is None else config.get_text_config()
+    size = min(VOCABULARY, getattr(text, "vocab_size", VOCABULARY))
+    words = {f"w{number}": number for number in range(size)}
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")), eos_token="w2"
     )
@@ -173,7 +209,7 @@ def main() -> int:
     print(f"{len(rows)} architectures: {', '.join(f'{n} {what}' for what, n in counts.items())}")
     if options.json is not None:
         options.json.write_text(json.dumps({**facts(), "counts": counts, "rows": rows}, indent=1))
-    return 1 if counts["different"] else 0
+    return 1 if counts["different"] or counts["failed"] else 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from wherry.values.errors import ConfigError, InvalidRequest
 log = logging.getLogger("wherry")
 
 OTHER: Final = "serve it with vllm:..."
+#: What quantizers tell by at each product of each step.
+LOUD: Final = ("bitsandbytes.autograd._functions",)
 #: Tokens of the text on which the logits are compared.
 SAMPLE_TOKENS: Final = 48
 #: How far logits may differ, as a part of the largest.
@@ -260,6 +262,8 @@ def load_net(
 
     load: Any = AutoModelForCausalLM.from_pretrained
     quantized = getattr(config, "quantization_config", None) is not None
+    for logger in LOUD:
+        logging.getLogger(logger).setLevel(logging.ERROR)
     name = checkpoint.folder.name
     try:
         if not quantized:

@@ -49,7 +49,9 @@ class Shape:
         return cls(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
-            feed_forward=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+            feed_forward=_widest(
+                getattr(config, "intermediate_size", None), 4 * config.hidden_size
+            ),
             heads=heads,
             kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -225,6 +227,11 @@ def _frequencies(config: Any, head_size: int) -> tuple[Tensor, float]:
         return frequencies, float(scale)
     exponents = torch.arange(0, head_size, 2, dtype=torch.float) / head_size
     return 1.0 / (rope["rope_theta"] ** exponents), 1.0
+
+
+def _widest(said: int | list[int] | None, default: int) -> int:
+    """A size that may be told for each layer, as Gemma 3n's is."""
+    return (max(said) if isinstance(said, list | tuple) else said) or default
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:

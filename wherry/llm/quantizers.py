@@ -44,19 +44,18 @@ QUANTIZERS: Final[Mapping[str, Quantizer]] = {
     "gemma": Quantizer(),
     "gptq": Quantizer(("optimum", "gptqmodel")),
     "higgs": Quantizer(("flute-kernel", "fast_hadamard_transform"), needs_gpu=True),
-    "hqq": Quantizer(("hqq",)),
     "metal": Quantizer(),
     "mxfp4": Quantizer(),
     "mxfp8": Quantizer(),
-    "quanto": Quantizer(("optimum-quanto",)),
     "quark": Quantizer(("amd-quark",)),
     "sinq": Quantizer(("sinq",)),
     "spqr": Quantizer(("spqr_quant",), needs_gpu=True),
     "torchao": Quantizer(("torchao",)),
     "vptq": Quantizer(("vptq",), needs_gpu=True),
 }
-#: Methods of transformers that it does not load from a folder.
-NOT_LOADED: Final = ("gguf", "nvfp4")
+#: Methods by which transformers quantizes floats as it loads them, or reads another format: it
+#: loads no folder whose weights are quantized by them (hqq: not since 5.0).
+NOT_LOADED: Final = ("gguf", "hqq", "nvfp4", "quanto")
 PACKAGES: Final = frozenset(name for one in QUANTIZERS.values() for name in one.packages)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,84 @@ def test_memory_bounds_how_many_run_at_once(tmp_path: Path) -> None:
         load_engine(str(tmp_path), "m", "cpu", cache_gb=1e-6, threads=1)
 
 
+def of_sizes(folder: Path, name: str, fields: dict[str, Any]) -> Path:
+    torch.manual_seed(3)
+    net = tiny.network((name, tiny.SIZES | fields)).eval()
+    for parameter in net.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    net.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_positions_are_those_that_generate_gives(tmp_path: Path) -> None:
+    """RoBERTa's own begin after the padding token's number."""
+    fields = {"is_decoder": True, "pad_token_id": 1}
+    folder = of_sizes(tmp_path, "CamembertConfig", fields)
+    engine = engine_of(folder, max_step_tokens=16)
+    wish = Sampling(temperature=0.0, max_tokens=10, ignore_eos=True)
+    asked = [engine.add(prompt_of(length, 5), wish)[0] for length in (3, 33)]
+    drained(engine)
+    for one in asked:
+        prompt = one.tokens[: one.prompt_tokens]
+        assert one.tokens[len(prompt) :] == tiny.reference(folder, prompt, 10)
+
+
+def test_a_model_that_cannot_make_a_cache_runs_without() -> None:
+    """transformers itself fails unless it is told to go without."""
+    net = tiny.network(("LlamaConfig", tiny.SIZES))
+    forward = type(net).forward
+
+    def strict(
+        self: Any, input_ids: Any, use_cache: Any = None, past_key_values: Any = None
+    ) -> Any:
+        if use_cache is not False:
+            raise AttributeError("no attribute 'num_hidden_layers'")
+        return forward(self, input_ids=input_ids, use_cache=False)
+
+    net.forward = strict.__get__(net)
+    runner = StateRunner(net.eval(), name="m", dtype=torch.float32, device=torch.device("cpu"))
+    assert runner.way is Way.ANEW
+    assert runner.bytes_per_sequence() == (0, 0.0)
+
+
+def test_rounding_by_what_is_computed_at_once_leaves_the_cache() -> None:
+    """As bitsandbytes' 8 bits do; of weights that are not quantized it would be a later token."""
+    torch.manual_seed(0)
+    net = tiny.network(("LlamaConfig", tiny.SIZES)).eval()
+
+    def rounded(module: Any, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        step = given[0].abs().max() / 127
+        return ((given[0] / step).round() * step,)
+
+    for layer in net.model.layers:
+        layer.mlp.register_forward_pre_hook(rounded)
+    made = partial(StateRunner, net, name="m", dtype=torch.float32, device=torch.device("cpu"))
+    assert made(quantized=True).way is Way.TOKENS
+    with pytest.raises(ConfigError, match="no causal model"):
+        made()
+
+
+def test_widths_of_each_layer_are_taken(tmp_path: Path) -> None:
+    """Gemma 3n tells one for each layer."""
+    fields = {
+        "intermediate_size": [96, 96, 96], "head_dim": 8, "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": tiny.VOCABULARY,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "sliding_window": 16, "activation_sparsity_pattern": [0.0, 0.0, 0.0],
+    }  # fmt: skip
+    folder = of_sizes(tmp_path, "Gemma3nTextConfig", fields)
+    prompt = prompt_of(20, 1)
+    engine = engine_of(folder)
+    (one,) = engine.add(prompt, Sampling(temperature=0.0, max_tokens=6, ignore_eos=True))
+    drained(engine)
+    assert one.tokens[20:] == tiny.reference(folder, prompt, 6)
+
+
 def test_a_model_that_looks_at_later_tokens_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "wherry")
     net = tiny.network(("BertConfig", tiny.SIZES | {"is_decoder": False})).eval()
-    with pytest.raises(ConfigError, match="no causal model"):
+    with pytest.raises(ConfigError, match=r"no causal model.*set is_decoder to true in config"):
         StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
     said = [vars(record) for record in caplog.records if record.msg == "cache not used"]
     ways = ("prompts in pieces", "prompts as a whole")

@@ -56,6 +56,8 @@ def test_what_files_say_of_their_weights(
         (Quantization("eetq"), ("kernels",), True, ""),
         (Quantization("GPTQ"), (), True, "no quantizer of this name"),
         (Quantization("gguf"), (), True, "does not load it from a folder"),
+        (Quantization("hqq"), ("hqq",), True, "does not load it from a folder"),
+        (Quantization("quanto"), ("optimum-quanto",), False, "does not load it from a folder"),
         (Quantization(""), (), True, "it names no quant_method"),
         (Quantization("", "quantize_config.json"), (), True, "write it there"),
     ],
