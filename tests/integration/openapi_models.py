@@ -67,6 +67,12 @@ def embed(text: list[str]) -> Vectors:
     return np.ones((len(text), 3), np.float32)
 
 
+@wherry.model(max_batch_size=8)
+def pair(query: list[str], document: list[str]) -> list[float]:
+    """Scores pairs, as clients of rerankers ask for them."""
+    return [1.0] * len(query)
+
+
 @wherry.model(max_batch_size=2)
 def mixed(
     flag: list[bool], small: Annotated[list[int], wherry.UINT8], raw: list[bytes]
@@ -114,6 +120,7 @@ ALL: list[wherry.Model] = [
     area,
     total,
     embed,
+    pair,
     mixed,
     count,
     parrot,

@@ -36,6 +36,8 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     if not isinstance(body, dict | list):
         return
     case.body = body = _whole(body)
+    if isinstance(body, dict) and case.path in ("/v1/score", "/score"):
+        _as_many(body)
     if isinstance(body, dict) and case.path.startswith("/v2/models/") and "{" not in case.path:
         if case.path.endswith("/infer"):
             _one_row_each(body)
@@ -93,6 +95,13 @@ def _same_rows(body: dict[str, Any], depths: dict[str, int]) -> None:
             nested, inner = nested + 1, inner[0]
         if nested > depth:
             body[name] = value[0]  # type: ignore[index]
+
+
+def _as_many(body: dict[str, Any]) -> None:
+    """As many texts on one side of a score as on the other."""
+    for name in ("text_1", "queries", "data_1"):
+        if isinstance(side := body.get(name), list):
+            body[name] = side[:1]
 
 
 def _one_row_each(body: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.openai.adapter_routes import AdapterRoutes
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.invocations import Invocations
+from wherry.frontends.openai.paths import speaks_openai
 from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.openai.task_routes import TaskRoutes
 from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
@@ -280,7 +281,7 @@ def refusal_form(path: str, status: int, message: str) -> bytes:
     """A refusal as the path's clients read it: Anthropic's, OpenAI's, or all others'."""
     if path.startswith(MESSAGES):
         return anthropic_error(None, status, message)
-    if path.startswith("/v1/"):
+    if speaks_openai(path):
         return error_object(None, status, message)
     return error_body(message)
 

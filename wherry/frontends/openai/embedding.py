@@ -21,6 +21,7 @@ from wherry.frontends.openai.fields.embeddings import (
     EmbedRequest,
     EncodedRequest,
     PoolingRequest,
+    PoolingTask,
 )
 from wherry.frontends.openai.fits import NumbersFit, class_fit, numbers_fit, vector_fit
 from wherry.frontends.openai.numbers_call import Numbers, NumbersCall, Rows
@@ -171,13 +172,7 @@ class Pooling(EncodedCall):
     ) -> None:
         fit = numbers_fit(loaded.signature)
         assert fit is not None
-        able = {
-            None: True,
-            "embed": vector_fit(loaded.signature) is not None,
-            "classify": class_fit(loaded.signature, loaded.model.output_labels) is not None,
-        }
-        by_token = len(fit.numbers.shape) == 2
-        if not able.get(wanted.task, by_token):
+        if wanted.task is not None and wanted.task not in tasks_of(loaded):
             shape = list(fit.numbers.shape)
             problem = f"the model '{loaded.name}' does not support {wanted.task!r}: it makes"
             raise BadField("task", f"{problem} numbers of shape {shape} of a text")
@@ -220,6 +215,19 @@ class Embed(VectorsCall):
                     give_way()
             parts.append(b"]")
         return [*parts, b"}}"]
+
+
+def tasks_of(loaded: LoadedModel) -> list[PoolingTask]:
+    """Of which kinds a model's numbers are."""
+    fit, signature = numbers_fit(loaded.signature), loaded.signature
+    tasks: list[PoolingTask] = []
+    if vector_fit(signature) is not None:
+        tasks.append("embed")
+    if class_fit(signature, loaded.model.output_labels) is not None:
+        tasks.append("classify")
+    if fit is not None and len(fit.numbers.shape) == 2:
+        tasks += ["token_embed", "token_classify"]
+    return tasks
 
 
 def of_length_one(vectors: Numbers) -> Numbers:

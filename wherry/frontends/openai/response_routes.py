@@ -154,7 +154,8 @@ class ResponseRoutes:
         if not wanted.background:
             submit(exchange)
             return
-        turn = _turn(wanted, exchange.request.caller, answer.whole())
+        # Whether it waits or runs, only the engine knows: to its client it is queued until it ends.
+        turn = _turn(wanted, exchange.request.caller, {**answer.whole(), "status": "queued"})
         self._background.start(exchange.request, turn, submit)
         respond(exchange, turn.response)
 
@@ -195,8 +196,7 @@ class ResponseRoutes:
         if self._is_running(turn):
             turn = self._background.cancel(turn.id)
         elif not msgspec.json.decode(turn.response)["background"]:
-            problem = "the response is none in the background, which alone can be cancelled"
-            raise BadField("background", problem)
+            raise BadField("background", "Cannot cancel a synchronous response.")
         respond(exchange, turn.response)
 
     def _is_running(self, turn: KeptTurn) -> bool:

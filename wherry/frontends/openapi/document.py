@@ -15,6 +15,7 @@ from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.anthropic.routes import MESSAGES
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.models import abilities
+from wherry.frontends.openai.paths import speaks_openai
 from wherry.frontends.openapi.answers import Error, NotReady
 from wherry.frontends.openapi.model_operations import model_operations
 from wherry.frontends.openapi.openai_operations import (
@@ -25,6 +26,7 @@ from wherry.frontends.openapi.openai_operations import (
 )
 from wherry.frontends.openapi.operation import EVENTS, JSON, Json, Operation
 from wherry.frontends.openapi.schemas import SchemaShelf
+from wherry.frontends.openapi.task_schemas import task_schemas
 from wherry.frontends.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
 from wherry.runtime.loaded_model import LoadedModel
 
@@ -120,15 +122,6 @@ FAILURES: Final = {
 _RETRIED: Final = (429, 503)
 #: Names of the routes' groups, as tags; others are called like the group.
 _ERRORS: Final = {"": Error, "openai": OpenAIError, "anthropic": AnthropicError}
-_OPENAI: Final = (
-    "/v1/",
-    "/tokenize",
-    "/detokenize",
-    "/rerank",
-    "/v2/embed",
-    "/v2/rerank",
-    "/score",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +163,8 @@ class OpenApiWriter:
                 paths.setdefault(path, {})[method.lower()] = self._operation(
                     method, path, operation, route
                 )
-        self._shelf.sharpen(SHARPER)
+        chats = SHARPER["ChatRequest"]["properties"]["messages"]
+        self._shelf.sharpen({**SHARPER, **task_schemas(self._served.models, chats)})
         about, tags = self._about(), [{"name": name} for name in self._tags]
         return {
             "openapi": "3.1.0",
@@ -361,7 +355,7 @@ def _wire_of(path: str) -> str:
     """Whose clients a path is for; "" if they are not a language model's."""
     if path.startswith(MESSAGES):
         return "anthropic"
-    return "openai" if path.startswith(_OPENAI) else ""
+    return "openai" if speaks_openai(path) else ""
 
 
 def _tag_of(path: str, group: str) -> str:

@@ -387,23 +387,64 @@ class TokensText(msgspec.Struct, kw_only=True):
     prompt: str
 
 
-#: More than the types of the fields say.
-SHARPER: Final[dict[str, dict[str, Json]]] = {
-    "ChatRequest": {
-        "messages": {
+#: What a message says: a text, or parts that are texts.
+_CONTENT: Final[Json] = {
+    "anyOf": [
+        ANY_TEXT,
+        {
             "type": "array",
-            "minItems": 1,
             "items": {
-                "type": "object",
-                "properties": {
-                    "role": {"type": "string", "minLength": 1, "maxLength": MOST_ROLE_CHARS},
-                    "content": {},
-                },
-                "required": ["role"],
                 "anyOf": [
-                    {"required": ["content"]},
-                    {"properties": {"role": {"const": "assistant"}}, "required": ["tool_calls"]},
-                ],
+                    {
+                        "type": "object",
+                        "properties": {"type": {"const": kind}, kind: ANY_TEXT},
+                        "required": ["type", kind],
+                    }
+                    for kind in ("text", "refusal")
+                ]
+            },
+        },
+    ]
+}
+#: What a message calls.
+_CALLS: Final[Json] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["function"],
+        "properties": {
+            "function": {
+                "type": "object",
+                "required": ["name"],
+                # An object, or its JSON as a text.
+                "properties": {"name": ANY_TEXT, "arguments": {}},
+            }
+        },
+    },
+}
+#: More than the types of the fields say.
+SHARPER: Final[dict[str, Json]] = {
+    "ChatRequest": {
+        "properties": {
+            "messages": {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "role": {"type": "string", "minLength": 1, "maxLength": MOST_ROLE_CHARS},
+                        "content": {"anyOf": [_CONTENT, {"type": "null"}]},
+                    },
+                    "required": ["role"],
+                    "anyOf": [
+                        {"required": ["content"], "properties": {"content": _CONTENT}},
+                        {
+                            "properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS},
+                            "required": ["tool_calls"],
+                        },
+                    ],
+                },
             },
         },
     },

@@ -53,11 +53,16 @@ class SchemaShelf:
         whole: Json = _renamed(schema)
         return whole
 
-    def sharpen(self, more: dict[str, dict[str, Json]]) -> None:
-        """Say more of members than their types do, of those schemas that are here."""
-        for name, members in more.items():
-            if name in self.schemas:
-                self.schemas[name]["properties"].update(members)
+    def sharpen(self, more: dict[str, Json]) -> None:
+        """Say more than the types do, of those schemas that are here: other keywords, and other
+        schemas of the members that they have."""
+        for name, keywords in more.items():
+            if (schema := self.schemas.get(name)) is None:
+                continue
+            members = schema["properties"]
+            sharper = keywords["properties"].items()
+            members |= {member: value for member, value in sharper if member in members}
+            self.schemas[name] = {**schema, **keywords, "properties": members}
 
 
 def _name(text: str) -> str:

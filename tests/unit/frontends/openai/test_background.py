@@ -74,7 +74,7 @@ def ended(client: Client, id: str) -> dict[str, Any]:
     """The response, asked for until it has ended, as clients do."""
     for _ in range(2000):
         found = shown(client, id)
-        if found["status"] != "in_progress":
+        if found["status"] != "queued":
             return found
         threading.Event().wait(0.005)
     raise AssertionError(found)
@@ -82,7 +82,7 @@ def ended(client: Client, id: str) -> dict[str, Any]:
 
 def test_a_response_is_made_behind_its_client_s_back(client: Client, slow: Slow) -> None:
     begun = asked(client, "well").json
-    assert (begun["status"], begun["background"], begun["output"]) == ("in_progress", True, [])
+    assert (begun["status"], begun["background"], begun["output"]) == ("queued", True, [])
     assert shown(client, begun["id"]) == begun
     items = client.get(f"{RESPONSES}/{begun['id']}/input_items").json["data"]
     assert items[0]["content"][0]["text"] == "well"
@@ -128,7 +128,7 @@ def test_a_response_that_is_too_large_to_be_kept_says_so(client: Client, slow: S
     begun = asked(client, "x" * 2**15, metadata={"a": "y" * 2**15}).json
     for _ in range(2000):
         answer = client.get(f"{RESPONSES}/{begun['id']}")
-        if answer.status != 200 or answer.json["status"] != "in_progress":
+        if answer.status != 200 or answer.json["status"] != "queued":
             break
         threading.Event().wait(0.005)
     assert answer.status == 404  # not even that it failed could be kept

@@ -12,8 +12,10 @@ import pytest
 
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.openai.encodings import SIZES, encoded
 from wherry.frontends.openai.models import abilities
+from wherry.frontends.openai.paths import BESIDE_V1
 from wherry.frontends.v2.common import Common, OpenAISettings
 
 Vectors = Annotated[np.ndarray, wherry.FP32[3]]
@@ -578,6 +580,14 @@ def test_what_cannot_be_scored_names_its_field(
     client: Client, path: str, fields: dict[str, Any], param: str | None
 ) -> None:
     assert refusal(client.post(path, {"model": "cross", **fields}))[0] == param
+
+
+@pytest.mark.parametrize("path", sorted(BESIDE_V1))
+def test_a_refusal_has_openai_s_form_wherever_the_path_is(path: str) -> None:
+    with served(counts, common=Common(keys=ApiKeys(["a-key-of-this-test-12345"]))) as client:
+        answer = client.post(path, {"input": "a"})
+        assert answer.status == 401
+        assert answer.json["error"]["type"] == "authentication_error"
 
 
 def test_a_score_that_is_no_number_is_the_model_s_fault(client: Client) -> None:

@@ -1,0 +1,18 @@
+"""On which paths is OpenAI's form of errors read?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Where Jina, Cohere, vLLM and SageMaker have what others have below /v1.
+BESIDE_V1: Final = frozenset(
+    (
+        "/tokenize", "/detokenize", "/classify", "/pooling", "/score", "/rerank", "/v2/rerank",
+        "/v2/embed", "/invocations",
+    )
+)  # fmt: skip
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether a refusal on this path has OpenAI's form."""
+    return path.startswith("/v1/") or path in BESIDE_V1
