@@ -37,6 +37,8 @@ field and the remedy; they hold no paths and no tracebacks.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class WherryError(Exception):
     """Base class of all errors that wherry raises deliberately."""
@@ -47,6 +49,11 @@ class WherryError(Exception):
     retry_after: float | None = None
     #: The reason of the failure in the metrics: one of Triton's four.
     reason = "OTHER"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the constructor, which makes the message of several classes: a process pool that
+        # cannot read an error back breaks, or waits for ever.
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class ConfigError(WherryError, ValueError):
@@ -281,6 +288,12 @@ class ExecutionTimeout(WorkerDied):
 
     http_status = 504
     grpc_code = "DEADLINE_EXCEEDED"
+
+
+def _restored(cls: type[WherryError], args: tuple[Any, ...], state: dict[str, Any]) -> WherryError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
 
 
 #: Errors that worker processes report by name; others arrive as ModelFailed.
