@@ -11,11 +11,17 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-_FLAGS: Final = re.compile(r"\(\?([a-zA-Z]*(?:-[a-zA-Z]+)?)([:)])")
-_QUOTED: Final = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
-_HEX: Final = re.compile(r"\\x\{([0-9a-fA-F]{1,6})\}")
-#: A set, which may begin with a bracket.
-_SET: Final = re.compile(r"\[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]", re.DOTALL)
+#: What stands at a place of a pattern, each under its own name. Sets may begin with a bracket.
+_TOKEN: Final = re.compile(
+    r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)
+    | \\x\{(?P<hex>[0-9a-fA-F]{1,6})\}
+    | (?P<escape>\\.)
+    | (?P<set>\[\^?+\]?+(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*+(?P<closed>\])?)
+    | \(\?(?P<flags>[a-zA-Z]*(?:-[a-zA-Z]+)?)(?P<ends>[:)])
+    | (?P<named>\(\?<(?![=!]))
+    | (?P<one>.)""",
+    re.DOTALL | re.VERBOSE,
+)
 _POSIX: Final = re.compile(r"\[:(\^?)([a-z]+):\]")
 _CLASSES: Final = {
     "alnum": r"0-9A-Za-z", "alpha": r"A-Za-z", "ascii": r"\x00-\x7f", "blank": r"\t ",
@@ -26,72 +32,85 @@ _CLASSES: Final = {
 
 
 @dataclass(slots=True)
-class _Translated:
-    """A pattern that is being translated: what was written of it, and for each group that is open
-    the flags that hold until its end."""
+class _Group:
+    """A group that is open: the flags that were set in it, and within how many groups of Python's
+    they hold."""
 
-    written: list[str] = field(default_factory=list)
-    open: list[list[str]] = field(default_factory=lambda: [[]])
+    flags: dict[str, bool] = field(default_factory=dict)
+    within: int = 0
+
+    def set(self, flags: str) -> str:
+        on, _, off = flags.partition("-")
+        self.flags |= dict.fromkeys(on, True) | dict.fromkeys(off, False)
+        self.within += 1
+        return f"(?{flags}:"
+
+    def again(self) -> str:
+        """What sets the flags for another alternative."""
+        if not self.within:
+            return ""
+        self.within = 1
+        on, off = (
+            "".join(flag for flag, is_on in self.flags.items() if is_on is wanted)
+            for wanted in (True, False)
+        )
+        return f"(?{on}-{off}:" if off else f"(?{on}:"
+
+    def end(self) -> str:
+        return ")" * self.within
 
 
 def python_pattern(pattern: str) -> str:
-    """Return the same pattern for `re`. ValueError for what that cannot do."""
-    reading, place = _Translated(), 0
-    while place < len(pattern):
-        place += _read(reading, pattern, place)
-    for flags in reversed(reading.open):
-        reading.written.append(")" * len(flags))
-    return "".join(reading.written)
+    """Return the same pattern for `re`. ValueError for what that cannot do, re.error for a set
+    without an end. Linear."""
+    groups = [_Group()]
+    written = [_translated(found, groups) for found in _TOKEN.finditer(pattern)]
+    return "".join(written) + "".join(group.end() for group in groups)
 
 
-def _read(reading: _Translated, pattern: str, place: int) -> int:
-    """Translate what stands at `place`, and return how many characters that were."""
-    write, groups, rest = reading.written.append, reading.open, pattern[place:]
-    if found := _QUOTED.match(rest):
-        write(re.escape(found[1]))
-    elif found := _HEX.match(rest):
-        write(re.escape(chr(int(found[1], 16))))
-    elif found := _SET.match(rest):
-        write(_set(found[0]))
-    elif rest.startswith("\\"):
-        return _escape(reading, rest[:2])
-    elif found := _FLAGS.match(rest):
-        if "U" in found[1]:
-            raise ValueError("the flag U, which makes repetitions short, is not taken")
-        within = f"(?{found[1]}:" if found[1] else "(?:"
-        write(within)
-        if found[2] == ":":
-            groups.append([])
-        else:
-            groups[-1].append(within)
-    elif rest.startswith("(?<") and rest[3:4] not in ("=", "!"):
-        write("(?P<")
-        groups.append([])
-        return 3
-    else:
-        return _one(reading, rest[0])
-    return found.end()
+def _translated(found: re.Match[str], groups: list[_Group]) -> str:
+    """What one token becomes; it may open a group or end it."""
+    if found["quoted"] is not None:
+        return re.escape(found["quoted"])
+    if found["hex"]:
+        return re.escape(chr(int(found["hex"], 16)))
+    if found["escape"]:
+        return _escape(found["escape"])
+    if found["set"]:
+        if not found["closed"]:
+            raise re.error("a set has no end", found.string, found.start())
+        return _set(found["set"])
+    if found["ends"]:
+        return _flagged(found["flags"], found["ends"], groups)
+    if found["named"]:
+        groups.append(_Group())
+        return "(?P<"
+    return _one(found["one"], groups)
 
 
-def _escape(reading: _Translated, given: str) -> int:
+def _escape(given: str) -> str:
     if given in (r"\p", r"\P", r"\C"):
         raise ValueError(f"{given} is not taken; write the characters as a set")
-    reading.written.append(r"\Z" if given == r"\z" else given)
-    return 2
+    return r"\Z" if given == r"\z" else given
 
 
-def _one(reading: _Translated, given: str) -> int:
-    write, groups = reading.written.append, reading.open
+def _flagged(flags: str, ends: str, groups: list[_Group]) -> str:
+    if "U" in flags:
+        raise ValueError("the flag U, which makes repetitions short, is not taken")
+    if ends == ")":
+        return groups[-1].set(flags)
+    groups.append(_Group())
+    return f"(?{flags}:"
+
+
+def _one(given: str, groups: list[_Group]) -> str:
     if given == "(":
-        groups.append([])
+        groups.append(_Group())
     elif given == "|":  # flags hold for the other alternatives, too
-        flags = groups[-1]
-        write(")" * len(flags) + "|" + "".join(flags))
-        return 1
+        return groups[-1].end() + "|" + groups[-1].again()
     elif given == ")" and len(groups) > 1:
-        write(")" * len(groups.pop()))
-    write(given)
-    return 1
+        return groups.pop().end() + ")"
+    return given
 
 
 def _set(text: str) -> str:

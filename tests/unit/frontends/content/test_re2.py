@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import suppress
 
 import pytest
 
+from tests.costs import assert_linear
 from wherry.frontends.content.re2 import python_pattern
 
 
@@ -32,6 +34,8 @@ from wherry.frontends.content.re2 import python_pattern
         (r"^[\]|(]+$", ["]|("], ["a"]),
         (r"\x{2d}a", ["x-a"], ["xa"]),
         ("(?i)(?-i)a", ["a"], ["A"]),
+        ("(?-i)a|(?i)(?-i)b|c", ["a", "b", "c"], ["A", "B", "C"]),
+        ("(?-i)a|(?i)b|c", ["a", "b", "C"], ["A"]),
         (r"\(a|b\)", ["(a", "b)"], ["a"]),
         ("(?:a|b)c", ["AC", "bc"], ["c"]),
         ("", ["", "a"], []),
@@ -53,7 +57,21 @@ def test_what_python_cannot_do_is_refused(pattern: str) -> None:
         python_pattern(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["(", ")", "a)", "(?-", "[a", "*", "(?z)", "\\"])
+@pytest.mark.parametrize(
+    "pattern", ["(", ")", "a)", "(?-", "[a", "[[:alpha:]", "[]", "*", "(?z)", "\\"]
+)
 def test_what_is_no_pattern_is_an_error_of_re(pattern: str) -> None:
     with pytest.raises(re.error):
         re.compile(python_pattern(pattern))
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["a", "[", "[a]", "(", "(?i", "(?i)", "|(?i)|(?-i)", r"\Q", r"\x{41}", "[[:alpha:]]", "[:"],
+)
+def test_a_pattern_costs_what_its_characters_are_worth(part: str) -> None:
+    def read(pattern: str) -> None:
+        with suppress(re.error):
+            python_pattern(pattern)
+
+    assert_linear(read, lambda size: part * size, largest=2**15)
