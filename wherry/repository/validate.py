@@ -42,7 +42,7 @@ def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Pr
         for index, tensor in enumerate(tensors):
             if completed or not _has_code(config):
                 yield from _gaps((kind, index), tensor, scalars)
-            yield from _tensor((kind, index), tensor, batched)
+            yield from _tensor((kind, index), tensor, batched, scalars)
     yield from _versions(config)
     for index, group in enumerate(config.instance_group):
         yield from _group(("instance_group", index), group)
@@ -113,14 +113,16 @@ def _gaps(path: Path, tensor: TritonInput | TritonOutput, scalars: bool) -> Iter
         yield Problem((*path, "dims"), "it needs dims, without the batch dimension: [ 1 ] or more")
 
 
-def _tensor(path: Path, tensor: TritonInput | TritonOutput, batched: bool) -> Iterator[Problem]:
+def _tensor(
+    path: Path, tensor: TritonInput | TritonOutput, batched: bool, scalars: bool
+) -> Iterator[Problem]:
     if not tensor.name:
         yield Problem(path, "it needs a name")
     yield from _dims((*path, "dims"), tensor.dims)
     if tensor.reshape is not None:
         shape = tensor.reshape.shape
         yield from _dims((*path, "reshape", "shape"), shape)
-        if not shape and not batched:
+        if not shape and not batched and not scalars:
             yield Problem((*path, "reshape"), "an empty shape needs max_batch_size > 0")
         elif _size(shape) != _size(tensor.dims) or shape.count(-1) != tensor.dims.count(-1):
             yield Problem(

@@ -271,6 +271,7 @@ def test_a_tensor_without_dimensions_may_have_some_of_one_for_clients(
     )
     with wherry.Runtime(made(folder, config)) as runtime:
         found = np.asarray(runtime.infer("twice", X=np.full(dims, 3, np.float32))["Y"])
+    assert backend_for(folder, "1", config).triton.input[0].dims == dims  # no problem
     assert (found.shape, found.tolist()) == (tuple(dims), np.full(dims, 6).tolist())
     for other in ([2], [1, 2], [-1]):
         config.input = [TritonInput(name="X", data_type="TYPE_FP32", dims=other)]
