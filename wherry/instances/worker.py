@@ -84,6 +84,8 @@ def main() -> None:
     except model_errors():
         logging.getLogger("wherry").exception("worker failed", extra={"worker": name})
         sys.exit(1)
+    finally:
+        connection.close()
 
 
 def _connect(source: int, target: int, slab: int) -> MessageSocket:

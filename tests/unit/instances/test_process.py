@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -616,3 +617,17 @@ def test_ctrl_c_leaves_the_worker_with_a_row_whose_answer_is_dropped(
     os.close(files[0])
 
     assert served.outcomes(request(text=["b"])) == [in_pid(served, "b")]
+
+
+def test_a_worker_leaves_nothing_open_to_warn_of() -> None:
+    code = (
+        "import wherry; from tests.worker_models import obedient;"
+        " overrides = {'obedient': {'isolation': 'process'}}\n"
+        "with wherry.Runtime(obedient, overrides=overrides) as runtime:\n"
+        "    runtime.infer('obedient', 'a')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONWARNINGS": "always"},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "ResourceWarning" not in ran.stderr
