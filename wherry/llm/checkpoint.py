@@ -19,10 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from wherry.llm import gguf_header
+from wherry.llm.damaged import AGAIN
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
 from wherry.llm.quantizers import FILES
-from wherry.llm.safetensors_header import header_length
+from wherry.llm.safetensors_header import stored_tensors
 from wherry.values.errors import ConfigError
 
 #: Datatypes of weights by their safetensors names.
@@ -87,7 +88,9 @@ class Checkpoint:
                 self.folder, local_files_only=True, trust_remote_code=False
             )
         except Exception as error:  # transformers' validation may raise anything
-            raise ConfigError(f"{self.folder.name}: config.json: {brief(error)}") from error
+            raise ConfigError(
+                f"{self.folder.name}: config.json: {brief(error)}: {AGAIN}"
+            ) from error
 
     def generation_config(self) -> Mapping[str, Any]:
         """generation_config.json: the author's defaults, such as end-of-text tokens and
@@ -144,7 +147,7 @@ class Checkpoint:
         with ExitStack() as stack:
             tensors: dict[str, Any] = {}
             for file in self.weight_files():
-                header_length(file)
+                stored_tensors(file)  # says more than the library: which tensor, and what to do
                 try:
                     opened = stack.enter_context(safe_open(str(file), framework="pt"))
                 except (SafetensorError, OSError, ValueError) as error:

@@ -16,6 +16,8 @@ MOST_LAYERS: Final = 4096
 #: The largest vocabularies have 300,000 tokens, the widest layers 100,000 features.
 MOST: Final = 1 << 24
 AGAIN: Final = "download the checkpoint again, or correct the field"
+#: The names by which configurations tell how many tokens a context has at most.
+POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
 #: Fields that count layers, and others that are sizes, by all names that configurations use.
 LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SIZES: Final = (
@@ -36,6 +38,11 @@ def hindrance(config: Mapping[str, Any]) -> str:
     kind = config.get("model_type")
     if kind is not None and not (kind and isinstance(kind, str)):
         return f"config.json: model_type = {_shown(kind)}: it names no kind of model: {AGAIN}"
+    names = config.get("architectures")
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+    ):
+        return f"config.json: architectures = {_shown(names)}: must be a list of names: {AGAIN}"
     parts = [config, *(config[name] for name in PARTS if isinstance(config.get(name), dict))]
     return next((problem for part in parts for problem in [_wrong_size(part)] if problem), "")
 
@@ -49,6 +56,8 @@ def _wrong_size(part: Mapping[str, Any]) -> str:
                     f"config.json: {name} = {_shown(value)}: must be a whole number from 0 to"
                     f" {most}: {AGAIN}"
                 )
+        elif name in POSITIONS and type(value) in (int, bool, float) and value < 1:
+            return f"config.json: {name} = {_shown(value)}: must be at least 1: {AGAIN}"
         elif isinstance(value, str) and isinstance(FIELDS.get(name), Whole | Number):
             return f"config.json: {name} = {_shown(value)}: must be a number: {AGAIN}"
     return ""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.damaged import AGAIN
 from wherry.llm.fallback import TOLERANCE, load_net
 from wherry.llm.library_errors import brief
 from wherry.llm.model import MOST_POSITIONS
@@ -155,6 +156,11 @@ class StateRunner:
         except Exception as error:  # of any type, by what the model needs beside tokens
             raise ConfigError(f"{name}: {kind} does not run on tokens: {brief(error)}") from error
         rounded = ROUNDED if quantized else tolerance
+        if not bool(expected.isfinite().all()):
+            raise ConfigError(
+                f"{name}: {kind}: its logits are no numbers: a weight or a field of config.json is"
+                f" out of range; {AGAIN}"
+            )
         for way, pieces, near in (
             (Way.PIECES, PIECES, tolerance),
             (Way.TOKENS, (sum(PIECES[:2]), *PIECES[2:]), rounded),

@@ -67,7 +67,9 @@ def stored_tensors(file: Path) -> dict[str, StoredTensor]:
         members.pop("__metadata__", None)
         found = {name: msgspec.json.decode(raw, type=StoredTensor) for name, raw in members.items()}
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}: its header cannot be read: {brief(error)}") from None
+        raise ConfigError(
+            f"{where}: its header cannot be read: {brief(error)}; download it again"
+        ) from None
     _check(where, found, file.stat().st_size - 8 - length)
     return found
 
@@ -82,12 +84,17 @@ def _check(where: str, tensors: Mapping[str, StoredTensor], size: int) -> None:
         problem: Any = None
         if tensor.dtype not in BITS:
             problem = f"is of an unknown type {tensor.dtype[:20]!r}"
-        elif min(tensor.shape, default=0) < 0 or begin < end or stop < begin:
-            problem = "has no place of its own"
+        elif min(tensor.shape, default=0) < 0 or begin != end or stop < begin:
+            problem = "does not begin where the one before it ends"
         elif (stop - begin) * 8 != tensor.elements * BITS[tensor.dtype]:
             problem = f"has {stop - begin} bytes, and a shape of {tensor.elements} {tensor.dtype}"
         elif stop > size:
-            problem = f"ends at byte {stop} of {size}: the file is cut off; download it again"
+            problem = f"ends at byte {stop} of {size}: the file is cut off"
         if problem:
-            raise ConfigError(f"{where}: tensor {name[:80]!r} {problem}")
+            raise ConfigError(f"{where}: tensor {name[:80]!r} {problem}; download it again")
         end = stop
+    if end != size:
+        raise ConfigError(
+            f"{where}: its tensors end at byte {end} of {size}: the file is not what its header"
+            " says; download it again"
+        )

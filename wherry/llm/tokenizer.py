@@ -64,7 +64,7 @@ class Tokenizer:
         from transformers import AutoTokenizer
 
         for file in folder.glob("*"):
-            if file.suffix in WRITTEN and file.stat().st_size > MOST_FILE_BYTES:
+            if file.suffix in WRITTEN and file.is_file() and file.stat().st_size > MOST_FILE_BYTES:
                 raise ConfigError(
                     f"{folder.name}: {file.name} has more than {MOST_FILE_BYTES >> 20} MiB"
                 )

@@ -62,6 +62,8 @@ def problem(folder: Path, config: Mapping[str, Any]) -> str:
     nothing is seen. Reads its files, bounded in size."""
     try:
         for file in sorted(folder.glob("*")):
+            if file.suffix in WRITTEN and not (file.is_file() or file.is_dir()):
+                raise _Problem(f"{file.name} is a link to nothing, or no file: {AGAIN}")
             if file.suffix in WRITTEN and file.is_file() and file.stat().st_size > MOST_FILE_BYTES:
                 raise _Problem(f"{file.name} has more than {MOST_FILE_BYTES >> 20} MiB: {AGAIN}")
         objects = {name: _read(folder / name, dict[str, Any]) for name in OBJECTS}

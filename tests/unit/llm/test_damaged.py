@@ -31,6 +31,10 @@ SOUND = {"model_type": "strange", "hidden_size": 32, "num_hidden_layers": 2, "vo
         ({"rms_norm_eps": "x"}, "rms_norm_eps = 'x': must be a number"),
         ({"model_type": ""}, "model_type = '': it names no kind"),
         ({"model_type": [1] * 50}, "model_type = [1, 1"),
+        ({"architectures": {"a": 1}}, "architectures = {'a': 1}: must be a list of names"),
+        ({"architectures": [None]}, "architectures = [None]: must be a list of names"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings = -1: must be at least 1"),
+        ({"text_config": {"n_positions": 0}}, "n_positions = 0: must be at least 1"),
         ({"is_encoder_decoder": True, "model_type": "t5"}, "encoder with a decoder (T5"),
     ],
 )

@@ -223,6 +223,13 @@ def test_widths_of_each_layer_are_taken(tmp_path: Path) -> None:
     assert one.tokens[20:] == tiny.reference(folder, prompt, 6)
 
 
+def test_logits_that_are_no_numbers_are_told_as_that() -> None:
+    net = tiny.network(("LlamaConfig", tiny.SIZES)).eval()
+    net.model.norm.weight.data[0] = torch.nan
+    with pytest.raises(ConfigError, match=r"its logits are no numbers.*out of range; download"):
+        StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
+
+
 def test_a_model_that_looks_at_later_tokens_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "wherry")
     net = tiny.network(("BertConfig", tiny.SIZES | {"is_decoder": False})).eval()

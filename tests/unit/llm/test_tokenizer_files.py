@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.llm import tiny
 from wherry.llm.facts import facts_of
+from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.tokenizer_files import problem
 from wherry.values.errors import ConfigError
 
@@ -89,6 +90,15 @@ def test_a_vocabulary_that_is_not_the_model_s_is_refused(
 ) -> None:
     change(folder / "tokenizer.json", change_it)
     assert said in problem(folder, CONFIG)
+
+
+@pytest.mark.parametrize("to", ["tokenizer.json", "nothing.json"])
+def test_a_link_that_leads_to_no_file_is_named(folder: Path, to: str) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to(to)
+    assert "tokenizer.json is a link to nothing" in problem(folder, CONFIG)
+    with pytest.raises(ConfigError, match="its tokenizer cannot be read: "):
+        Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize(
