@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
-import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
 from wherry.client.answers import check_status, events, no_answer
+from wherry.client.connections import KeptConnections
 from wherry.client.wire import (
     ModelDescription,
     describe,
@@ -25,7 +24,7 @@ from wherry.client.wire import (
     row_of,
 )
 from wherry.observability.otel.user_code import current_headers
-from wherry.values.errors import ConfigError, DeadlineExceeded, InvalidRequest, WherryError
+from wherry.values.errors import DeadlineExceeded, InvalidRequest, WherryError
 from wherry.values.request import Columns
 
 #: Seconds beyond a request's timeout for the server to report that it has passed.
@@ -33,7 +32,8 @@ GRACE = 5.0
 
 
 class Client:
-    """A server, called as a Runtime is called. Safe from any thread, and in forked processes.
+    """A server, called as a Runtime is called. Safe from any thread, and in forked processes; can
+    be pickled for others, without an `ssl_context`.
 
         with wherry.Client("http://127.0.0.1:8000") as client:
             client.infer("sentiment", text="good")
@@ -54,16 +54,23 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         self.timeout = timeout
-        scheme, self._unix_path, self._host, self._port, self._base = _address(self.url)
-        self._tls = (ssl_context or ssl.create_default_context()) if scheme == "https" else None
+        self._given = api_key, ssl_context
+        self._connections = KeptConnections(self.url, ssl_context)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._idle: list[http.client.HTTPConnection] = []
-        self._process = os.getpid()  # that of the idle connections
-        self._lock = threading.Lock()
         self._described: dict[str, ModelDescription] = {}
 
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For other processes: the same server, with connections of their own.
+        api_key, ssl_context = self._given
+        settings: dict[str, Any] = {
+            "api_key": api_key,
+            "timeout": self.timeout,
+            "ssl_context": ssl_context,
+        }
+        return partial(type(self), **settings), (self.url,)
 
     def __enter__(self) -> Client:
         return self
@@ -73,10 +80,7 @@ class Client:
 
     def close(self) -> None:
         """Close idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._connections.close()
 
     # Calls. `model` is "name" or "name:version"; `version` is an alternative.
 
@@ -239,7 +243,9 @@ class Client:
             send.setdefault(
                 "Content-Type", "application/octet-stream" if headers else "application/json"
             )
-        connection, response = self._send(method, self._base + path, body, send, timeout)
+        connection, response = self._send(
+            method, self._connections.base + path, body, send, timeout
+        )
         whole = True
         try:
             if response.status >= 400:
@@ -259,8 +265,7 @@ class Client:
         finally:
             # A connection with an unread rest cannot be reused; closing it also cancels a stream.
             if whole and response.isclosed() and not response.will_close:
-                with self._lock:
-                    self._idle.append(connection)
+                self._connections.give_back(connection)
             else:
                 connection.close()
 
@@ -272,23 +277,15 @@ class Client:
         headers: Mapping[str, str],
         timeout: float | None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._idle_one()
+        connection = self._connections.take()
         wait = self.timeout if timeout is None else timeout + GRACE
         if connection is not None:
             try:
                 return connection, self._sent(connection, method, path, body, headers, wait)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 pass  # the server closed an idle connection: the request did not reach it
-        connection = self._connect()
+        connection = self._connections.new(self.timeout)
         return connection, self._sent(connection, method, path, body, headers, wait)
-
-    def _idle_one(self) -> http.client.HTTPConnection | None:
-        """An open connection that nobody uses, if there is one."""
-        if self._process != os.getpid():  # forked: those connections are the parent's
-            self._lock, self._process = threading.Lock(), os.getpid()
-            self.close()
-        with self._lock:
-            return self._idle.pop() if self._idle else None
 
     def _sent(
         self,
@@ -319,53 +316,6 @@ class Client:
         except BaseException:
             connection.close()
             raise
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._unix_path is not None:
-            return UnixConnection(self._unix_path, self.timeout, self._tls)
-        if self._tls is not None:
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=self.timeout, context=self._tls
-            )
-        return http.client.HTTPConnection(self._host, self._port, timeout=self.timeout)
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """A connection to a Unix socket, with TLS if `tls` is given."""
-
-    def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-        self._tls = tls
-
-    def connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(self.timeout)
-            sock.connect(self._path)
-            self.sock = (
-                self._tls.wrap_socket(sock, server_hostname="localhost") if self._tls else sock
-            )
-        except BaseException:
-            sock.close()
-            raise
-
-
-def _address(url: str) -> tuple[str, str | None, str, int | None, str]:
-    """Scheme, path of a Unix socket, host, port, and path in front of all others. ConfigError."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "localhost", parts.port
-    except ValueError as error:
-        raise ConfigError(f"{url!r}: {error}") from None
-    scheme, _, unix = parts.scheme.partition("+")
-    if scheme not in ("http", "https") or unix not in ("", "unix"):
-        raise ConfigError(f"{url!r}: expected http://, https:// or http+unix:// in front")
-    if unix:
-        return scheme, unquote(parts.netloc + parts.path), "localhost", None, ""
-    if not (host + parts.path).isprintable() or " " in host + parts.path:
-        raise ConfigError(f"{url!r}: a URL has no blanks and no control characters")
-    return scheme, None, host, port, parts.path
 
 
 def _path(model: str) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from wherry.client.client import UnixConnection
+from wherry.client.connections import UnixConnection
 from wherry.client.unreachable import advice
 from wherry.loadtest.certificate import tls_context
 from wherry.loadtest.connection import Wire

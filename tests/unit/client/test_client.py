@@ -1,6 +1,7 @@
 """A client's call has the shape of a Runtime's call, over every form of data and error."""
 
 import os
+import pickle
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -187,9 +188,9 @@ def test_a_client_knows_models_and_readiness(server: Server) -> None:
 def test_a_connection_is_used_again_also_after_the_server_has_closed_it(server: Server) -> None:
     with wherry.Client(server.url) as client:
         client.infer("text", text="a")
-        (connection,) = client._idle
+        (connection,) = client._connections.idle
         client.infer("text", text="b")
-        assert client._idle == [connection]
+        assert client._connections.idle == [connection]
         connection.sock.shutdown(2)
         assert client.infer("text", text="c") == "c"
 
@@ -243,19 +244,28 @@ def test_a_url_of_another_kind_is_refused(url: str, why: str) -> None:
         wherry.Client(url)
 
 
+def test_a_client_can_be_sent_to_another_process(server: Server) -> None:
+    with wherry.Client(server.url, api_key="k", timeout=7.0) as client:
+        client.infer("text", "a")
+        with pickle.loads(pickle.dumps(client)) as other:
+            assert other.infer("text", "ab") == "ba"
+            assert (other.timeout, other._headers) == (7.0, client._headers)
+            assert not {*other._connections.idle} & {*client._connections.idle}
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_has_connections_of_its_own(server: Server) -> None:
     with wherry.Client(server.url) as client:
         client.infer("text", "a")
-        (connection,) = client._idle
+        (connection,) = client._connections.idle
         child = os.fork()
         if child == 0:  # on the parent's connection it would take the parent's answers
             answers = [client.infer("text", f"c{n}") for n in range(3)]
-            os._exit(client._idle == [connection] or answers != ["0c", "1c", "2c"])
+            os._exit(client._connections.idle == [connection] or answers != ["0c", "1c", "2c"])
         answers = [client.infer("text", f"p{n}") for n in range(3)]
         assert os.waitpid(child, 0)[1] == 0
         assert answers == ["0p", "1p", "2p"]
-        assert client._idle == [connection]
+        assert client._connections.idle == [connection]
 
 
 # Against the protocol alone, as another server speaks it
