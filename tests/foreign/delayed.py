@@ -23,6 +23,12 @@ IN_BACKLOG = int(os.environ.get("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "0"))
 begun: WeakSet[Any] = WeakSet()
 
 
+def after_end(steps: list[Any]) -> int:
+    """Count the steps of another sequence of the same id: Triton has them in its backlog."""
+    ends = [number for number, request in enumerate(steps) if request.sequence.end]
+    return len(steps) - 1 - ends[0] if ends else 0
+
+
 def may_begin(batcher: Any) -> bool:
     """Whether enough requests have come; from then on always. A model that forms no batches does
     not wait."""
@@ -30,7 +36,10 @@ def may_begin(batcher: Any) -> bool:
         return True
     queued, backlog = batcher.queued_requests, 0
     if isinstance(batcher, SequenceBatcher):
-        backlog = sum(len(sequence.waiting) for sequence in batcher.sequences._backlog)
+        sequences = batcher.sequences
+        backlog = sum(len(sequence.waiting) for sequence in sequences._backlog)
+        for place in sequences._places.values():
+            backlog += sum(after_end(list(each.waiting)) for each in place.taken.values())
     if queued - backlog < QUEUED or backlog < IN_BACKLOG:
         return False
     begun.add(batcher)

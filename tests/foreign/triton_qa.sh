@@ -53,6 +53,7 @@ suites() {  # as Dockerfile.QA lays them out
     done
     cp -r "$server"/src/test/models/{repeat_int32,square_int32} "$qa/L0_decoupled/models"
     for model in "$qa"/L0_decoupled/models/* "$qa"/custom_models/*; do mkdir -p "$model/1"; touch "$model/1/x"; done
+    sed -i "s/ mkdir 1 / mkdir -p 1 /" "$qa/L0_batcher/test.sh"
     sed -i '/default_model_filename/d' "$qa"/custom_models/*/config.pbtxt
     printf 'class SharedMemoryManager: "Nothing of ours lies in /dev/shm."\n' >"$qa/common/triton_shm_monitor.py"
     find "$qa" -name '*.py' -exec sed -i '1s|^#!/usr/bin/python.*|#!/usr/bin/env python3|' {} +
@@ -76,9 +77,9 @@ SERVER
     printf '#!/bin/sh\n[ "$1" != clone ] || cp -r "%s" ./python_backend\n' "${PYTHON_BACKEND:-none}" >"$work/stubs/git"
     printf '#!/bin/sh\n[ "$1" != pack ] || cp "%s" "$3"\n' "${PACKED:-none}" >"$work/stubs/conda"
     chmod +x "$bin/tritonserver" "$work"/stubs/*
-    for name in identity repeat square sequence dyna_sequence; do  # of the suites' compiled backends
+    for name in sequence dyna_sequence; do  # compiled backends of the suites that wherry does not have
         mkdir -p "$work/tritonserver/backends/$name"
-        cp "$here/backends/${name#dyna_}/1/model.py" "$work/tritonserver/backends/$name/model.py"
+        cp "$here/backends/sequence/1/model.py" "$work/tritonserver/backends/$name/model.py"
     done
 }
 

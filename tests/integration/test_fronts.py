@@ -248,13 +248,13 @@ def test_statistics_and_metrics_are_those_of_all_fronts(server: ServerProcess) -
     for number in range(20):  # each on a connection of its own, so that both fronts get some
         hello(server.url, str(number))
     assert {counted() for _ in range(4)} == {before + 20}
-    metric = f'wherry_requests_total{{model="hello",outcome="success",version="1"}} {before + 20}.0'
+    metric = f'wherry_requests_total{{model="hello",outcome="success",version="1"}} {before + 20}'
     assert metric in get(f"{server.url}/metrics").decode()
 
 
 def test_metrics_of_fronts_are_summed_or_say_which_one(server: ServerProcess) -> None:
     text = get(f"{server.url}/metrics").decode()
-    assert "wherry_fronts 2.0" in text
+    assert "wherry_fronts 2\n" in text
     for front in (0, 1):
         assert f'wherry_front_cpu_seconds_total{{front="{front}"}}' in text
         assert f'wherry_front_open_fds{{front="{front}"}}' in text
@@ -270,7 +270,7 @@ def test_a_stopped_front_does_not_hold_the_metrics_up(server: ServerProcess) -> 
         with ThreadPoolExecutor(16) as pool:
             asked = [pool.submit(get, f"{server.url}/metrics") for _ in range(16)]
             answered, _ = wait(asked, return_when=FIRST_COMPLETED)
-            assert b"wherry_fronts 2.0" in next(iter(answered)).result()
+            assert b"wherry_fronts 2\n" in next(iter(answered)).result()
             os.kill(stopped, signal.SIGCONT)
     finally:
         os.kill(stopped, signal.SIGCONT)

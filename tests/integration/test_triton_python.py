@@ -1309,7 +1309,7 @@ def test_a_repository_of_python_models_is_served(tmp_path: Path) -> None:
         stream = ask(f"{url}/v2/models/repeat/generate_stream", {"TIMES": 2})
         assert [json.loads(e[6:])["COUNT"] for e in stream.split("\n\n") if e] == [0, 1]
         ask(f"{url}/v2/models/counted/generate", {"X": 2.0})
-        assert 'seen_requests{model="counted",way="in"} 1.0' in ask(f"{url}/metrics")
+        assert 'seen_requests{model="counted",way="in"} 1\n' in ask(f"{url}/metrics")
         assert told(url, do="ready", model="add_sub") == ["False"]
         assert told(url, do="load", model="add_sub") == ["done"]
         assert told(url, do="exec") == ["2.0"]

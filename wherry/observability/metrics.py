@@ -56,6 +56,8 @@ PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: untyped
 #: there.
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
+#: A sample whose value is whole: as in Triton's text it is written so, for scripts that read it.
+_WHOLE: Final = re.compile(rb"^([^#\n].* -?\d+)\.0$", re.MULTILINE)
 
 
 class Cache(Protocol):
@@ -126,7 +128,7 @@ class Metrics:
             name = line[2]
             return line[1] + b" counter" if name.startswith(b"nv_") or name in counters else line[0]
 
-        return _UNTYPED.sub(typed, text), PLAIN_TEXT
+        return _WHOLE.sub(rb"\1", _UNTYPED.sub(typed, text)), PLAIN_TEXT
 
     def describe(self) -> Iterable[Metric]:
         """Return no names: prometheus_client then does not call `collect` to register this."""

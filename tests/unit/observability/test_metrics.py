@@ -126,7 +126,8 @@ def test_tritons_counters_keep_their_name_and_their_type(client: Client) -> None
 
     assert "# TYPE nv_inference_request_success counter" in lines
     assert "# TYPE nv_inference_pending_request_count gauge" in lines
-    assert 'nv_inference_request_success{model="shout",version="1"} 0.0' in lines
+    assert 'nv_inference_request_success{model="shout",version="1"} 0' in lines
+    assert not [line for line in lines if line.endswith(".0")]
 
 
 def test_the_machine_is_told_without_a_model(client: Client) -> None:
@@ -146,7 +147,7 @@ def test_a_counter_of_a_models_own_is_one_whatever_its_name(client: Client) -> N
     model.custom_metrics.measure("now", "What is.", Kind.GAUGE, (), None, "set", 1.0)
 
     lines = client.get("/metrics").body.decode().splitlines()
-    assert {"# TYPE seen counter", "seen 2.0", "# TYPE now gauge"} <= set(lines)
+    assert {"# TYPE seen counter", "seen 2", "# TYPE now gauge"} <= set(lines)
 
 
 def test_histogram_buckets_only_grow(client: Client) -> None:

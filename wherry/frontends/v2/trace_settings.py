@@ -212,10 +212,13 @@ def _trace_config(given: Sequence[str]) -> dict[str, Any]:
                 settings[name] = value
             continue
         try:
+            if name == "trace_level":
+                value = opentelemetry.level_of(value)
             checked = _checked_trace_setting(name, value)
         except InvalidRequest as error:
             raise ConfigError(f"trace_config {word!r}: {error}") from None
-        if name == "trace_level":  # it may be said more than once
-            checked = [*(level for level in settings.get(name, ()) if level != "OFF"), *checked]
+        if name == "trace_level":  # it may be said more than once; OFF is stronger
+            said = [*settings.get(name, ()), *checked]
+            checked = ["OFF"] if "OFF" in said else list(dict.fromkeys(said))
         settings[name] = checked
     return settings

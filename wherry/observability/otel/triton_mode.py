@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wherry.values.errors import ConfigError
+from wherry.values.errors import ConfigError, InvalidRequest
 
 #: Where tritonserver sends spans if it is not told.
 DEFAULT_URL: Final = "http://localhost:4318/v1/traces"
@@ -23,6 +23,24 @@ _VARIABLES: Final = {
     "bsp_max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
 }
 
+#: What the command line may call a level, in small letters.
+_LEVELS: Final = {
+    **dict.fromkeys(("off", "false"), "OFF"),
+    **dict.fromkeys(("timestamps", "on", "true", "min", "max"), "TIMESTAMPS"),
+    "tensors": "TENSORS",
+}
+
+
+def level_of(word: str) -> str:
+    """Return OFF, TIMESTAMPS or TENSORS for a word of the command line, in any letter case.
+
+    InvalidRequest for another word.
+    """
+    level = _LEVELS.get(word.lower())
+    if level is None:
+        raise InvalidRequest("trace_level must be one of OFF, TIMESTAMPS, TENSORS")
+    return level
+
 
 def is_wanted(given: Sequence[str]) -> bool:
     """Whether the mode is OpenTelemetry's: the last one that is said counts."""
@@ -34,7 +52,8 @@ def environment_of(given: Sequence[str]) -> dict[str, str]:
     """The variables; none in another mode. ConfigError for a setting that there is not."""
     if not is_wanted(given):
         return {}
-    found = {"url": DEFAULT_URL, "level": "OFF", "rate": str(DEFAULT_RATE)}
+    found = {"url": DEFAULT_URL, "rate": str(DEFAULT_RATE)}
+    levels = []
     resource: list[str] = []
     for word in given:
         mode, comma, rest = word.partition(",")
@@ -46,9 +65,11 @@ def environment_of(given: Sequence[str]) -> dict[str, str]:
             if key == "resource":
                 resource.append(value)
             found[key] = value
-        elif not comma and not (key == "level" and value.upper() == "OFF"):
+        elif not comma and key == "level":
+            levels.append(value.lower())
+        elif not comma:
             found[key] = value
-    if found["level"].upper() == "OFF":
+    if not levels or any(_LEVELS.get(level) == "OFF" for level in levels):
         return {}
     names = {name: found[key] for key, name in _VARIABLES.items() if key in found}
     if resource:

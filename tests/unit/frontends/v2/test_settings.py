@@ -256,6 +256,29 @@ def test_a_trace_config_that_makes_no_sense_is_refused(word: str, problem: str) 
         TraceSettings([word])
 
 
+@pytest.mark.parametrize(
+    ("words", "levels"),
+    [
+        (["MIN", "max"], ["TIMESTAMPS"]),
+        (["true"], ["TIMESTAMPS"]),
+        (["On", "tensors"], ["TIMESTAMPS", "TENSORS"]),
+        (["false"], ["OFF"]),
+        (["timestamps", "off"], ["OFF"]),
+        (["OFF", "TENSORS"], ["OFF"]),
+    ],
+)
+def test_a_level_of_the_command_line_has_other_names_and_off_wins(
+    words: list[str], levels: list[str]
+) -> None:
+    settings = TraceSettings(["triton,file=t.json", *(f"level={word}" for word in words)])
+    assert settings.values()["trace_level"] == levels
+
+
+def test_a_level_of_a_request_has_one_name() -> None:
+    with pytest.raises(InvalidRequest, match="trace_level must be"):
+        TraceSettings(["triton,file=t.json"]).update({"trace_level": ["MIN"]})
+
+
 def test_with_opentelemetry_there_are_no_trace_files() -> None:
     words = ["mode=opentelemetry", "opentelemetry,url=x", "triton,file=t", "level=TIMESTAMPS"]
     settings = TraceSettings(words)

@@ -12,7 +12,7 @@ def test_another_mode_sets_nothing() -> None:
     assert environment_of(["triton,file=t", "level=TIMESTAMPS", "mode=triton"]) == {}
 
 
-@pytest.mark.parametrize("level", [[], ["level=OFF"]])
+@pytest.mark.parametrize("level", [[], ["level=OFF"], ["level=False"], ["level=on", "level=off"]])
 def test_nothing_is_traced_without_a_level_as_in_triton(level: list[str]) -> None:
     assert environment_of(["mode=opentelemetry", *level]) == {}
 
