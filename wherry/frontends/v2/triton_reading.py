@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, Final
 
 from wherry.frontends.v2.json_errors import mismatch
+from wherry.frontends.v2.parameters import check_text_of_sequence
 from wherry.frontends.v2.triton_core import (
     CoreView,
     TakenInput,
@@ -24,7 +25,7 @@ from wherry.frontends.v2.triton_core import (
 from wherry.frontends.v2.triton_words import ToldError
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import DATATYPES
-from wherry.values.errors import ConfigError
+from wherry.values.errors import ConfigError, Unsupported
 
 _ONE_OF: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
@@ -100,6 +101,7 @@ def _parameters(given: Any) -> None:
         if name == "sequence_id":
             if not _is(value, "unsigned"):
                 _member(given, name, "str")
+                _check_text_of_sequence(given)
         elif name in kinds:
             _member(given, name, kinds[name])
         elif name.startswith("triton_"):
@@ -110,6 +112,13 @@ def _parameters(given: Any) -> None:
             )
         else:
             check_parameter(name, value)
+
+
+def _check_text_of_sequence(given: Mapping[str, Any]) -> None:
+    try:
+        check_text_of_sequence(given)
+    except Unsupported as error:
+        raise JsonFault(str(error), error.http_status) from None
 
 
 def check_parameter(name: str, value: Any) -> None:

@@ -24,6 +24,8 @@ def told(binary: int = 0, **members: Any) -> tuple[int, str] | None:
     ("members", "status", "text"),
     [
         ({"id": 5, "inputs": 5}, 500, f"Unable to parse 'id': {NO_STR}"),
+        ({"parameters": {"sequence_id": "a" * 129}, "inputs": 5}, 501,
+         "string correlation ID cannot be longer than 128 characters"),
         ({"parameters": [], "inputs": 5}, 500,
          "failed to get request params.: attempt to get members for non-object"),
         ({"inputs": [{**X, "data": ["1"]}], "outputs": 5}, 500,

@@ -14,7 +14,6 @@ from typing import Any, Final
 from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.triton_core import CoreView, TakenInput, core_fault, id_before
 from wherry.frontends.v2.triton_reading import (
-    Elsewhere,
     JsonFault,
     check_data,
     check_parameter,
@@ -43,7 +42,7 @@ def generate_fault(text: bytes, view: CoreView) -> ToldError | None:
         return ToldError(400, "", told) if told else None
     except JsonFault as fault:
         return fault.told
-    except (Elsewhere, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -70,8 +69,6 @@ def _input(name: str, value: Any, view: CoreView) -> TakenInput:
     expected = view.inputs[name]
     count = len(value) if isinstance(value, list) else 1
     data = value if isinstance(value, list) else [value]
-    if not count:
-        raise Elsewhere
     if expected.datatype == "BYTES":
         check_data(data, name, expected.datatype, count)
     dims = [-1, *expected.dims] if view.rows else [*expected.dims]

@@ -56,7 +56,9 @@ def view(*shape: int, rows: int = 4) -> CoreView:
          " required input(s)."),
         ({"X": [1] * 10}, 400,
          "[request id: <id_unknown>] inference request batch-size must be <= 4 for 'm'"),
-        ({"X": [], "p": []}, None, None),
+        ({"X": [], "p": []}, 400, TYPE),
+        ({"X": []}, 400, "[request id: <id_unknown>] input byte size mismatch for input 'X' for"
+         " model 'm'. Expected 8, got 0"),
         ([], None, None),
     ],
 )  # fmt: skip
