@@ -389,7 +389,8 @@ def test_a_raw_request_is_nothing_but_its_data(address: tuple[str, int]) -> None
 
 def test_an_unknown_compression_names_those_that_are_known(address: tuple[str, int]) -> None:
     answer = ask(address, "POST", "/v2/models/text/infer", b"x", Content_Encoding="br")
-    assert (answer.status, answer.json) == (501, {"error": "Unsupported compression type"})
+    assert answer.status == 501
+    assert answer.json["error"].startswith("Unsupported compression type '")
     assert answer.headers["accept-encoding"] == "gzip, deflate"
 
 

@@ -38,7 +38,9 @@ def decompressed(body: Buffer, coding: str, max_bytes: int) -> Buffer:
         return _inflated(body, ZLIB if _has_zlib_head(body) else RAW, max_bytes)
     if name in ("", "identity"):
         return body
-    raise UnknownCoding("Unsupported compression type")
+    raise UnknownCoding(
+        f"Unsupported compression type '{coding}'; a Content-Encoding is gzip, deflate or identity"
+    )
 
 
 def compressed(body: Buffer, coding: str) -> bytes:

@@ -352,7 +352,8 @@ def test_a_compressed_request_is_unpacked(client: Client, coding: str, pack: obj
 
 def test_an_unknown_coding_is_answered_with_the_known_ones(client: Client) -> None:
     answer = client.post(INFER, b"x", {"content-encoding": "br"})
-    assert (answer.status, answer.error) == (501, "Unsupported compression type")
+    assert answer.status == 501
+    assert answer.error.startswith("Unsupported compression type '")
     assert answer.headers["accept-encoding"] == "gzip, deflate"
 
 

@@ -48,6 +48,12 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
     with the literals NaN and Infinity as strings. InvalidRequest if it has neither, or is wrong
     otherwise."""
     loose = None
+    begins = bytes(body[:2])
+    if 0 in begins or begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise InvalidRequest(
+            "failed to parse the request JSON buffer: it begins as UTF-16 or UTF-32 does; send JSON"
+            " as UTF-8"
+        )
     if not isinstance(error, msgspec.ValidationError):
         text = bytes(body).removeprefix(codecs.BOM_UTF8)
         loose = with_quoted_literals(text)
@@ -58,6 +64,11 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
             return decode(loose)
         except (ValueError, RecursionError) as other:
             error = other
+    if isinstance(error, UnicodeDecodeError):  # its place is one within a text
+        try:
+            bytes(body).decode()
+        except UnicodeDecodeError as whole:
+            error = whole
     raise InvalidRequest(malformed(error)) from None
 
 

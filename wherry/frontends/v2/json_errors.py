@@ -52,7 +52,7 @@ def malformed(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return TOO_DEEP
     said = explain(error)
-    if isinstance(error, msgspec.ValidationError):
+    if isinstance(error, msgspec.ValidationError) and "number out of range" not in said:
         return f"{_wrong_member(said)} ({said})"
     found = _BYTE.search(said)
     for ours, theirs in _MALFORMED:

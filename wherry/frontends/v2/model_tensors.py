@@ -5,8 +5,9 @@ The same for every protocol, in Triton's words. Made once for each loaded model.
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from wherry.frontends.content.urls import InputUrls
@@ -22,6 +23,8 @@ from wherry.values.request import Column, Columns
 
 T = TypeVar("T")
 
+#: How many names of tensors an error tells.
+_NAMES_TOLD: Final = 20
 #: Batches that a request with more rows than one batch holds may run as. Each is a request to
 #: the queue: more of them would hold up all others, and a row may be one byte of a body.
 MAX_PARTS: Final = 4096
@@ -75,7 +78,7 @@ class ModelTensors:
         """The input of a request that has `columns` already."""
         codec = self.inputs.get(name)
         if codec is None:
-            raise InvalidRequest(f"unexpected inference input '{name}' for model '{self.model}'")
+            raise self._unexpected("input", name, self.inputs)
         if datatype != codec.datatype:
             raise InvalidRequest(
                 f"inference input '{name}' data-type is '{datatype}', but model"
@@ -139,8 +142,14 @@ class ModelTensors:
     def output(self, name: str) -> OutputCodec:
         codec = self.outputs.get(name)
         if codec is None:
-            raise InvalidRequest(f"unexpected inference output '{name}' for model '{self.model}'")
+            raise self._unexpected("output", name, self.outputs)
         return codec
+
+    def _unexpected(self, kind: str, name: str, known: Iterable[str]) -> InvalidRequest:
+        named = ", ".join(f"'{one}'" for one in itertools.islice(known, _NAMES_TOLD))
+        return InvalidRequest(
+            f"unexpected inference {kind} '{name}' for model '{self.model}'; it has {named}"
+        )
 
     def window(self, parameters: Parameters, what: str) -> Window:
         """The shared memory that an input's or output's parameters name."""

@@ -60,7 +60,8 @@ class LogSettings:
             values = dict(before)
             for name, value in given.items():
                 if name not in values:
-                    raise InvalidRequest(f"unknown log setting '{name}'")
+                    known = ", ".join(values)
+                    raise InvalidRequest(f"unknown log setting '{name}'; known are {known}")
                 if name == "log_file" and value == before[name]:
                     continue
                 values[name] = _checked_log_setting(name, value)
@@ -121,7 +122,10 @@ def _our_handlers() -> list[logging.Handler]:
 
 def _checked_log_setting(name: str, value: Any) -> bool | int | str:
     if name == "log_file":
-        raise Unsupported("log file location can not be updated through network protocol")
+        raise Unsupported(
+            "log file location can not be updated through network protocol; start the server with"
+            " --log-file PATH"
+        )
     if name == "log_format":
         if value not in LOG_FORMATS:
             raise InvalidRequest(f"log_format must be one of {', '.join(LOG_FORMATS)}")

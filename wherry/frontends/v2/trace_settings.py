@@ -26,7 +26,10 @@ TRACE_DEFAULTS: Final[dict[str, Any]] = {
 }
 TRACE_MODES: Final = ("triton", "opentelemetry")
 #: What only the start of the server decides.
-_AT_START: Final = {"trace_file": "trace file location", "trace_mode": "trace mode"}
+_AT_START: Final = {
+    "trace_file": ("trace file location", "triton,file=PATH"),
+    "trace_mode": ("trace mode", "mode=MODE"),
+}
 _LEAST: Final = {"trace_rate": 0, "trace_count": -1, "log_frequency": 0}
 
 
@@ -167,10 +170,15 @@ def _given(checked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked_trace_setting(name: str, value: Any) -> Any:
     if name not in TRACE_DEFAULTS:
-        raise InvalidRequest(f"unknown trace setting '{name}'")
+        names = ", ".join(TRACE_DEFAULTS)
+        raise InvalidRequest(f"unknown trace setting '{name}'; known are {names}")
     if name in _AT_START:
         if value is not None and value != TRACE_DEFAULTS[name]:
-            raise Unsupported(f"{_AT_START[name]} can not be updated through network protocol")
+            what, how = _AT_START[name]
+            raise Unsupported(
+                f"{what} can not be updated through network protocol; start the server with"
+                f" --trace-config {how}"
+            )
         return None
     if value is None:
         return None

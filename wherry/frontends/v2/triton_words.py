@@ -89,6 +89,10 @@ RULES: Final = (
     _rule(r"log_(?:info|warning|error) must be .*",
           "attempt to access JSON non-boolean as boolean", 500),
     _rule(r"(Attempting to set invalid trace setting :trace file name is not given); .*", r"\1"),
+    _rule(r"((?:(?:log|trace) file location|trace mode) can not be updated through network"
+          r" protocol); .*", r"\1"),
+    _rule(r"(unexpected inference (?:in|out)put .*); it has .*", r"\1"),
+    _rule(r"(Unsupported compression type) '.*", r"\1"),
     _rule(r"trace_level must be a list.*", "attempt to access JSON non-array as array", 500),
     _rule(r"parameters must be an object",
           "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as"

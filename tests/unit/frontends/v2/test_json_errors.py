@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from wherry.frontends.v2.http.wire_request import WireRequest
+from wherry.frontends.v2.json_elements import parse_object
 from wherry.frontends.v2.json_errors import MAX_DEPTH, malformed, mismatch
+from wherry.values.errors import InvalidRequest
 
 DECODER = msgspec.json.Decoder(WireRequest)
 
@@ -29,6 +31,10 @@ def said_of(text: bytes) -> str:
         (b'{"inputs": [{} 2]}', "Missing a comma or ']' after an array element. at "),
         (b'{"inputs": []} more', "The document root must not be followed by other values. at "),
         (b"", "failed to parse the request JSON buffer: Input data was truncated"),
+        (
+            b'{"inputs": [], "id": 1e999}',
+            "failed to parse the request JSON buffer: id: number out of range",
+        ),
     ],
 )
 def test_text_that_is_no_json_is_told_of_with_its_place(text: bytes, said: str) -> None:
@@ -77,3 +83,26 @@ def test_json_that_is_nested_too_deeply_is_told_the_limit() -> None:
 def test_triton_has_a_word_for_each_kind() -> None:
     assert mismatch("bool") == "attempt to access JSON non-boolean as boolean"
     assert mismatch("float") == "attempt to access JSON non-number as double"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"id": "\xe9"}', r"JSON is not UTF-8 text \(invalid continuation byte at byte 8\)"),
+        ('{"id": 1}'.encode("utf-16"), "it begins as UTF-16 or UTF-32 does; send JSON as UTF-8"),
+        ('{"id": 1}'.encode("utf-16-le"), "send JSON as UTF-8"),
+        ('{"id": 1}'.encode("utf-32-be"), "send JSON as UTF-8"),
+    ],
+)
+def test_text_in_another_coding_is_told_of_with_the_place_in_the_body(
+    body: bytes, said: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        parse_object(body)
+
+
+def test_a_mark_of_utf_8_before_json_is_passed_over() -> None:
+    assert parse_object(b'\xef\xbb\xbf{"id": 1}') == {"id": 1}
+    assert parse_object(b'\xef\xbb\xbf{"id": NaN}') == {"id": "NaN"}
+    with pytest.raises(InvalidRequest, match=r"Invalid value\. at 0"):
+        parse_object(b"\xef\xbb\xbfx")

@@ -58,3 +58,12 @@ def test_to_triton_no_bytes_at_the_start_of_a_region_are_none() -> None:
     finally:
         memory.unregister()
         (SHM / key).unlink()
+
+
+def test_a_tensor_that_there_is_not_is_told_with_those_that_there_are() -> None:
+    tensors = ModelTensors(ModelConfig(name="shout", max_batch_size=1), shout.signature())
+    text = r"unexpected inference input 'txt' for model 'shout'; it has 'text'$"
+    with pytest.raises(InvalidRequest, match=text):
+        tensors.input("txt", "BYTES", {})
+    with pytest.raises(InvalidRequest, match=r"output 'x' for model 'shout'; it has '\w+'$"):
+        tensors.output("x")
