@@ -180,7 +180,7 @@ class ResponseRoutes:
             caller = exchange.request.caller
             turn = self._background.find(id, caller) or self._kept.find(id, caller)
             if turn is None:
-                raise NotKept(f"Response with id '{id[:80]}' not found")
+                raise NotKept(f"Response with id '{id[:80]}' not found.")
             do(exchange, turn)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)

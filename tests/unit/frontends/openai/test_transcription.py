@@ -182,7 +182,7 @@ def test_a_stream_tells_what_was_heard_so_far(client: Client) -> None:
     [
         ({"model": "plain", "language": "en"}, "language", "'plain' does not support it"),
         ({"model": "plain", "response_format": "srt"}, "response_format", "tells no segments"),
-        ({"model": "plain", "response_format": "xml"}, "response_format", "invalid enum"),
+        ({"model": "plain", "response_format": "xml"}, "response_format", "'vtt', not 'xml'"),
         ({"model": "plain", "temperature": "warm"}, "temperature", "expected float"),
         ({"model": "plain", "stream": "maybe"}, "stream", "expected bool"),
         ({"model": "whole", "stream": "true", "response_format": "srt"}, "response_format",

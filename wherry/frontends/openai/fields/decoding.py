@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -104,4 +104,33 @@ def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
     if text.startswith("Object missing required field"):
         name = text.split("`")[1]
         return BadField(f"{field}.{name}" if field else name, "is missing")
+    if text.startswith(_NOT_AMONG) and (among := _choices(kind, field)):
+        value = text.removeprefix(_NOT_AMONG)
+        value = value if len(value) <= MAX_NAME_CHARS else f"{value[:MAX_NAME_CHARS]}..."
+        return BadField(field, f"must be one of {', '.join(map(repr, among))}, not {value}")
     return BadField(field or None, text[0].lower() + text[1:].replace("`", ""))
+
+
+#: How msgspec says that a value is none of a Literal's.
+_NOT_AMONG: Final = "Invalid enum value "
+
+
+def _choices(kind: Any, field: str) -> list[Any]:
+    """The values that the field may have, of which a Literal tells; empty if none does."""
+    for name in re.sub(r"\[\d*\]", "", field).split("."):
+        members = {
+            member.encode_name: member.type
+            for part in _parts(kind)
+            if hasattr(part, "__struct_fields__")
+            for member in msgspec.structs.fields(part)
+        }
+        kind = members.get(name)
+    return [one for part in _parts(kind) if get_origin(part) is Literal for one in get_args(part)]
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """The types of which a type is made, down to Literals and Structs."""
+    yield kind
+    if get_origin(kind) is not Literal:
+        for part in get_args(kind):
+            yield from _parts(part)
