@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -17,6 +18,7 @@ import numpy as np
 from wherry.backends import parameters
 from wherry.backends.repository_model import RepositoryModel
 from wherry.models.model import Device
+from wherry.models.signature import Signature
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonInput,
@@ -56,6 +58,16 @@ class IdentityModel(RepositoryModel):
     def load(self, device: Device) -> None:
         time.sleep(max(0.0, parameters.number(self.triton, "creation_delay_sec") or 0.0))
         self._delay = (parameters.number(self.triton, "execute_delay_ms") or 0.0) / 1000
+
+    def signature(self, name: str = "") -> Signature:
+        """The signature: rows of an output differ in shape where those of its input may."""
+        signature = super().signature(name)
+        forms = {one.name.removeprefix("INPUT"): one.form for one in signature.inputs}
+        outputs = [
+            replace(one, form=forms.get(one.name.removeprefix("OUTPUT"), one.form))
+            for one in signature.outputs
+        ]
+        return replace(signature, outputs=tuple(outputs))
 
     def execute(self, **columns: Column) -> Columns:
         if self._delay > 0:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -55,6 +56,21 @@ def test_identity_gives_zeros_for_what_is_optional_and_not_there() -> None:
         found = runtime.infer_batch("m", INPUT0=np.ones((2, 3), np.int32))
 
     assert np.asarray(found["OUTPUT1"]).tolist() == [[0], [0]]
+
+
+def test_identity_gives_a_batch_of_different_shapes_back() -> None:
+    inputs = tensors(TritonInput, "INPUT", "TYPE_FP32", "TYPE_STRING")
+    inputs[0] = msgspec.structs.replace(inputs[0], allow_ragged_batch=True)
+    model = identity("TYPE_FP32", "TYPE_STRING", input=inputs, max_batch_size=4)
+    given = [np.arange(2, dtype=np.float32), np.arange(3, dtype=np.float32)]
+
+    with wherry.Runtime(model) as runtime:
+        answered = [runtime.infer("m", INPUT0=row, INPUT1=b"a")["OUTPUT0"] for row in given]
+        together = runtime.infer_batch("m", INPUT0=given, INPUT1=[b"a", b"b"])
+
+    assert [row.tolist() for row in answered] == [[0, 1], [0, 1, 2]]
+    assert [row.tolist() for row in together["OUTPUT0"]] == [[0, 1], [0, 1, 2]]
+    assert list(together["OUTPUT1"]) == [b"a", b"b"]
 
 
 def test_identity_reshapes_as_the_configuration_says() -> None:
