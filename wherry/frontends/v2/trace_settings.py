@@ -8,7 +8,7 @@ can be set only when the server starts: without one nothing is traced.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wherry.observability.otel import triton_mode as opentelemetry
@@ -187,7 +187,7 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
         known = isinstance(levels, list) and levels and all(one in TRACE_LEVELS for one in levels)
         if not known:
             raise InvalidRequest(f"trace_level must be a list of {', '.join(TRACE_LEVELS)}")
-        return [one for one in levels if one != "OFF"] or ["OFF"]
+        return _in_order(one for one in levels if one != "OFF") or ["OFF"]
     try:
         number = int(value) if type(value) in (str, int) else None
     except ValueError:
@@ -195,6 +195,12 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
     if number is None or not _LEAST[name] <= number < 2**63:
         raise InvalidRequest(f"{name} must be a whole number from {_LEAST[name]} up, as text")
     return str(number)
+
+
+def _in_order(levels: Iterable[str]) -> list[str]:
+    """The levels, each once: they are a set, which Triton writes in this order."""
+    given = set(levels)
+    return [level for level in TRACE_LEVELS if level in given]
 
 
 def _trace_config(given: Sequence[str]) -> dict[str, Any]:
@@ -227,6 +233,6 @@ def _trace_config(given: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"trace_config {word!r}: {error}") from None
         if name == "trace_level":  # it may be said more than once; OFF is stronger
             said = [*settings.get(name, ()), *checked]
-            checked = ["OFF"] if "OFF" in said else list(dict.fromkeys(said))
+            checked = ["OFF"] if "OFF" in said else _in_order(said)
         settings[name] = checked
     return settings

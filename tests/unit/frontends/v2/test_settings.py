@@ -174,6 +174,8 @@ def test_a_model_has_the_server_s_settings_but_for_its_own() -> None:
     [
         (["TIMESTAMPS"], ["TIMESTAMPS"]),
         (["OFF", "TENSORS"], ["TENSORS"]),
+        (["TENSORS", "TIMESTAMPS"], ["TIMESTAMPS", "TENSORS"]),
+        (["TIMESTAMPS", "TIMESTAMPS"], ["TIMESTAMPS"]),
         ("OFF", ["OFF"]),
         (["OFF"], ["OFF"]),
         (["OFF", "OFF"], ["OFF"]),
@@ -227,7 +229,7 @@ def test_where_traces_go_cannot_be_changed_from_outside(name: str) -> None:
 
 def test_a_server_starts_with_what_its_trace_config_says() -> None:
     settings = TraceSettings(
-        ["triton,file=t.json", "mode=triton", "level=TIMESTAMPS", "level=TENSORS", "rate=3"]
+        ["triton,file=t.json", "mode=triton", "level=TENSORS", "level=TIMESTAMPS", "rate=3"]
     )
     started = {
         **TRACE_DEFAULTS,
