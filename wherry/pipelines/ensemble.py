@@ -293,7 +293,7 @@ class Ensemble:
     def _given(self, request: InferRequest) -> Tensors:
         if self._batched:
             return dict(request.inputs)
-        return {name: column[0] for name, column in request.inputs.items()}
+        return {name: _only(column) for name, column in request.inputs.items()}
 
     def _response(self, tensors: Tensors, request: InferRequest) -> InferResponse:
         outputs: Columns = {}
@@ -335,4 +335,11 @@ def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
 def _tensors(loaded: Any, response: InferResponse) -> Tensors:
     if loaded.config.max_batch_size:
         return dict(response.outputs)
-    return {name: column[0] for name, column in response.outputs.items()}
+    return {name: _only(column) for name, column in response.outputs.items()}
+
+
+def _only(column: Column) -> Column:
+    """The tensor of a model without a batch dimension, whose column has one row. Also a scalar is
+    an array."""
+    only: Column = column[0, ...] if isinstance(column, np.ndarray) else column[0]
+    return only

@@ -242,6 +242,35 @@ def test_a_row_is_a_batch_of_one_between_models_with_and_without_a_batch_dimensi
     np.testing.assert_array_equal(result, expected.get(names, 2 * (given + 1)))
 
 
+def test_a_scalar_of_a_model_without_a_batch_dimension_is_an_array() -> None:
+    @wherry.model(max_batch_size=0)
+    def third(x: float) -> float:
+        return x / 3
+
+    @wherry.model(max_batch_size=0)
+    def half(x: float) -> float:
+        return x / 2
+
+    model = EnsembleModel(
+        "/nowhere",
+        "1",
+        TritonConfig(
+            name="e",
+            platform="ensemble",
+            input=[TritonInput(name="IN", data_type="TYPE_FP64", dims=[1])],
+            output=[TritonOutput(name="OUT", data_type="TYPE_FP64", dims=[1])],
+            ensemble_scheduling=TritonEnsembling(
+                step=[
+                    step("third", {"x": "IN"}, {"output": "A"}),
+                    step("half", {"x": "A"}, {"output": "OUT"}),
+                ]
+            ),
+        ),
+    )
+    with wherry.Runtime(model, third, half) as runtime:
+        assert np.ravel(runtime.infer_batch("e", IN=np.array([[12.0]]))["OUT"]).tolist() == [2.0]
+
+
 def test_strings_cross_between_models_with_and_without_a_batch_dimension() -> None:
     @wherry.model(max_batch_size=8)
     def loud(x: list[bytes]) -> list[bytes]:
