@@ -39,11 +39,11 @@ class ThoughtFormat:
 class ThoughtText:
     """Splits one answer, as it comes, into thoughts, which come first, and the answer.
 
-    `opened`: the prompt ends within the thoughts. Blanks after the marks belong to them. Thoughts
-    that have no end are thoughts to the end, or to the first of `calls`: marks, each with its
-    end, which begin calls if one of `opens` follows. Until it is known whether the thoughts go on
-    to an end of their own, what comes behind such a mark is kept: a call that a model only
-    drafted is none.
+    `opened`: the prompt ends within the thoughts. Blanks after the marks belong to them. An end
+    that the answer begins with is left out. Thoughts that have no end are thoughts to the end, or
+    to the first of `calls`: marks, each with its end, which begin calls if one of `opens` follows.
+    Until it is known whether the thoughts go on to an end of their own, what comes behind such a
+    mark is kept: a call that a model only drafted is none.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class ThoughtText:
         if self._at_start:
             begun = text.lstrip()
             label, begins = self._format.label, [begin for begin, _ in self._format.marks]
-            short = any((m + label).startswith(begun) and begun != m + label for m in begins)
+            ends = [] if self.thinking else [end for _, end in self._format.marks]
+            known = [*(begin + label for begin in begins), *ends]
+            short = any(one.startswith(begun) and begun != one for one in known)
             if (short or (label and begun in begins)) and len(text) < MOST_BEFORE:
                 self._held = text  # too short to tell
                 return "", ""
@@ -87,6 +89,8 @@ class ThoughtText:
             if mark := next((m for m in begins if begun.startswith(m)), ""):
                 text = begun.removeprefix(mark).removeprefix(label)
                 self.thinking = self._after_mark = True
+            elif mark := next((m for m in ends if begun.startswith(m)), ""):
+                text, self._after_mark = begun.removeprefix(mark), True
         thoughts = ""
         if self.thinking:
             thoughts, text = self._drafted(text) if self._draft else self._think(text)
