@@ -81,7 +81,7 @@ NAMED_OBJECTS: Final = _shape(
 def named_shape(head: str, tail: str = "") -> JsonShape:
     """As `after_names` has them."""
     behind = rf"(?:\s*(?:{tail}))?\s*" if tail else r"\s*"
-    return _shape(r"\s*", rf"{head}\s*", behind, behind)
+    return _shape(r"\s*+", rf"{head}\s*+", behind, behind)
 
 
 def pieces_of(*shapes: JsonShape) -> PiecesOf:
@@ -96,7 +96,7 @@ def after_names(head: str, tail: str = "", *, numbers: bool = False) -> CallRead
     `tail` of what may stand behind it. `numbers`: there may be a number in place of a name; the
     function is meant whose arguments these are.
     """
-    before, behind = re.compile(rf"\s*{head}\s*"), re.compile(rf"\s*(?:{tail})?\s*")
+    before, behind = re.compile(rf"\s*+{head}\s*+"), re.compile(rf"\s*+(?:{tail})?\s*+")
 
     def read(text: str, functions: Functions) -> list[ToolCall]:
         calls: list[ToolCall] = []

@@ -50,7 +50,8 @@ class Tags:
 
     @cached_property
     def begin_call(self) -> re.Pattern[str]:
-        return re.compile(rf"\s*{self.call}")
+        # Blanks that are taken are not given back: else each split of them would be tried.
+        return re.compile(rf"\s*+{self.call}")
 
     @cached_property
     def begin_argument(self) -> re.Pattern[str]:
@@ -61,7 +62,7 @@ class Tags:
         """What may follow a call's begin, or an argument: blanks, then another, or its end."""
         orphans = rf"(?:{self.orphan}\s*){{0,{MOST_ORPHANS}}}" if self.orphan else ""
         end = re.escape(self.call_end) or "$"
-        return re.compile(rf"\s*{orphans}(?:{self.argument}|(?P<end>{end}))")
+        return re.compile(rf"\s*+{orphans}(?:{self.argument}|(?P<end>{end}))")
 
     @cached_property
     def following(self) -> re.Pattern[str]:

@@ -735,12 +735,13 @@ HOSTILE: dict[str, Callable[[str, str], str]] = {
         f'{begin}{{"name": "get_time", "arguments": {{"a": ' + "x" * 100_000
     ),
     "blanks": lambda begin, end: begin + " " * 100_000 + end,
+    "blanks again": lambda begin, end: (begin + " " * 1000 + "{") * 100,
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("family", ["qwen3_coder", "glm", "mistral", "kimi_k2", "llama3"])
+@pytest.mark.parametrize("family", ["qwen3_coder", "glm", "mistral", "kimi_k2", "llama3", "step3"])
 def test_what_a_hostile_model_writes_costs_no_more_than_its_length(family: str, kind: str) -> None:
     """Were anything searched again with each piece, this would take minutes."""
     format_ = TOOL_FAMILIES[family].format
