@@ -5,6 +5,8 @@ from __future__ import annotations
 from wherry.cli.show import print_line, print_table
 from wherry.runtime.engines import with_options
 
+#: The engines that run in a worker of the server's, in wherry's loop.
+OURS = ("wherry", "transformers")
 #: Tokens for which the KV cache is told.
 TOKENS = 1000
 
@@ -27,7 +29,7 @@ def print_checkpoint(target: str) -> None:
     needs = needs_of(source)
     dtype = given.get("dtype", AUTO)
     if dtype == AUTO:
-        ours = choice.engine in ("wherry", "transformers") and not machine.gpu
+        ours = choice.engine in OURS and not machine.gpu
         dtype = "float32" if ours else needs.stored_as
     rows = [
         ("engine", choice.engine, choice.reason),
@@ -36,6 +38,17 @@ def print_checkpoint(target: str) -> None:
         ("context", f"{needs.context_tokens or 'unknown'} tokens", "at most"),
         ("KV cache", _size(needs.cache_bytes(TOKENS, dtype)), f"for {TOKENS} tokens"),
     ]
+    if choice.engine in OURS and not machine.gpu:
+        from wherry.llm.memory import free_bytes, parts_on_cpu, total_bytes
+
+        free = free_bytes()
+        parts = parts_on_cpu(needs, engine=choice.engine, dtype=dtype, options=given, free=free)
+        least, most = map(_size, total_bytes(parts))
+        listed = ", ".join(
+            f"{part.name} {'' if part.certain else 'up to '}{_size(part.nbytes)}" for part in parts
+        )
+        total = most if least == most else f"{least} to {most}"
+        rows.append(("memory", total, f"of {_size(free)} free: {listed}"))
     if needs.has_chat_template:
         parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
         rows.append(("chat", "yes", parsers))

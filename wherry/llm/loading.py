@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from wherry.llm.facts import folder_facts, here
 from wherry.llm.fallback import AttentionDiffers, TransformersNetwork
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
+from wherry.llm.memory import cpu_cache_bytes, free_bytes, give_back_freed
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.own_states import StateRunner, load_states, most_positions
 from wherry.llm.precompile import compile_programs
@@ -26,7 +25,6 @@ from wherry.llm.runner import ModelRunner, Network, cache_bytes_per_token, load_
 from wherry.llm.scheduler import PROMPT_SHARE, Chunk
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES
-from wherry.observability.machine import Machine
 from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
@@ -36,13 +34,10 @@ QUANTIZATIONS = (None, "int8")
 COMPILED = ("cpu", "float32")
 #: The engines that run in this loop.
 OURS = frozenset(("wherry", "transformers"))
-#: Share of the free memory, after loading the weights, that the KV cache gets by default.
-CPU_SHARE = 0.25
+#: Share of a GPU's free memory, after loading the weights, that the KV cache gets by default.
 GPU_SHARE = 0.85
 #: The context of a model whose configuration names no bound, unless context_tokens is set.
 UNBOUNDED_CONTEXT = 1 << 15
-#: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs.
-CPU_MOST_BYTES = 4e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +105,7 @@ def load_engine(
         context_per_token=built.context_per_token,
     )
     made.adapters = built.adapters
+    give_back_freed()
     return made, tokenizer
 
 
@@ -276,22 +272,7 @@ def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
         return int(cache_gb * 1e9)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
-    return int(min(_free_bytes() * CPU_SHARE, CPU_MOST_BYTES))
-
-
-def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Free memory in bytes: of the machine or of the container, whichever is less."""
-    free = Machine().available_bytes()
-    if free is None:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        most = int((cgroup / "memory.max").read_text())
-        used = int((cgroup / "memory.current").read_text())
-        of_files = re.search(r"^file (\d+)$", (cgroup / "memory.stat").read_text(), re.M)
-    except (OSError, ValueError):
-        return free
-    # Cached pages of files, such as the weights, are given up when memory is needed.
-    return min(free, max(0, most - used + int(of_files[1] if of_files else 0)))
+    return cpu_cache_bytes(None, free_bytes())
 
 
 def _threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

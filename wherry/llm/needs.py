@@ -36,6 +36,8 @@ class Needs:
     #: The numbers that one token has in the KV cache.
     cached_per_token: int
     has_chat_template: bool
+    #: The numbers of an embedding that is the output's weight, too.
+    shared_head: int = 0
     tool_parser: str = ""
     reasoning_parser: str = ""
 
@@ -59,8 +61,10 @@ def needs_of(source: str) -> Needs:
 def _of_folder(checkpoint: Checkpoint) -> Needs:
     parameters = stored = 0
     kinds: Counter[str] = Counter()
+    sizes: dict[str, int] = {}
     for file in checkpoint.weight_files():
-        for tensor in stored_tensors(file).values():
+        for name, tensor in stored_tensors(file).items():
+            sizes[name] = tensor.elements
             parameters += tensor.elements
             stored += tensor.nbytes
             kinds[tensor.dtype] += tensor.nbytes
@@ -77,6 +81,7 @@ def _of_folder(checkpoint: Checkpoint) -> Needs:
         _whole(known, "max_position_embeddings", "n_positions"),
         _cached(known),
         bool(template),
+        0 if "lm_head.weight" in sizes else sizes.get("model.embed_tokens.weight", 0),
         style.tools,
         style.thoughts,
     )
@@ -105,8 +110,8 @@ def _of_gguf(path: Path) -> Needs:
         number("context_length"),
         2 * number("block_count") * kv_heads * width,
         bool(template),
-        style.tools,
-        style.thoughts,
+        tool_parser=style.tools,
+        reasoning_parser=style.thoughts,
     )
 
 
