@@ -59,11 +59,11 @@ MEANT: dict[str, dict[str, Any]] = {
     },
     'generate of asked {"X": [[1, 2]]}': {"why": UNDERSTOOD, "status": 200},
     "generate_stream with lists in a list": {"why": UNDERSTOOD, "status": 200},
-    "an index asked for in x": {"why": UNKNOWN, "status": 501},
-    "an index asked for in br": {"why": UNKNOWN, "status": 501},
-    "an index asked for in GZIP": {"why": UNKNOWN, "status": 400},
-    "an index asked for in gzip": {"why": UNDERSTOOD, "status": 200},
-    "an index asked for in deflate": {"why": UNDERSTOOD, "status": 200},
+    "settings asked for in x": {"why": UNKNOWN, "status": 501},
+    "settings asked for in br": {"why": UNKNOWN, "status": 501},
+    "settings asked for in GZIP": {"why": UNKNOWN, "status": 400},
+    "settings asked for in gzip": {"why": UNDERSTOOD, "status": 200},
+    "settings asked for in deflate": {"why": UNDERSTOOD, "status": 200},
     "a body in nothing": {"why": UNDERSTOOD, "status": 200},
     "a generate body in nothing": {"why": UNDERSTOOD, "status": 200},
     **{
@@ -160,7 +160,7 @@ def _marks() -> Edges:
         yield f"infer, sized, with {name}", _bytes("/v2/models/asked/infer", body, **sized)
     for name, body in (("a mark", BOM + b'{"X":1}'), ("a zero", b'{"X":1}\0')):
         yield f"generate with {name}", _bytes("/v2/models/asked/generate", body)
-    for path in ("logging", "repository/index", "repository/models/none/load"):
+    for path in ("logging", "trace/setting", "repository/models/none/load"):
         yield f"a mark before the JSON of {path}", _bytes(f"/v2/{path}", BOM + b"{}")
 
 
@@ -233,8 +233,8 @@ def _accepted() -> Edges:
 
 def _coded() -> Edges:
     for coding in ("x", "GZIP", "gzip", "deflate", "br"):
-        step = post("/v2/repository/index", {}, Content_Encoding=coding)
-        yield f"an index asked for in {coding}", step
+        step = post("/v2/trace/setting", {}, Content_Encoding=coding)
+        yield f"settings asked for in {coding}", step
     yield "a body in nothing", post("/v2/models/asked/infer", GOOD, Content_Encoding="")
     yield (
         "a generate body in nothing",
