@@ -62,7 +62,10 @@ class AnswerText:
             )
 
     def feed(self, text: str) -> list[Said]:
-        """Take more text; return what is certain now, in its order."""
+        """Take more text; return what is certain now, in its order. Halves of characters, which
+        no JSON can have, are read as "?"."""
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode()
         parts = [self._feed(stretch) for stretch in _stretches(text)]
         return [said for part in parts for said in part]
 

@@ -724,6 +724,14 @@ def test_slips_within_arguments_that_have_one_meaning_are_mended() -> None:
         ]
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_halves_of_characters_are_no_error(example: str) -> None:
+    text = EXAMPLES[example][0].replace("Paris", "P\udfffs")
+    for pieces in ([text], list(text)):
+        said = read(style_of(example), *pieces)
+        assert called(said)[0] == ("get_weather", {"city": "P?s", "days": 3})
+
+
 HOSTILE: dict[str, Callable[[str, str], str]] = {
     "marks": lambda begin, end: begin * 5_000,
     "ends": lambda begin, end: f'{begin}{{"name": "get_time", "arguments": {{"a": "' + end * 5_000,
