@@ -36,6 +36,7 @@ SAMPLE: Final = sum(PIECES)
 #: tokens that are computed at once (bitsandbytes' 8 bits: 0.006): prompts as a whole are what
 #: generate() computes, and without a cache the tokens would be others than its.
 ROUNDED: Final = 5e-2
+OF_YOUR_OWN: Final = "call it in a model of your own (docs/tutorial/first-model.md)"
 #: What configurations call the number of positions.
 POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
@@ -156,6 +157,11 @@ class StateRunner:
         except Exception as error:  # of any type, by what the model needs beside tokens
             raise ConfigError(f"{name}: {kind} does not run on tokens: {brief(error)}") from error
         rounded = ROUNDED if quantized else tolerance
+        if self._adds_tokens(sample):
+            raise ConfigError(
+                f"{name}: {kind}: generate() adds tokens to what it has at each step, which is not"
+                f" done here: {OF_YOUR_OWN}"
+            )
         if not bool(expected.isfinite().all()):
             raise ConfigError(
                 f"{name}: {kind}: its logits are no numbers: a weight or a field of config.json is"
@@ -175,7 +181,7 @@ class StateRunner:
                 why = "it gives no cache" if found is None else _off(found, expected)
             log.info("cache not used", extra={"model": name, "way": way.value, "why": why})
         if not _near(self._whole(sample[:20]), expected[:20], rounded):
-            remedy = "call it in a model of your own (docs/tutorial/first-model.md)"
+            remedy = OF_YOUR_OWN
             if getattr(self._net.config.get_text_config(), "is_decoder", True) is False:
                 remedy = (
                     f"set is_decoder to true in config.json if it is to generate, else {remedy}"
@@ -185,6 +191,14 @@ class StateRunner:
             )
         self._cache = ""
         return Way.ANEW
+
+    def _adds_tokens(self, sample: Tensor) -> bool:
+        """Whether generate() gives the model more tokens than there are, such as XLM's mask."""
+        try:
+            given = self._net.prepare_inputs_for_generation(sample[None])["input_ids"]
+        except Exception:  # noqa: BLE001 - of any type: it wants more than tokens, as most do
+            return False
+        return isinstance(given, Tensor) and given.shape[-1] > len(sample)
 
     def _in_pieces(self, sample: Tensor, pieces: Sequence[int]) -> Tensor | None:
         """The logits of a text that is computed in these pieces; None without a cache."""

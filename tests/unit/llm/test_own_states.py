@@ -223,6 +223,13 @@ def test_widths_of_each_layer_are_taken(tmp_path: Path) -> None:
     assert one.tokens[20:] == tiny.reference(folder, prompt, 6)
 
 
+def test_a_model_to_which_generate_adds_tokens_is_refused() -> None:
+    """XLM predicts the token of a mask that is put behind the text."""
+    net = tiny.network(("XLMConfig", {"emb_dim": 48, "n_heads": 6, "n_layers": 2, "n_words": 300}))
+    with pytest.raises(ConfigError, match=r"generate\(\) adds tokens.*a model of your own"):
+        StateRunner(net.eval(), name="m", dtype=torch.float32, device=torch.device("cpu"))
+
+
 def test_logits_that_are_no_numbers_are_told_as_that() -> None:
     net = tiny.network(("LlamaConfig", tiny.SIZES)).eval()
     net.model.norm.weight.data[0] = torch.nan
