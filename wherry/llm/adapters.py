@@ -46,6 +46,8 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     modules_to_save: Any = None
     init_lora_weights: Any = True
     alpha_pattern: Any = None
+    #: The ranks of modules, by patterns of their names, that have another than `r`.
+    rank_pattern: Any = None
     trainable_token_indices: Any = None
 
     def problem(self) -> str:
@@ -69,6 +71,11 @@ class AdapterConfig(msgspec.Struct, frozen=True):
         take a part out of them, unless peft has converted the adapter, and then says true here."""
         begun = self.init_lora_weights
         return isinstance(begun, str) and begun.lower().startswith(CHANGE_BASE)
+
+    def allows(self, rank: int) -> bool:
+        """Whether a module may have this rank. Which one has it, its matrices say."""
+        others = self.rank_pattern.values() if isinstance(self.rank_pattern, dict) else ()
+        return rank == self.r or rank in others
 
     def scale(self, rank: int) -> float:
         """What the product of matrices of this rank is multiplied with."""

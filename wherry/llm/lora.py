@@ -130,6 +130,11 @@ def read_pairs(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[s
             down, up = opened.get_tensor(name), opened.get_tensor(other)
             if down.ndim != 2 or up.ndim != 2 or not 0 < len(down) == up.shape[1] <= MOST_RANK:
                 raise ConfigError(f"adapter {folder.name}: {module[:80]}: its shapes do not fit")
+            if not config.allows(len(down)):
+                raise ConfigError(
+                    f"adapter {folder.name}: {module[:80]}: its matrices are of rank {len(down)},"
+                    f" and adapter_config.json says r = {config.r}: download the adapter again"
+                )
             up = up.float() * config.scale(len(down))
             pairs[module.removeprefix(_PREFIX)] = (down.to(device, dtype), up.to(device, dtype))
     if 2 * len(pairs) != len(names) or not pairs:
