@@ -90,7 +90,7 @@ def _refused(kind: str, config: Any, folder: Path, why: str) -> tuple[str, str]:
     from wherry.llm.loading import load_engine
     from wherry.values.errors import ConfigError
 
-    _tokenizer(config).save_pretrained(folder)
+    _tokenizer(None).save_pretrained(folder)
     if config is not None:
         (folder / "config.json").write_text(config.to_json_string(use_diff=False))
     else:
