@@ -111,7 +111,8 @@ class AbleModels:
         able = next((names for ability in any_of if (names := self.names(ability))), [])
         if len(able) == 1:
             return able.pop()
-        raise BadField("model", f"is missing; there are: {', '.join(able) or 'none'}")
+        there = f"there are: {', '.join(able)}" if able else f"there is none for {any_of[0]}"
+        raise BadField("model", f"is missing; {there}")
 
 
 def abilities(loaded: LoadedModel) -> set[str]:

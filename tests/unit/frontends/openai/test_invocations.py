@@ -115,3 +115,10 @@ def test_a_body_that_is_no_json_is_refused(client: Client) -> None:
     answer = client.post("/invocations", b'{"messages": [')
     assert answer.status == 400
     assert "is not JSON" in answer.json["error"]["message"]
+
+
+def test_a_server_without_a_model_for_it_says_so() -> None:
+    with served(vector) as client:
+        answer = client.post("/invocations", {"prompt": "a"})
+    assert answer.status == 400
+    assert answer.json["error"]["message"] == "model: is missing; there is none for completions"
