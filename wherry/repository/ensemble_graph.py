@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from wherry.repository.kind import is_decoupled, is_ensemble
 from wherry.repository.problems import nearest
@@ -52,20 +53,50 @@ def graph_problems(config: TritonConfig) -> list[str]:
     return problems or _circles(config)
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one model says of a tensor; `shape` has the batch dimension, if the model has one."""
+
+    data_type: str
+    dims: Sequence[int]
+    shape: Sequence[int]
+
+    @classmethod
+    def of(
+        cls, config: TritonConfig, tensor: TritonInput | TritonOutput, *, reshaped: bool = False
+    ) -> _Told:
+        reshape = tensor.reshape if reshaped else None
+        dims = tensor.dims if reshape is None else reshape.shape
+        return cls(tensor.data_type, dims, [-1, *dims] if config.max_batch_size else dims)
+
+    def difference(self, other: _Told) -> str:
+        """Why a tensor of the other model cannot be one of this. Shapes with -1 are compared when a
+        request runs, and a batch may be the rows of a model without batches (Triton's
+        ValidateTensorConsistency)."""
+        if self.data_type != other.data_type:
+            return f"{other.data_type} elsewhere, {self.data_type} here"
+        if _agree(self.dims, other.dims) or _agree(self.shape, other.shape):
+            return ""
+        return f"of shape {[*other.shape]} elsewhere, {[*self.shape]} here"
+
+
+def _agree(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(
+        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+    )
+
+
 def member_problems(config: TritonConfig, find: Find) -> list[str]:
     """Problems between an ensemble and its members: missing tensors, other types or shapes."""
     assert config.ensemble_scheduling is not None
     problems: list[str] = []
-    types = {tensor.name: tensor.data_type for tensor in config.input}
-    outputs = {tensor.name: tensor.data_type for tensor in config.output}
+    given = {tensor.name: _Told.of(config, tensor, reshaped=True) for tensor in config.input}
+    wanted = {tensor.name: _Told.of(config, tensor, reshaped=True) for tensor in config.output}
 
-    def check(where: str, tensor: str, data_type: str) -> None:
-        known = types.setdefault(tensor, data_type)  # type: ignore[arg-type]
-        for other in (known, outputs.get(tensor, data_type)):
-            if other != data_type:
-                problems.append(
-                    f"{where}: tensor '{tensor}' is {other} elsewhere, {data_type} here"
-                )
+    def check(where: str, name: str, told: _Told) -> None:
+        for other in (given.setdefault(name, told), wanted.get(name, told)):
+            if difference := told.difference(other):
+                problems.append(f"{where}: tensor '{name}' is {difference}")
 
     for number, step in enumerate(config.ensemble_scheduling.step):
         where = f"step[{number}] ({step.model_name})"
@@ -82,12 +113,12 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
         problems += _unknown(where, "output", step.output_map, member.output)
         for tensor in member.input:
             if tensor.name in step.input_map:
-                check(where, step.input_map[tensor.name], tensor.data_type)
+                check(where, step.input_map[tensor.name], _Told.of(member, tensor))
             elif not tensor.optional:
                 problems.append(f"{where}: its input '{tensor.name}' is not in input_map")
         for result in member.output:
             if result.name in step.output_map:
-                check(where, step.output_map[result.name], result.data_type)
+                check(where, step.output_map[result.name], _Told.of(member, result))
     return list(dict.fromkeys(problems))
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from wherry.repository.ensemble_graph import decoupled, graph_problems, member_problems, members
@@ -9,6 +12,7 @@ from wherry.repository.triton_config import (
     TritonEnsemblingStep,
     TritonInput,
     TritonOutput,
+    TritonTensorReshape,
     TritonTransactionPolicy,
 )
 
@@ -28,12 +32,19 @@ def ensemble(*steps: TritonEnsemblingStep, max_batch_size: int = 4) -> TritonCon
     )
 
 
-def member(name: str, *, data_type: str = "TYPE_FP32", max_batch_size: int = 8) -> TritonConfig:
+def member(
+    name: str,
+    *,
+    data_type: str = "TYPE_FP32",
+    max_batch_size: int = 8,
+    dims: Sequence[int] = (2,),
+) -> TritonConfig:
+    told: dict[str, Any] = {"data_type": data_type, "dims": [*dims]}
     return TritonConfig(
         name=name,
         max_batch_size=max_batch_size,
-        input=[TritonInput(name="x", data_type=data_type, dims=[2])],  # type: ignore[arg-type]
-        output=[TritonOutput(name="y", data_type=data_type, dims=[2])],  # type: ignore[arg-type]
+        input=[TritonInput(name="x", **told)],
+        output=[TritonOutput(name="y", **told)],
     )
 
 
@@ -85,10 +96,41 @@ def test_a_graph_that_cannot_run_says_where(config: TritonConfig, problem: str) 
             {**MODELS, "b": member("b", data_type="TYPE_INT64")},
             "step[1] (b): tensor 'MID' is TYPE_FP32 elsewhere, TYPE_INT64 here",
         ),
+        (
+            {**MODELS, "b": member("b", dims=(3,))},
+            "step[1] (b): tensor 'MID' is of shape [-1, 2] elsewhere, [-1, 3] here",
+        ),
+        (
+            {**MODELS, "b": member("b", dims=(-1, 2))},
+            "step[1] (b): tensor 'OUT' is of shape [-1, 2] elsewhere, [-1, -1, 2] here",
+        ),
+        (
+            {**MODELS, "b": member("b", dims=(4, 3), max_batch_size=0)},
+            "step[1] (b): tensor 'MID' is of shape [-1, 2] elsewhere, [4, 3] here",
+        ),
     ],
 )
 def test_members_that_do_not_fit_are_named(models: dict[str, TritonConfig], problem: str) -> None:
     assert problem in member_problems(CHAIN, models.get)
+
+
+@pytest.mark.parametrize(
+    ("dims", "max_batch_size"),
+    [((2,), 8), ((-1,), 8), ((2,), 0), ((-1, 2), 0), ((4, 2), 0), ((-1, -1), 0)],
+)
+def test_shapes_that_may_agree_fit(dims: Sequence[int], max_batch_size: int) -> None:
+    """A member without batches has a row, or a batch as its own first dimension."""
+    models = {**MODELS, "b": member("b", dims=dims, max_batch_size=max_batch_size)}
+    assert member_problems(CHAIN, models.get) == []
+
+
+def test_an_ensemble_s_own_tensors_have_the_shape_that_they_are_brought_to() -> None:
+    config = ensemble(step("a", {"x": "IN"}, {"y": "OUT"}))
+    config.input[0].dims = [2, 1]
+    problem = "step[0] (a): tensor 'IN' is of shape [-1, 2, 1] elsewhere, [-1, 2] here"
+    assert member_problems(config, MODELS.get) == [problem]
+    config.input[0].reshape = TritonTensorReshape(shape=[2])
+    assert member_problems(config, MODELS.get) == []
 
 
 def test_a_tensor_that_a_member_does_not_have_is_named_with_a_guess() -> None:
