@@ -43,19 +43,30 @@ def hold_true(url: str, tmp_path: Path, *options: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def traces(folder: Path) -> list[str]:
+    """What makes each setting of traces valid: a level without a file is refused."""
+    return [f"triton,file={folder / 'traces.json'}"]
+
+
 def test_the_document_is_true_of_any_data(tmp_path: Path) -> None:
-    with wherry.Server(*ALL, port=0, allow_shared_memory=True) as server:
+    with wherry.Server(
+        *ALL, port=0, allow_shared_memory=True, trace_config=traces(tmp_path)
+    ) as server:
         hold_true(server.url, tmp_path, "--phases", "examples,fuzzing")
 
 
 def test_the_document_is_true_at_each_bound(tmp_path: Path) -> None:
-    with wherry.Server(*ALL[:3], port=0) as server:
+    with wherry.Server(*ALL[:3], port=0, trace_config=traces(tmp_path)) as server:
         hold_true(server.url, tmp_path, "--phases", "coverage", "--exclude-path-regex", "{model}")
 
 
 def test_the_document_is_true_with_keys_and_restrictions(tmp_path: Path) -> None:
     with wherry.Server(
-        *ALL[:2], port=0, api_keys=[KEY], restricted_apis=["statistics:Admin-Key=secret"]
+        *ALL[:2],
+        port=0,
+        api_keys=[KEY],
+        restricted_apis=["statistics:Admin-Key=secret"],
+        trace_config=traces(tmp_path),
     ) as server:
         headers = ["-H", f"Authorization: Bearer {KEY}", "-H", "Admin-Key: secret"]
         hold_true(server.url, tmp_path, "--phases", "examples,fuzzing", *headers)
@@ -63,5 +74,6 @@ def test_the_document_is_true_with_keys_and_restrictions(tmp_path: Path) -> None
 
 def test_the_document_is_true_behind_fronts(tmp_path: Path) -> None:
     models = str(HERE / "openapi_models.py")
-    with running_server(models, "--fronts", "2") as url:
+    options = ("--fronts", "2", "--trace-config", *traces(tmp_path))
+    with running_server(models, *options) as url:
         hold_true(url, tmp_path, "--phases", "examples,fuzzing")

@@ -26,6 +26,7 @@ def no_answer(url: str) -> Iterator[None]:
         ArithmeticError,
         AttributeError,
         LookupError,
+        RecursionError,
         TypeError,
         ValueError,
         msgspec.MsgspecError,

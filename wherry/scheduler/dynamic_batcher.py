@@ -104,10 +104,13 @@ class DynamicBatcher(Batcher):
         for lane in self._queue.lanes(now):
             if ahead and not self._is_full(lane):
                 return IDLE
-            if not self.max_queue_delay:
-                rows, reason = self._at_once(lane)
-            else:
+            if self.max_queue_delay:
                 rows, reason = self._ready(lane, now)
+            elif self.preferred_batch_sizes and (rows := self._preferred_rows(lane)):
+                reason = "preferred"
+            else:
+                rows = self.max_batch_size
+                reason = "full" if lane.rows >= rows else "idle"
             if rows:
                 before = lane.rows
                 requests = self._queue.take(lane, rows)
@@ -115,12 +118,6 @@ class DynamicBatcher(Batcher):
             wake_at = min(wake_at, self._leaves_at(lane))
         self.decisions.held(now, "delay")
         return Wait(until=wake_at)
-
-    def _at_once(self, lane: Lane) -> tuple[int, str]:
-        """How many rows of this lane leave, and why, if there is no delay: some do."""
-        if rows := self._preferred_rows(lane):
-            return rows, "preferred"
-        return self.max_batch_size, "full" if lane.rows >= self.max_batch_size else "idle"
 
     def _ready(self, lane: Lane, now: float) -> tuple[int, str]:
         """How many rows of this lane may leave now (0: none yet), and why, if there is a delay."""

@@ -150,6 +150,7 @@ def test_sixty_four_of_every_kind_do_not_change_each_other(
         base, device, blocks=300, adapted=True, context_tokens=120, recorded=recorded
     )
     engine.scheduler.max_running = 64
+    engine.scheduler.prompt_share = 1.0  # else how many run at once depends on the machine's pace
     assert engine.adapters is not None
     folder = adapter(tmp_path / "first", base, seed=1)
     key = engine.adapters.attach(engine.adapters.read(folder), ())
