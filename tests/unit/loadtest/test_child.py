@@ -1,0 +1,31 @@
+"""loadtest/child.py: a run that begins when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from wherry.loadtest.child import _until
+
+
+def test_a_run_does_not_begin_early_where_timers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    sleep = asyncio.sleep
+
+    async def early(seconds: float) -> None:
+        asked.append(seconds)
+        await sleep(seconds / 2)
+
+    monkeypatch.setattr(asyncio, "sleep", early)
+    moment = time.perf_counter() + 0.01
+    asyncio.run(_until(moment))
+    assert time.perf_counter() >= moment
+    assert len(asked) > 1
+
+
+def test_a_moment_that_has_passed_is_not_waited_for() -> None:
+    moment = time.perf_counter()
+    asyncio.run(_until(moment))
+    assert time.perf_counter() - moment < 5
