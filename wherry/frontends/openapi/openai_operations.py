@@ -246,15 +246,20 @@ class Vector(msgspec.Struct, kw_only=True):
     embedding: list[float] | str
 
 
-class Vectors(msgspec.Struct, kw_only=True):
-    """The vectors of texts, in their order."""
+class OfTexts(msgspec.Struct, kw_only=True):
+    """What a model says of texts, or of pairs of them, in their order."""
 
     id: str
     object: Literal["list"]
     created: int
     model: str
-    data: list[Vector]
     usage: TokenUsage
+
+
+class Vectors(OfTexts, kw_only=True):
+    """The vectors of texts, in their order."""
+
+    data: list[Vector]
 
 
 class TextClass(msgspec.Struct, kw_only=True):
@@ -266,15 +271,10 @@ class TextClass(msgspec.Struct, kw_only=True):
     num_classes: int
 
 
-class TextClasses(msgspec.Struct, kw_only=True):
+class TextClasses(OfTexts, kw_only=True):
     """The classes of texts, in their order."""
 
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
     data: list[TextClass]
-    usage: TokenUsage
 
 
 class Pooled(msgspec.Struct, kw_only=True):
@@ -285,15 +285,10 @@ class Pooled(msgspec.Struct, kw_only=True):
     data: list[Any] | str
 
 
-class Poolings(msgspec.Struct, kw_only=True):
+class Poolings(OfTexts, kw_only=True):
     """The numbers of texts, in their order."""
 
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
     data: list[Pooled]
-    usage: TokenUsage
 
 
 class CohereVectors(msgspec.Struct, kw_only=True):
@@ -332,15 +327,10 @@ class PairScore(msgspec.Struct, kw_only=True):
     score: float
 
 
-class PairScores(msgspec.Struct, kw_only=True):
+class PairScores(OfTexts, kw_only=True):
     """The scores of pairs of texts, in their order."""
 
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
     data: list[PairScore]
-    usage: TokenUsage
 
 
 class Transcription(msgspec.Struct, kw_only=True):
