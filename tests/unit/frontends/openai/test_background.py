@@ -17,9 +17,10 @@ RESPONSES = "/v1/responses"
 
 
 class Slow:
-    """A model that goes on when the test says so, and says when it was left."""
+    """A model that goes on when the test says so, and says when it began and was left."""
 
     def __init__(self) -> None:
+        self.began = threading.Event()
         self.may_end = threading.Event()
         self.left = threading.Event()
 
@@ -29,6 +30,7 @@ class Slow:
             said = messages[-1]["content"]
             if said == "raise":
                 raise ValueError("broke")
+            self.began.set()
             try:
                 yield "be"
                 assert self.may_end.wait(PATIENCE)
@@ -100,6 +102,7 @@ def test_a_response_is_made_behind_its_client_s_back(client: Client, slow: Slow)
 
 def test_a_response_that_is_cancelled_ends_its_request(client: Client, slow: Slow) -> None:
     begun = asked(client, "well").json
+    assert slow.began.wait(PATIENCE)
     gone = client.post(f"{RESPONSES}/{begun['id']}/cancel").json
     assert gone == {**begun, "status": "cancelled"}
     slow.may_end.set()
@@ -110,6 +113,7 @@ def test_a_response_that_is_cancelled_ends_its_request(client: Client, slow: Slo
 
 def test_a_response_that_is_forgotten_while_it_is_made_stays_so(client: Client, slow: Slow) -> None:
     begun = asked(client, "well").json
+    assert slow.began.wait(PATIENCE)
     assert client.ask("DELETE", f"{RESPONSES}/{begun['id']}").json["deleted"]
     slow.may_end.set()
     assert slow.left.wait(PATIENCE)
