@@ -151,7 +151,8 @@ def _add_call(commands: Any) -> None:
         "call",
         "call a model of a running server",
         "call:call",
-        "Each VALUE is one row of the model's only input; - reads a row from each line of stdin.",
+        "Each VALUE is one row: of the model's only input, or a JSON object of its inputs; - reads"
+        " a row from each line of stdin.",
     )
     call.add_argument("model", metavar="MODEL", help="name, or name:version")
     call.add_argument(

@@ -7,7 +7,7 @@ import difflib
 import http.client
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,9 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
             raise ConfigError(f"nothing to call {args.model!r} with; give a VALUE, or {names}")
         yield named
         return
+    if len(kinds) > 1 and not named and (rows := _whole_rows(values, kinds)):
+        yield from rows
+        return
     free = [name for name in kinds if name not in named]
     if len(free) != 1 and named:
         raise ConfigError(f"VALUE and --input together leave {free} open; name each input")
@@ -109,6 +112,15 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
         raise ConfigError(f"{args.model!r} has {len(kinds)} inputs; name each with --input")
     for value in values:
         yield {**named, free[0]: _value(value, text_wanted=kinds[free[0]], file=free[0] in files)}
+
+
+def _whole_rows(values: list[str], names: Collection[str]) -> list[dict[str, Any]]:
+    """The rows that JSON objects of several inputs are; none if one of them is no such object."""
+    try:
+        rows = [msgspec.json.decode(value, type=dict[str, Any]) for value in values]
+    except msgspec.DecodeError:
+        return []
+    return rows if all(row and row.keys() <= set(names) for row in rows) else []
 
 
 def _values(values: list[str]) -> Iterator[str]:

@@ -68,6 +68,24 @@ def test_a_file_may_be_named_beside_other_inputs(
     assert capfdbinary.readouterr().out == b"15\n10\n20\n2\n3\n"
 
 
+def test_a_row_of_several_inputs_may_be_a_json_object(
+    url: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"image":"ab","k":5}\n{"k":1,"image":"abc"}\n'))
+    assert call(url, "times", '{"image":"abc","k":2}') == 0
+    assert call(url, "times", "-") == 0
+    assert call(url, "reverse", '{"data":"ab"}') == 0
+    assert capfd.readouterr().out == '6\n10\n3\n}"ba":"atad"{'
+
+
+@pytest.mark.parametrize("value", ['{"image":"abc","n":2}', '{"image":"abc"', "[1]", "{}"])
+def test_no_object_of_inputs_is_one_value(
+    url: str, value: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(url, "times", value) != 0
+    assert "'k'" in capfd.readouterr().err
+
+
 def test_the_text_of_an_only_input_may_look_like_a_name(
     url: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
