@@ -39,6 +39,9 @@ class CallOwner(Protocol):
     def over(self, call: Call) -> None:
         """Forget the call: its last byte is written, or will never be."""
 
+    def stream_fault(self, stream_id: int, code: int) -> None:
+        """Reset a stream that went wrong."""
+
 
 class Call(Rpc):
     """One call of one method on one stream, from its request headers to its trailers.
@@ -78,6 +81,8 @@ class Call(Rpc):
         self.receive_window = STREAM_WINDOW
         self._coding = head.coding
         self._request: RequestMessages | None = None
+        if head.content_length is not None:
+            self._messages().to_come = head.content_length
 
         # To the client
         self.response = ResponseMessages(stream_id, owner.sender, coding)
@@ -87,7 +92,10 @@ class Call(Rpc):
     def feed(self, data: memoryview, ends: bool) -> None:
         """Take the next bytes of the stream. `ends`: they are the last."""
         request = self._request
-        if request is None:
+        if request is not None:
+            if request.to_come is not None and not self._agrees(request, len(data), ends):
+                return
+        else:
             if ends and not self.ended and not self.method.takes_stream:
                 size = len(data) - PREFIX.size
                 if (
@@ -110,6 +118,16 @@ class Call(Rpc):
             request.feed(data)
         self._owner.fed.add(self)
 
+    def _agrees(self, request: RequestMessages, count: int, ends: bool) -> bool:
+        """Whether `count` more bytes agree with content-length. If not, the stream is reset: who
+        has passed this on may have seen another end of it (RFC 9113, 8.1.1)."""
+        assert request.to_come is not None
+        request.to_come -= count
+        if request.to_come < 0 or (ends and request.to_come):
+            self._owner.stream_fault(self.id, frames.PROTOCOL_ERROR)
+            return False
+        return True
+
     def _messages(self) -> RequestMessages:
         if self._request is None:
             owner = self._owner
@@ -124,8 +142,11 @@ class Call(Rpc):
 
     def placed(self, count: int, ends: bool) -> None:
         """Take `count` bytes that were put into `place`. `ends`: they are the last."""
-        if self._request is not None and not self.ended:
-            self._request.placed(count)
+        request = self._request
+        if request is not None and not self.ended:
+            if request.to_come is not None and not self._agrees(request, count, ends):
+                return
+            request.placed(count)
         if ends:
             self.half_close()
         else:
@@ -141,8 +162,11 @@ class Call(Rpc):
     def half_close(self) -> None:
         """Take the end of the client's side of the stream (END_STREAM)."""
         self.half_closed = True
-        if not self.ended:
-            self._messages().end()
+        if self.ended:
+            return
+        request = self._messages()
+        if request.to_come is None or self._agrees(request, 0, ends=True):
+            request.end()
 
     def grant(self) -> None:
         """Widen the window of the stream when it runs low, unless messages wait."""

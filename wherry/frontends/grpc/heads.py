@@ -47,6 +47,7 @@ REMEMBERED_BYTES: Final = 2**14
 
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _NAME: Final = re.compile(rb"[0-9a-z!#$%&'*+.^_`|~-]+")  # in lower case: RFC 9113, 8.2.1
 _BAD_IN_VALUE: Final = re.compile(rb"[\0\r\n]")
 _UNSAFE: Final = re.compile(rb"[^ -$&-~]")
@@ -72,7 +73,7 @@ class Refusal(Exception):
 class Head:
     """The head of a call; equal ones may share it."""
 
-    __slots__ = ("accepted", "coding", "metadata", "path", "timeout")
+    __slots__ = ("accepted", "coding", "content_length", "metadata", "path", "timeout")
 
     def __init__(self, headers: Sequence[Header]) -> None:
         """StreamFault if this is no HTTP request, Refusal if it is no gRPC call to be served."""
@@ -83,10 +84,13 @@ class Head:
             raise StreamFault(PROTOCOL_ERROR, "an empty :path")
         if pseudo[b":method"] != b"POST":
             raise Refusal(_http_status(b"405"))
+        length = _content_length(fields.get(b"content-length"))
         kind = fields.get(b"content-type", b"").lower()
         if kind[:16] != b"application/grpc" or kind[16:17] not in (b"", b"+", b";"):
             raise Refusal(_http_status(b"415"))
         self.path = pseudo[b":path"].decode("latin-1")
+        #: Bytes of DATA that the client has announced.
+        self.content_length = length
         #: The compression of the client's messages that have the flag for it.
         self.coding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
         if self.coding not in CODINGS:
@@ -179,6 +183,15 @@ def _sorted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], dict[bytes, 
         if _BAD_IN_VALUE.search(value):
             raise StreamFault(PROTOCOL_ERROR, "a header with a line break or NUL")
     return pseudo, {name: b", ".join(values) for name, values in fields.items()}
+
+
+def _content_length(text: bytes | None) -> int | None:
+    """A field that came twice is refused, too: who took the other one would see another end."""
+    if text is None:
+        return None
+    if not _LENGTH.fullmatch(text):
+        raise StreamFault(PROTOCOL_ERROR, "content-length is not one number of up to 18 digits")
+    return int(text)
 
 
 def _timeout(text: bytes | None) -> float | None:

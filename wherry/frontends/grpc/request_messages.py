@@ -67,6 +67,7 @@ class RequestMessages:
     __slots__ = (
         "_call", "_coding", "_counted", "_end_waits", "_heard", "_kept", "_one", "_paused",
         "_reading", "_received", "_unpacking", "_waiting", "_waiting_bytes", "assembly",
+        "to_come",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,8 @@ class RequestMessages:
         self._one = one
         self._kept: Buffer | None = None  # the one
         self.assembly = Assembly(reading.max_bytes, reading.buffers)
+        #: Bytes that are still to come by the content-length; None: the client gave none.
+        self.to_come: int | None = None
         self._paused = False
         self._waiting: deque[Message] = deque()
         self._waiting_bytes = 0

@@ -680,6 +680,14 @@ STREAM_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int, int]] = [
     ),
     ("connection", head_with(("connection", "close")), 3, PROTOCOL_ERROR),
     ("te: gzip", head_with(("te", "gzip")), 3, PROTOCOL_ERROR),
+    ("a length of words", head_with(("content-length", "ten")), 3, PROTOCOL_ERROR),
+    ("a length below 0", head_with(("content-length", "-1")), 3, PROTOCOL_ERROR),
+    (
+        "two lengths",
+        head_with(("content-length", "7"), ("content-length", "7")),
+        3,
+        PROTOCOL_ERROR,
+    ),
     ("a line break", head_with(("x", "a\r\nb: c")), 3, PROTOCOL_ERROR),
     (
         "two paths",
@@ -709,6 +717,52 @@ STREAM_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int, int]] = [
     ),
     ("no path", lambda peer: raw_headers(peer, *peer.head()[:2]), 3, PROTOCOL_ERROR),
 ]
+
+
+Part = tuple[bytes, bool]  # of the client's DATA, and whether it ends its side
+
+OTHER_LENGTHS: list[tuple[str, str, list[Part]]] = [
+    ("one frame that is shorter", ONE, [(prefixed(b"abcd"), True)]),
+    ("one frame that is longer", ONE, [(prefixed(b"abcdef"), True)]),
+    ("frames that are longer", ONE, [(prefixed(b"abcde"), False), (b"x", False)]),
+    ("frames that end early", ONE, [(prefixed(b"abcde")[:9], False), (b"", True)]),
+    ("an empty body", ONE, [(b"", True)]),
+    ("a stream that is longer", MANY, [(prefixed(b"abcde"), False), (prefixed(b""), False)]),
+    ("a stream that ends early", MANY, [(prefixed(b""), False), (b"", True)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [case[1:] for case in OTHER_LENGTHS],
+    ids=[case[0] for case in OTHER_LENGTHS],
+)
+@looped
+async def test_data_of_another_length_than_was_announced_resets_its_stream_alone(
+    desk: Desk, path: str, parts: list[Part]
+) -> None:
+    peer = Peer(desk)
+    peer.open(1, path, ("content-length", str(len(prefixed(b"abcde")))))
+    for data, ends in parts:
+        peer.data(1, data, end=ends)
+    assert peer.answers()[1].reset == PROTOCOL_ERROR
+    assert desk.left == len(desk.calls) == (path == MANY)
+    peer.ask(101, b"hi", ("content-length", str(len(prefixed(b"hi")))))
+    desk.calls[-1].respond(b"well")
+    assert peer.answers()[101].messages == [b"well"]
+    await peer.leave()
+
+
+@looped
+async def test_a_long_message_of_the_length_that_was_announced_is_taken(desk: Desk) -> None:
+    peer = Peer(desk)
+    data = prefixed(bytes(500_000))
+    peer.open(1, ONE, ("content-length", str(len(data))))
+    step = 16_384  # rows of equal frames, and a rest
+    for begin in range(0, len(data), step):
+        peer.data(1, data[begin : begin + step], end=begin + step >= len(data))
+    assert len(desk.only.message) == 500_000
+    await peer.leave()
 
 
 @pytest.mark.parametrize(
