@@ -27,9 +27,11 @@ from wherry.cli.settings import Settings, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
-from wherry.repository import layout, string_arrays
+from wherry.repository import string_arrays
 from wherry.repository.ensemble_graph import members
 from wherry.repository.layout import Found
+from wherry.repository.namespaces import key_of
+from wherry.runtime.folders import RepositoryFolders
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.targets import TargetRaised, load_targets
@@ -145,13 +147,15 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
     control = control_of(settings, runtime)
     try:
         failures = control.try_all()
-        name = settings.options.repositories.model_config_name
-        models = layout.scan(control.repositories, config_name=name)
-        backends = settings.options.repositories.backend_directory
+        given = settings.options.repositories
+        models = RepositoryFolders(
+            control.repositories, given.model_config_name, namespaces=given.model_namespacing
+        ).look_at_all()
+        backends = given.backend_directory
         there = {model.name for model in models}
-        problems = {model.name: _problems(model, failures, there, backends) for model in models}
+        problems = {model.key: _problems(model, failures, there, backends) for model in models}
         for model in models:
-            _print_found(model, problems[model.name])
+            _print_found(model, problems[model.key])
         _print_clients(control.repositories)
     except OSError as error:
         raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
@@ -173,18 +177,18 @@ def _problems(
     if model.problems:
         remedy = not_here(model.folder, model.config, model.versions, backends)
         return [*model.problems, *([f"{model.name}: {remedy}"] if remedy else [])]
-    if model.name not in failures:
+    if model.key not in failures:
         return []
-    failed = [member for member in members(model.config) if member in failures]
+    failed = [m for m in members(model.config) if key_of(model.namespace, m) in failures]
     missing = [member for member in members(model.config) if member not in there]
     told = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
     told += [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
-    return told or [failures[model.name]]
+    return told or [failures[model.key]]
 
 
 def _print_found(model: Found, problems: list[str]) -> None:
     versions = ", ".join(map(str, model.versions)) or "none"
-    print_line(f"{model.name} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
+    print_line(f"{model.key} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
     for problem in problems:
         print_line(f"  {problem}")
     for notice in (*model.notices, *string_arrays.hints(model.folder)):

@@ -138,6 +138,8 @@ class Model:
     output_labels: Mapping[str, Sequence[str]] = {}
     #: Metrics that the model itself defines, over all its instances.
     custom_metrics: CustomMetrics | None = None
+    #: Upper bounds, in milliseconds, of Triton's histogram of the time to a first response.
+    first_response_buckets: Sequence[float] = (100, 500, 2000, 5000)
     #: Whether the model's code may call other models, which must then be unloaded after it.
     calls_others: bool = False
     #: Whether it consists of other models of a repository, as its configuration says.
@@ -168,6 +170,10 @@ class Model:
 
     # Set by the package.
 
+    #: The number of its repository, if each has names of its own.
+    namespace: str = ""
+    #: Labels of its metrics beside model and version.
+    metric_labels: Mapping[str, str] = {}
     #: The constructor's arguments, from which a worker process builds the same model.
     constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     #: The Runtime that last loaded the model.

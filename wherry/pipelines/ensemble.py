@@ -46,7 +46,8 @@ class EnsembleModel(RepositoryModel):
 class Members(Protocol):
     """The Runtime's calls that an ensemble uses."""
 
-    def model(self, name: str, version: str | None = None) -> Any: ...
+    registry: Any
+
     async def answer(
         self, loaded: Any, columns: Columns, rows: int, **options: Any
     ) -> InferResponse: ...
@@ -64,6 +65,7 @@ class Ensemble:
         self._config = config
         self._steps = config.ensemble_scheduling.step
         self._members = members
+        self._namespace = model.namespace
         self._batched = config.max_batch_size > 0
         self._specs = {spec.name: spec for spec in model.signature().outputs}
         most = config.ensemble_scheduling.max_inflight_requests
@@ -91,7 +93,7 @@ class Ensemble:
         for step in self._steps:
             version = None if step.model_version == -1 else str(step.model_version)
             try:
-                member = self._members.model(step.model_name, version)
+                member = self._members.registry.find(step.model_name, version, self._namespace)
             except WherryError as error:
                 return f"its member {step.model_name!r} is not there: {error}"
             if reason := member.not_ready_reason():
@@ -203,7 +205,7 @@ class Ensemble:
     def _member(self, step: TritonEnsemblingStep) -> Any:
         version = None if step.model_version < 0 else str(step.model_version)
         try:
-            return self._members.model(step.model_name, version)
+            return self._members.registry.find(step.model_name, version, self._namespace)
         except WherryError as error:
             raise ModelNotReady(f"ensemble {self._config.name!r}: {error}") from error
 

@@ -18,6 +18,7 @@ from wherry.models.rows import columns_of_row
 from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
+from wherry.repository.namespaces import key_of
 from wherry.runtime.cache import ModelCache
 from wherry.runtime.row_sizes import RowSize
 from wherry.runtime.shape_keys import ShapeKeys
@@ -92,6 +93,12 @@ class LoadedModel:
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def key(self) -> str:
+        """What the lifecycle knows it by: another one than that of a model of its name in another
+        repository."""
+        return key_of(self.model.namespace, self.config.name)
 
     @property
     def version(self) -> str:

@@ -23,6 +23,7 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.repository.ensemble_graph import decoupled, member_problems, members
 from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import Found
+from wherry.repository.namespaces import name_of
 from wherry.repository.triton_config import TritonConfig, TritonTransactionPolicy
 from wherry.runtime.folders import Config, Patch, RepositoryFolders, cannot_load, uploaded
 from wherry.runtime.lifecycle import Status
@@ -65,20 +66,21 @@ class LoadOptions:
 
 @dataclass(slots=True, eq=False)
 class _Origin:
-    """Source of the model of one name. The states of its versions are in the Lifecycle."""
+    """Source of one model. The states of its versions are in the Lifecycle."""
 
     #: Held while it is loaded or unloaded: one after the other.
     lock: threading.Lock = field(default_factory=threading.Lock)
-    found: Found | None = None
     #: Where the files are that came with the load request.
     files: Scratch | None = None
+    #: The models that it is made of, if it is an ensemble.
+    members: Sequence[str] = ()
     #: Asked for by its own name, and not only as a member of an ensemble.
     wanted: bool = False
 
 
 class RepositoryLoader:
-    """Loads models of some repositories into a runtime, and unloads them. Any thread; loading
-    blocks, unloading does not."""
+    """Loads models of some repositories into a runtime, and unloads them. Names are the models'
+    keys. Any thread; loading blocks, unloading does not."""
 
     def __init__(
         self, runtime: Runtime, repositories: RepositoryFolders, options: LoadOptions
@@ -104,10 +106,10 @@ class RepositoryLoader:
                 origin.files.cleanup()
                 origin.files = None
 
-    def members_of(self, name: str) -> list[str]:
-        """Names of its members, if it is an ensemble that was loaded here."""
+    def members_of(self, name: str) -> Sequence[str]:
+        """Its members, if it is an ensemble that was loaded here."""
         origin = self._origins.get(name)
-        return members(origin.found.config) if origin is not None and origin.found else []
+        return origin.members if origin is not None else ()
 
     def want(self, name: str, wanted: bool) -> None:
         """Set whether it stays when no ensemble needs it any more."""
@@ -160,15 +162,16 @@ class RepositoryLoader:
         *,
         unless_loaded: bool = False,
     ) -> None:
-        name = found.name
+        name = found.key
         origin = self._origin(name)
-        with self._announced([name, *members(found.config)]):
-            self._ensure_members(found, [*callers, name], on_ready)
+        needed = _needed(self._repositories, found)
+        with self._announced([name, *needed]):
+            self._ensure_members(found, needed, [*callers, name], on_ready)
             with origin.lock:
                 if unless_loaded and self._is_loaded(name):
                     return
                 replaced = self._replace(origin, self._with_members(found), on_ready)
-                old, origin.files = origin.files, scratch
+                old, origin.files, origin.members = origin.files, scratch, needed
         if replaced:
             self._retiring.start(lambda: self._free(replaced, old), f"wherry-replace-{name}")
         elif old is not None:
@@ -186,14 +189,18 @@ class RepositoryLoader:
                 life.announced.end(names)
 
     def _ensure_members(
-        self, found: Found, callers: Sequence[str], on_ready: OnReady | None
+        self,
+        found: Found,
+        needed: Sequence[str],
+        callers: Sequence[str],
+        on_ready: OnReady | None,
     ) -> None:
         problems = []
-        for member in members(found.config):
+        for member in needed:
             try:
                 self.ensure(member, callers, on_ready)
             except WherryError as error:
-                problems.append(f"{found.name}: its member {member!r}: {error}")
+                problems.append(f"{found.name}: its member {name_of(member)!r}: {error}")
         if problems:
             raise cannot_load(found.name, problems)
 
@@ -202,7 +209,7 @@ class RepositoryLoader:
     ) -> list[LoadedModel]:
         """Load the versions that `found` has, then retire the others. Returns those that were
         replaced: they may still have requests, and must be retired."""
-        name = found.name
+        name = found.key
         versions = [str(version) for version in found.versions]
         with self._registry.locked() as life:
             life.begin(name, versions)
@@ -215,15 +222,14 @@ class RepositoryLoader:
             if not isinstance(error, WherryError):  # from reading the model's own files
                 reason = f"{type(error).__name__}: {error}"
             # Clients read this text: it must not show where the repository is.
-            reason = reason.replace(found.folder, name)
+            reason = reason.replace(found.folder, found.name)
             # Without a backend it is not a model, to its callers.
             known = bool(found.config.backend or found.config.platform)
             with self._registry.locked() as life:
                 life.failed(name, versions, reason, known=known)
             if isinstance(error, ModelNotReady) and not isinstance(error, LoadFailed):
                 raise  # the runtime is closing
-            raise _load_failed(name, versions, reason) from error
-        origin.found = found
+            raise _load_failed(found.name, versions, reason) from error
         self._forget_answers_of_callers(name)
         with self._registry.locked() as life:
             others = [v for v in life.ready_versions(name) if v not in versions]
@@ -233,10 +239,10 @@ class RepositoryLoader:
     def _forget_answers_of_callers(self, name: str) -> None:
         """Empty the caches of the ensembles over this model: they hold the old one's answers."""
         for other in self._registry.models():
-            if name in self.members_of(other.name):
+            if name in self.members_of(other.key):
                 if other.cache is not None:
                     other.cache.forget()
-                self._forget_answers_of_callers(other.name)
+                self._forget_answers_of_callers(other.key)
 
     def _load_versions(self, found: Found, on_ready: OnReady | None) -> list[LoadedModel]:
         options = self._options
@@ -265,21 +271,28 @@ class RepositoryLoader:
         return replaced
 
     def _made(self, found: Found, version: int) -> RepositoryModel:
-        return self._options.make_model(
+        made = self._options.make_model(
             found.folder,
             str(version),
             found.config,
             **self._options.of_backends,
         )
+        made.namespace = found.namespace
+        made.metric_labels = self._repositories.metric_labels(found)
+        return made
 
     def _with_members(self, found: Found) -> Found:
         """Check an ensemble against its members that are loaded; it streams if one of them does."""
         if not is_ensemble(found.config):
             return found
-        problems = member_problems(found.config, self._config_of_loaded)
+
+        def config_of(name: str) -> TritonConfig | None:
+            return self._config_of_loaded(name, found.namespace)
+
+        problems = member_problems(found.config, config_of)
         if problems:
             raise cannot_load(found.name, [f"{found.name}: {problem}" for problem in problems])
-        policy = TritonTransactionPolicy(decoupled=decoupled(found.config, self._config_of_loaded))
+        policy = TritonTransactionPolicy(decoupled=decoupled(found.config, config_of))
         config = msgspec.structs.replace(found.config, model_transaction_policy=policy)
         return replace(found, config=config)
 
@@ -288,14 +301,14 @@ class RepositoryLoader:
         for model in models:
             scheduling = model.triton.ensemble_scheduling
             for step in scheduling.step if scheduling is not None else []:
-                member = self._registry.find(step.model_name).model
+                member = self._registry.find(step.model_name, None, model.namespace).model
                 for output, label in member.output_labels.items():
                     if output in step.output_map:
                         model.output_labels.setdefault(step.output_map[output], list(label))
 
-    def _config_of_loaded(self, name: str) -> TritonConfig | None:
+    def _config_of_loaded(self, name: str, namespace: str) -> TritonConfig | None:
         try:
-            model = self._registry.find(name).model
+            model = self._registry.find(name, None, namespace).model
         except (ModelNotFound, ModelNotReady):
             return None
         return model.triton if isinstance(model, RepositoryModel) else TritonConfig(name=name)
@@ -309,6 +322,7 @@ class RepositoryLoader:
         with self._registry.locked() as life:
             versions = life.ready_versions(name)
             life.missing.pop(name, None)
+            life.unwanted(name)
         self._let_go(name, versions)
         for member in needs:
             if self._origin(member).wanted:
@@ -363,6 +377,18 @@ class RepositoryLoader:
             return name in life.ready_names()
 
 
+def _needed(repositories: RepositoryFolders, found: Found) -> list[str]:
+    """The models that an ensemble is made of."""
+    needed = []
+    for member in members(found.config):
+        try:
+            needed.append(repositories.member(member, found.namespace))
+        except ConfigError as error:
+            why = f"{found.name}: its member {member!r}: {error}"
+            raise cannot_load(found.name, [why]) from None
+    return needed
+
+
 def _sound(found: Found) -> Found:
     if found.problems:
         raise cannot_load(found.name, found.problems)
@@ -398,7 +424,7 @@ def _traceback_of(error: BaseException) -> str:
 
 def log_ready(loaded: LoadedModel, seconds: float) -> None:
     """Log one line for a model that can be called from now on."""
-    fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
+    fields: dict[str, Any] = {"model": loaded.key, "version": loaded.version}
     if not loaded.is_pipeline:
         devices = [str(instance.device) for instance in loaded.runner.instances]
         fields |= {"instances": len(devices), "device": ",".join(sorted(set(devices)))}

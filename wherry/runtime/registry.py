@@ -44,10 +44,12 @@ class Registry:
 
     # Questions
 
-    def find(self, name: str, version: str | int | None = None) -> LoadedModel:
-        """Find the model that is ready; without a version the highest one.
+    def find(self, name: str, version: str | int | None = None, namespace: str = "") -> LoadedModel:
+        """Find the model that is ready; without a version the highest one. Of several of one name
+        that of `namespace`.
 
-        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
+        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come,
+        InvalidRequest if there are several.
         """
         if version is not None and type(version) is not str:
             version = _as_text(version)
@@ -55,6 +57,7 @@ class Registry:
         if found is None:
             self.refuse_a_copy()
             with self.quietly() as life:
+                name = life.meant(name, namespace)
                 found = life.get(name, version)  # it may have become ready just now
                 if found is None:
                     raise life.refusal(name, version)
@@ -79,14 +82,14 @@ class Registry:
         several versions the highest that is ready has its route."""
         with self.quietly() as life:
             handles = [*life.being_loaded(), *life.all_ready()]
-            latest = {one.name: one for one in handles}
+            latest = {one.key: one for one in handles}
             for one in life.all_ready():
-                latest[one.name] = life.get(one.name) or one
+                latest[one.key] = life.get(one.key) or one
         return {one.config.route: name for name, one in latest.items() if one.config.route}
 
     def unable(self) -> dict[str, str]:
         """Reasons, by model, for which loaded models cannot answer now."""
-        return {one.name: reason for one in self.models() if (reason := one.not_ready_reason())}
+        return {one.key: reason for one in self.models() if (reason := one.not_ready_reason())}
 
     # The lifecycle, for what is told of or asked under one lock
 
@@ -124,7 +127,7 @@ class Registry:
         """Load models side by side and publish them; call `on_ready(model, seconds)` for each.
         Versions that they replace are given to `replaced`, which must retire them."""
         self.refuse_a_copy()
-        names = [(one.name, one.version) for one in made]
+        names = [(one.key, one.version) for one in made]
         for name, version in names:
             if names.count((name, version)) > 1:
                 raise ConfigError(
@@ -252,7 +255,7 @@ def _check_routes(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) ->
     owners: dict[str, str] = {}
     for one in (*others, *made):
         route = one.config.route
-        if route is not None and owners.setdefault(route, one.name) != one.name:
+        if route is not None and owners.setdefault(route, one.key) != one.key:
             raise ConfigError(
                 f"model {one.name!r}: its route {route!r} is that of model {owners[route]!r};"
                 " give each its own"

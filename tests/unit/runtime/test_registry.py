@@ -59,6 +59,10 @@ class Loaded:
     config: ModelConfig = field(default_factory=lambda: ModelConfig(name="any"))
     load_seconds: float = 0.0
 
+    @property
+    def key(self) -> str:
+        return self.name
+
     def submit(self, requests: Any) -> None: ...
 
 
