@@ -28,6 +28,7 @@ from wherry.models.model import Model
 from wherry.models.signature import Signature
 from wherry.repository import mapping
 from wherry.repository.inside import inside
+from wherry.repository.metric_control import FIRST_RESPONSE, buckets
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
@@ -55,6 +56,8 @@ class RepositoryModel(Model):
             for output in config.output
             if output.label_filename
         }
+        if (own := buckets(config).get(FIRST_RESPONSE)) is not None:
+            self.first_response_buckets = own
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:

@@ -21,7 +21,7 @@ class MetricsConfig:
     counter_latencies: bool = True
     #: The quantiles of the last minute.
     summary_latencies: bool = False
-    #: Of models that stream, the time to their first response.
+    #: The time to a request's first response.
     histogram_latencies: bool = False
     quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
     #: Triton's metrics only, as its dashboards expect them.

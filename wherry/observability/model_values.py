@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -35,6 +35,7 @@ class Counting(Protocol):
     """A model that may define metrics."""
 
     custom_metrics: CustomMetrics | None
+    metric_labels: Mapping[str, str]
 
 
 class Loaded(Protocol):
@@ -44,6 +45,8 @@ class Loaded(Protocol):
 
     @property
     def model(self) -> Counting: ...
+    @property
+    def key(self) -> str: ...
     @property
     def name(self) -> str: ...
     @property
@@ -61,7 +64,7 @@ class ModelValues:
     """The values of one model at one moment."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self.labels = [loaded.name, loaded.version]
+        self._loaded = loaded
         self.ready = not loaded.not_ready_reason()
         runner = loaded.runner
         self.next_try = getattr(runner, "next_try", lambda: None)()
@@ -69,7 +72,6 @@ class ModelValues:
         self.running = len(runner.running())
         sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
-        self.load_seconds = loaded.load_seconds
         self.learnt = runner.explain()
         #: The gauges() of a StepModel, by instance.
         self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
@@ -100,8 +102,24 @@ class ModelValues:
             self.queue_seconds = cumulative(counted.queue_seconds)
             self.first_response_seconds = cumulative(counted.first_response_seconds)
             self.next_response_seconds = cumulative(counted.next_response_seconds)
+            in_ms = counted.first_response_seconds.in_ms
+            self.first_response_ms = None if in_ms is None else cumulative(in_ms)
             self.batch_sizes = _batch_size_buckets(counted.batch_sizes)
             self.busy_ns = _parts(counted.batch_sizes.values())
+
+    @property
+    def labels(self) -> list[str]:
+        """Of LABELS."""
+        return [self._loaded.key, self._loaded.version]
+
+    @property
+    def triton_labels(self) -> dict[str, str]:
+        one = self._loaded
+        return {"model": one.name, "version": one.version, **one.model.metric_labels}
+
+    @property
+    def load_seconds(self) -> float:
+        return self._loaded.load_seconds
 
 
 def cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:

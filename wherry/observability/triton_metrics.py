@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from wherry.observability.latency_summaries import LOOKUPS
 from wherry.observability.machine import Use
-from wherry.observability.model_values import LABELS, ModelValues
+from wherry.observability.model_values import ModelValues
 from wherry.observability.nvml import GpuUse
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
             continue
         family = Metric(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
         for values in models:
-            labels = dict(zip(LABELS, values.labels, strict=True))
+            labels = values.triton_labels
             if name == "nv_inference_request_failure":
                 for reason, count in values.failures.items():
                     family.add_sample(name, {**labels, "reason": reason}, count)
@@ -122,7 +122,7 @@ def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> I
         for values in models:
             if part in LOOKUPS and not values.cached:
                 continue
-            labels = dict(zip(LABELS, values.labels, strict=True))
+            labels = values.triton_labels
             count, ns = in_all(values)
             if values.summaries is not None:
                 for share, value in zip(
@@ -136,23 +136,20 @@ def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> I
 
 
 def first_response_metric(models: Sequence[ModelValues]) -> Metric:
-    """Triton's histogram of models that stream, in milliseconds."""
-    from prometheus_client.core import HistogramMetricFamily
+    """Triton's histogram of the time until a request's first response, in the model's buckets."""
+    from prometheus_client.core import Metric
 
-    family = HistogramMetricFamily(
-        "nv_inference_first_response_histogram_ms",
-        "Duration from request to first response in milliseconds",
-        labels=LABELS,
-    )
+    name = "nv_inference_first_response_histogram_ms"
+    family = Metric(name, "Duration from request to first response in milliseconds", "histogram")
     for values in models:
-        buckets, total = values.first_response_seconds
-        in_ms = [(_in_ms(bound), count) for bound, count in buckets]
-        family.add_metric(values.labels, in_ms, total * 1000)
+        if values.first_response_ms is not None:
+            buckets, total = values.first_response_ms
+            for bound, count in buckets:
+                labels = {**values.triton_labels, "le": bound.removesuffix(".0")}
+                family.add_sample(f"{name}_bucket", labels, count)
+            family.add_sample(f"{name}_count", values.triton_labels, buckets[-1][1])
+            family.add_sample(f"{name}_sum", values.triton_labels, total)
     return family
-
-
-def _in_ms(bound: str) -> str:
-    return bound if bound == "+Inf" else str(round(float(bound) * 1000, 6))
 
 
 #: Triton's metrics of each GPU.

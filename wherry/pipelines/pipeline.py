@@ -365,7 +365,10 @@ class PipelineRunner(Runner):
         count = ResponseCount(self.statistics, self._clock())
         async with aclosing(self._body.stream(request)) as responses:
             async for response in responses:
-                count.responded(self._clock())
+                now = self._clock()
+                if count.is_empty:
+                    self.statistics.responded(now - request.enqueued_at, first=True)
+                count.responded(now)
                 # The loop must not block: a reader too far behind ends its stream.
                 if not reply.send(response):
                     count.ended(self._clock(), Cancelled.reason)

@@ -252,7 +252,9 @@ def _triton_instances(config: ModelConfig) -> list[TritonInstanceGroup]:
 
 
 def _dynamic_settings(dynamic: TritonDynamicBatching) -> dict[str, Any]:
-    policies = {0: dynamic.default_queue_policy, **dynamic.priority_queue_policy}
+    policies = {0: dynamic.default_queue_policy}
+    if dynamic.priority_levels:  # without levels Triton does not look at theirs
+        policies |= dynamic.priority_queue_policy
     found: dict[str, Any] = {
         "priority_levels": dynamic.priority_levels,
         "preserve_ordering": dynamic.preserve_ordering,

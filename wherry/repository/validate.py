@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from wherry.repository import checksum
+from wherry.repository import checksum, metric_control
 from wherry.repository.ensemble_graph import graph_problems
 from wherry.repository.kind import is_decoupled, is_ensemble
 from wherry.repository.problems import Path, Problem
@@ -54,6 +54,7 @@ def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Pr
         yield from _warmup(("model_warmup", index), sample, config)
     yield from _file(("default_model_filename",), config.default_model_filename)
     yield from _checksums(config)
+    yield from metric_control.problems(config)
     yield from _ensemble(config)
     if is_decoupled(config) and config.response_cache is not None and config.response_cache.enable:
         yield Problem(("response_cache",), "a decoupled model's responses cannot be cached")
@@ -64,6 +65,7 @@ def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(config, name):
             yield name, why
+    yield from metric_control.without_effect(config)
     for agent in config.model_repository_agents.agents if config.model_repository_agents else ():
         if agent.name != checksum.NAME:
             yield f"model_repository_agents {agent.name!r}", f"the only agent is {checksum.NAME!r}"
@@ -186,7 +188,7 @@ def _dynamic(batching: TritonDynamicBatching, max_batch_size: int) -> Iterator[P
             (*path, "default_priority_level"),
             f"must be set, from 1 to priority_levels ({levels})",
         )
-    for level in batching.priority_queue_policy:
+    for level in batching.priority_queue_policy if levels else ():
         if not 1 <= level <= levels:
             yield Problem(
                 (*path, "priority_queue_policy", level),

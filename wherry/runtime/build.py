@@ -25,7 +25,7 @@ from wherry.models.model import Device, FunctionModel, Model, Pipeline
 from wherry.models.signature import Signature
 from wherry.models.step_model import StepModel
 from wherry.observability.latency_summaries import LatencySummaries
-from wherry.observability.statistics import ModelStatistics
+from wherry.observability.statistics import Histogram, ModelStatistics
 from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.runtime.cache import ResponseCache
@@ -66,12 +66,21 @@ class Builder:
         self._pipelines = pipelines
         self._clock = clock
         self._summarises = False
+        self._times_first_responses = False
 
     def keep_summaries(self, loaded: Iterable[LoadedModel]) -> None:
         """Have these models, and those that are built from now on, keep LatencySummaries."""
         self._summarises = True
         for one in loaded:
             one.statistics.summaries = one.statistics.summaries or LatencySummaries()
+
+    def time_first_responses(self, loaded: Iterable[LoadedModel]) -> None:
+        """Have these models, and those that are built from now on, count how long their first
+        responses take, in their own buckets."""
+        self._times_first_responses = True
+        for one in loaded:
+            counted = one.statistics.first_response_seconds
+            counted.in_ms = counted.in_ms or _first_responses(one.model)
 
     def build(self, model: Model, overrides: Mapping[str, Any]) -> LoadedModel:
         """A model, or a class of one, with `overrides` over all its settings. Nothing of it is
@@ -117,7 +126,7 @@ class Builder:
             self._pipelines,
             clock=self._clock,
             timer=self._timer,
-            statistics=self._statistics(),
+            statistics=self._statistics(model),
         )
 
     def _steps(self, model: StepModel, config: ModelConfig, signature: Signature) -> StepRunner:
@@ -126,7 +135,7 @@ class Builder:
             self._instances(model, config),
             clock=self._clock,
             timer=self._timer,
-            statistics=self._statistics(),
+            statistics=self._statistics(model),
             takes_parameters=model.takes_parameters or signature.input("parameters") is not None,
             most_active=model.most_active or config.max_batch_size,
         )
@@ -145,13 +154,15 @@ class Builder:
             instances,
             clock=self._clock,
             timer=self._timer,
-            statistics=self._statistics(),
+            statistics=self._statistics(model),
             sequence_inputs=inputs,
             resources=self._resources,
         )
 
-    def _statistics(self) -> ModelStatistics:
+    def _statistics(self, model: Model) -> ModelStatistics:
         counted = ModelStatistics()
+        if self._times_first_responses:
+            counted.first_response_seconds.in_ms = _first_responses(model)
         if self._summarises:
             counted.summaries = LatencySummaries()
         return counted
@@ -184,6 +195,10 @@ class Builder:
         if isinstance(model, StepModel):
             return lambda name, device: StepProcess(name, device, model, config, loop)
         return lambda name, device: ProcessInstance(name, device, model, config, loop)
+
+
+def _first_responses(model: Model) -> Histogram:
+    return Histogram(model.first_response_buckets)
 
 
 def _in_thread(name: str, device: Device, model: Model, config: ModelConfig) -> Any:

@@ -168,6 +168,8 @@ def applications(
         control.runtime.calls.tracing = common.tracing
     if common.metrics.summary_latencies:
         control.runtime.builder.keep_summaries(control.runtime.models())
+    if common.metrics.histogram_latencies:
+        control.runtime.builder.time_first_responses(control.runtime.models())
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
     view_of = views_of(control.runtime)
     http = HttpApp(

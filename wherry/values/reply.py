@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ class Reply(Generic[T]):
     __slots__ = ("loop", "on_done", "outcome", "settled", "unclaimed")
 
     outcome: T | Exception
+    #: Whether responses come before the outcome.
+    streams: ClassVar[bool] = False
 
     def __init__(self, on_done: Callable[[Reply[T]], None], loop: ReplyLoop | None = None) -> None:
         self.on_done = on_done
@@ -114,6 +116,7 @@ class StreamReply(Reply[T]):
         "_changed", "_on_response", "_on_room", "_sizes", "_unread_bytes", "limit", "measure",
         "on_consumed", "window"
     )  # fmt: skip
+    streams = True
 
     def __init__(
         self,

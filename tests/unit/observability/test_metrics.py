@@ -229,6 +229,70 @@ def test_summaries_are_there_if_they_are_asked_for(client: Client) -> None:
     assert families["nv_inference_request_summary_us"].samples[0].value > 0
 
 
+def first_responses(text: str) -> dict[str, dict[str, float]]:
+    """The buckets of Triton's histogram by model, with "count"."""
+    (family,) = [
+        one for one in parse_text(text) if one.name == "nv_inference_first_response_histogram_ms"
+    ]
+    found: dict[str, dict[str, float]] = {}
+    for one in family.samples:
+        if not one.name.endswith("_sum"):
+            found.setdefault(one.labels["model"], {})[one.labels.get("le", "count")] = one.value
+    return found
+
+
+def test_the_time_to_the_first_response_is_counted_in_the_models_own_buckets() -> None:
+    class Words(wherry.Model):
+        first_response_buckets = (-1, 0.5, 60000)
+
+        def execute(self, text: str) -> Iterator[str]:
+            yield from text.split()
+
+    with local_server(shout, Words(), metrics_config=("histogram_latencies=true",)) as server:
+        server.runtime.infer("shout", text="a")
+        server.runtime.infer_batch("shout", text=["a"] * 20)  # in parts, and one request
+        assert list(server.runtime.stream("words", text="a b c")) == ["a", "b", "c"]
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+    assert "nv_inference_first_response_histogram_ms" not in shown_without_options()
+    found = first_responses(text)
+    assert list(found["shout"]) == ["100", "500", "2000", "5000", "+Inf", "count"]
+    assert (found["shout"]["+Inf"], found["shout"]["count"]) == (2, 2)
+    assert list(found["words"]) == ["-1", "0.5", "60000", "+Inf", "count"]
+    assert (found["words"]["-1"], found["words"]["60000"], found["words"]["count"]) == (0, 1, 1)
+
+
+def shown_without_options() -> str:
+    with served(shout) as client:
+        return client.get("/metrics").body.decode()
+
+
+def test_models_of_one_name_have_series_of_their_own() -> None:
+    def labelled(namespace: str, labels: dict[str, str]) -> wherry.Model:
+        class Shout(wherry.Model):
+            def execute(self, text: str) -> str:
+                return text.upper()
+
+        made = Shout()
+        made.namespace, made.metric_labels = namespace, labels
+        return made
+
+    first = labelled("1", {"namespace": "/a", "_team": "blue"})
+    with served(first, labelled("2", {"namespace": "/b"})) as client:
+        text = client.get("/metrics").body.decode()
+    own = {one.labels["model"] for one in samples(text, "wherry_model_ready")}
+    assert own == {"1::shout", "2::shout"}
+    counts = [one.labels for one in samples(text, "nv_inference_count")]
+    assert counts == [
+        {"model": "shout", "version": "1", "namespace": "/a", "_team": "blue"},
+        {"model": "shout", "version": "1", "namespace": "/b"},
+    ]
+
+
+def samples(text: str, name: str) -> list[Sample]:
+    return [s for family in parse_text(text) if family.name == name for s in family.samples]
+
+
 def test_lookups_in_the_response_cache_have_summaries_if_they_are_asked_for() -> None:
     @wherry.model(response_cache=True)
     def remembered(text: str) -> str:

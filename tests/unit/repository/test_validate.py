@@ -65,9 +65,10 @@ from wherry.repository.validate import problems_of, without_effect
             "dynamic_batching.default_priority_level: must be set, from 1 to priority_levels (3)",
         ),
         (
-            "dynamic_batching { priority_queue_policy { key: 1 value { } } }",
-            "dynamic_batching.priority_queue_policy[1]: there is no priority level 1;"
-            " priority_levels is 0",
+            "dynamic_batching { priority_levels: 2 default_priority_level: 1"
+            " priority_queue_policy { key: 3 value { } } }",
+            "dynamic_batching.priority_queue_policy[3]: there is no priority level 3;"
+            " priority_levels is 2",
         ),
         (
             "max_batch_size: 2 sequence_batching { oldest { preferred_batch_size: 4 } }",
@@ -104,6 +105,19 @@ from wherry.repository.validate import problems_of, without_effect
         (
             "model_transaction_policy { decoupled: true } response_cache { enable: true }",
             "response_cache: a decoupled model's responses cannot be cached",
+        ),
+        (
+            "model_metrics { metric_control { histogram_options { buckets: 1 } } }",
+            "model_metrics.metric_control[0].metric_identifier: it needs a family",
+        ),
+        (
+            "model_metrics { metric_control { metric_identifier { family: 'f' } } }",
+            "model_metrics.metric_control[0].histogram_options: it needs buckets",
+        ),
+        (
+            "model_metrics { metric_control { histogram_options { buckets: [ 1, 1 ] } } }",
+            "model_metrics.metric_control[0].histogram_options.buckets: each must be above the"
+            " last",
         ),
         (
             "backend: 'python' ensemble_scheduling { }",
@@ -159,4 +173,9 @@ def test_what_has_no_effect_is_told_with_the_reason() -> None:
         "optimization.priority",
         "optimization.cuda",
     ]
+    other = "model_metrics { metric_control { metric_identifier { family: 'f' }"
+    other += " histogram_options { buckets: 1 } } }"
+    ((name, why),) = without_effect(pbtxt.parse(other))
+    assert name == "model_metrics of 'f'"
+    assert "nv_inference_first_response_histogram_ms" in why
     assert list(without_effect(pbtxt.parse("optimization { priority: PRIORITY_DEFAULT }"))) == []
