@@ -49,6 +49,7 @@ def serve(args: argparse.Namespace) -> int:
         said.log_format,
         file=said.log_file,
         as_triton=given.protocols.triton_strict,
+        off=said.log_off,
     )
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
@@ -152,6 +153,12 @@ def control_of(
         )
     if "*" in given.load_models and len(set(given.load_models)) > 1:
         raise ConfigError("load_model '*' means every model: name no other beside it")
+    if given.model_namespacing and (
+        settings.options.listen.fronts or settings.options.placement.on
+    ):
+        raise ConfigError(
+            "model_namespacing needs one process: fronts and owners know models by name"
+        )
     limited = models.rate_limit != "off" or models.rate_limit_resources
     ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(
@@ -166,6 +173,7 @@ def control_of(
         strict_readiness=given.strict_readiness,
         exit_on_error=given.exit_on_error,
         config_name=given.model_config_name,
+        namespaces=given.model_namespacing,
         backend_directory=given.backend_directory,
         default_max_batch_size=given.default_max_batch_size,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},

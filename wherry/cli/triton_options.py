@@ -29,7 +29,6 @@ SAME: Final = {
 
 #: Options that are accepted without effect, by the reason.
 _WITHOUT_EFFECT: Final = {
-    "HTTP is always on": "--allow-http",
     "one event loop serves every connection": "--http-thread-count",
     "gRPC takes care of its connections by itself":
         "--grpc-infer-allocation-pool-size --grpc-infer-thread-count "
@@ -44,8 +43,6 @@ _WITHOUT_EFFECT: Final = {
     "the figures of this machine are among the metrics":
         "--allow-gpu-metrics --allow-cpu-metrics",
     "metrics are read when they are asked for": "--metrics-interval-ms",
-    "a level includes those above it; /v2/logging can switch it off alone":
-        "--log-info --log-warning --log-error",
     "backends take their settings from a model's parameters": "--backend-config",
     "there are no repository agents": "--repoagent-directory",
     "there are no cache libraries": "--cache-directory",
@@ -55,7 +52,6 @@ _WITHOUT_EFFECT: Final = {
     "a model says itself what it needs":
         "--min-supported-compute-capability --model-load-gpu-limit",
     "instances are not bound to host policies": "--host-policy",
-    "two models of one name are refused": "--model-namespacing",
 }  # fmt: skip
 #: The reason of each.
 WITHOUT_EFFECT: Final = {
@@ -64,24 +60,24 @@ WITHOUT_EFFECT: Final = {
 
 #: Switches of tritonserver with the value that holds here anyway; None: neither does.
 _HOLDS: Final[dict[str, bool | None]] = {
-    "--allow-http": True,
     "--allow-sagemaker": False,
     "--allow-vertex-ai": False,
     "--allow-cpu-metrics": True,
     "--allow-gpu-metrics": None,
-    "--model-namespacing": False,
     "--enable-peer-access": None,
     "--grpc-keepalive-permit-without-calls": True,
 }
 #: What the other switches of tritonserver become when they are on, and when they are off.
 _BECOME: Final[dict[str, tuple[list[str], list[str]]]] = {
+    "--allow-http": ([], ["--no-http"]),
     "--allow-metrics": ([], ["--disabled-api=metrics"]),
+    "--log-info": ([], ["--log-off=info"]),
+    "--log-warning": ([], ["--log-off=warning"]),
+    "--log-error": ([], ["--log-off=error"]),
     "--reuse-http-port": (["--reuse-port"], []),
     "--reuse-grpc-port": (["--reuse-port"], []),
     "--strict-model-config": (["--disable-auto-complete-config"], []),
 }
-#: Switches of the log, from the least severe on, with the level that is left without them.
-_LOG_SWITCHES: Final = {"--log-info": "warning", "--log-warning": "error", "--log-error": ""}
 #: Options whose values may be written in capitals.
 _ANY_CASE: Final = ("--model-control-mode", "--rate-limit")
 
@@ -111,9 +107,8 @@ class _Reading:
     waiting: list[str]
     ours: list[str] = field(default_factory=list)
     ignored: list[tuple[str, str]] = field(default_factory=list)
-    #: Of switches that mean something only beside others, the last value.
+    #: Of a switch that means something only beside others, the last value.
     grpc: bool | None = None
-    log: dict[str, bool] = field(default_factory=dict)
 
     def one(self) -> None:
         """Translate one option, or pass one word on."""
@@ -141,23 +136,13 @@ class _Reading:
     def end(self) -> None:
         """Add what several options mean together."""
         ports = [word for word in self.ours if word.partition("=")[0] == "--grpc-port"]
-        if self.grpc and not ports:
+        alone = "--no-http" in self.ours and self.grpc is None  # where gRPC is on by default
+        if (self.grpc or alone) and not ports:
             self.ours.append(f"--grpc-port={_GRPC_PORT}")
         elif self.grpc is False:
             self.ours = _without("--grpc-port", self.ours)
         if "--disabled-api=metrics" in self.ours:  # nor does its port have to be free
             self.ours = _without("--metrics-port", self.ours)
-        level = ""
-        off = [name for name, on in self.log.items() if not on]
-        for name, left in _LOG_SWITCHES.items():
-            if name not in off or not left:
-                break
-            level = left
-            off.remove(name)
-        for name in off:
-            self._ignore(name)
-        if level and not any(word.startswith("--log-level") for word in self.ours):
-            self.ours.append(f"--log-level={level}")
 
     def _switch(self, name: str, value: str, word: str) -> None:
         """--strict-readiness=false as --no-strict-readiness."""
@@ -168,8 +153,6 @@ class _Reading:
             self.ours.append(name if truth else "--no-" + name.removeprefix("--"))
         elif name == "--allow-grpc":
             self.grpc = truth
-        elif name in _LOG_SWITCHES:
-            self.log[name] = truth
         elif name in _BECOME:
             words = _BECOME[name][not truth]
             self.ours += [one for one in words if one not in self.ours]
@@ -191,7 +174,7 @@ class _Reading:
         self.ignored.append((name, WITHOUT_EFFECT[name]))
 
 
-_THEIR_SWITCHES: Final = {"--allow-grpc", *_HOLDS, *_BECOME, *_LOG_SWITCHES}
+_THEIR_SWITCHES: Final = {"--allow-grpc", *_HOLDS, *_BECOME}
 
 
 def _without(flag: str, words: Sequence[str]) -> list[str]:

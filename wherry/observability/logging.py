@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -150,6 +150,27 @@ def formatter_of(format: str, *, colour: bool, as_triton: bool) -> HumanFormatte
     return HumanFormatter(colour=colour, iso=iso)
 
 
+class Severities(logging.Filter):
+    """Lets through the records of a logger but for those of some severities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.off: set[int] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno not in self.off
+
+
+def severities() -> Severities:
+    """The filter of the logger "wherry", which is added at the first call."""
+    log = logging.getLogger("wherry")
+    for one in log.filters:
+        if isinstance(one, Severities):
+            return one
+    log.addFilter(made := Severities())
+    return made
+
+
 def configure(
     level: str = "info",
     format: str = "human",
@@ -157,10 +178,11 @@ def configure(
     *,
     file: str | None = None,
     as_triton: bool = False,
+    off: Iterable[str] = (),
 ) -> logging.Handler:
     """Send this program's log to `stream` (default stderr), or append it to `file`. For programs,
-    not for libraries. `as_triton`: lines for people are tritonserver's. ConfigError if the file
-    cannot be written."""
+    not for libraries. `as_triton`: lines for people are tritonserver's; of the severities `off`
+    there are none. ConfigError if the file cannot be written, or there is no such severity."""
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream) if file is None else _to_file(file)
     colour = file is None and _colour_is_welcome(stream, os.environ)
@@ -168,10 +190,18 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    if off:
+        severities().off = {_severity(one) for one in off}
     # At debug level asyncio logs each closed connection.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     return handler
+
+
+def _severity(name: str) -> int:
+    if name not in ("info", "warning", "error"):
+        raise ConfigError(f"log_off {name!r}: the severities are info, warning and error")
+    return logging.getLevelNamesMapping()[name.upper()]
 
 
 def _to_file(path: str) -> logging.FileHandler:

@@ -197,6 +197,7 @@ def main(link: int, number: int) -> int:
         said.log_format,
         file=said.log_file,
         as_triton=options.protocols.triton_strict,
+        off=said.log_off,
     )
 
     def say_which(record: logging.LogRecord) -> bool:

@@ -79,6 +79,7 @@ class Listeners:
             self._metrics = metrics_of(self._measured, applications.common.version)
         #: That of `start`.
         self._loop: asyncio.AbstractEventLoop | None = None
+        _check_speaks(options)
         layers = Layers(applications, options, plan.limits)
         self._app = app = applications.http
         public: Application = app
@@ -94,7 +95,8 @@ class Listeners:
         self._fronts = fronts
         if fronts is not None:
             app.measure(fronts.figures)
-        self._http = layers.over_http(public) if fronts is None else None
+        speaks_http = fronts is None and self._listen.http
+        self._http = layers.over_http(public) if speaks_http else None
         self._grpc = layers.over_grpc() if fronts is None and self._listen.speaks_grpc else None
         #: By "http", "management" and "metrics", once they listen.
         self.urls: dict[str, str] = {}
@@ -106,6 +108,11 @@ class Listeners:
         if self._fronts is not None:
             return self._fronts.grpc_address
         return "" if self._grpc is None else self._grpc.address
+
+    @property
+    def url(self) -> str:
+        """That of HTTP, else grpc://HOST:PORT."""
+        return self.urls.get("http") or f"grpc://{self.grpc_address}"
 
     @property
     def rows_address(self) -> str:
@@ -284,6 +291,17 @@ class Listeners:
         _tls_context(self._tls.of_http)
         if self._listen.speaks_grpc:
             _tls_context(self._tls.of_grpc, "h2")
+
+
+def _check_speaks(options: Options) -> None:
+    """ConfigError if HTTP is off, and nothing is left or needs it."""
+    listen = options.listen
+    if listen.http:
+        return
+    if listen.fronts:
+        raise ConfigError("fronts need HTTP: leave http on, or fronts at 0")
+    if not listen.speaks_grpc and options.cluster.rows_port is None:
+        raise ConfigError("without HTTP there is nothing to speak: set grpc_port (8001 is usual)")
 
 
 def _tls_context(files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | None:

@@ -52,6 +52,8 @@ class Listen:
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it",
         least=0, most=PORT)
+    http: bool = option(True,
+        "speak HTTP; without it gRPC only, and on the ports for operators what they have")
     grpc_port: int | None = option(None,
         "speak gRPC, too, on this port (8001 is usual); 0 takes a free one",
         "PORT", least=0, most=PORT)
@@ -266,6 +268,8 @@ class Repositories:
     exit_on_error: bool = option(True, "end if a model cannot be loaded at the start")
     disable_auto_complete_config: bool = option(False,
         "take config.pbtxt as it is: ask neither the model's file nor its code")
+    model_namespacing: bool = option(False,
+        "let repositories have models of one name; an ensemble's members are those of its own")
     model_config_name: str | None = option(None,
         "use configs/NAME.pbtxt of each model that has one", "NAME")
     default_max_batch_size: int | None = option(None,
@@ -331,6 +335,9 @@ class CommandLine:
         "with reload: load every model anew when this file or folder changes; may be repeated",
         "PATH", key="reload_path", separator=":")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
+    log_off: tuple[str, ...] = option((),
+        "log nothing of this severity, whatever the level; may be repeated",
+        "info|warning|error", separator=",")
     log_format: Literal["human", "iso8601", "json"] = option("human",
         "lines for people (iso8601: with dates) or for machines")
     log_file: str | None = option(None, "append the log to this file, instead of stderr", "PATH")

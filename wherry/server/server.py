@@ -94,7 +94,7 @@ class Server:
         self.limits = (plan := plan_for(given.capacity)).limits
         #: The owners of the models; None: this process owns them.
         self.pool = owner_pool(self.runtime, given.cluster)
-        #: The way in of fronts; None: this process has none but itself.
+        #: The way in of fronts, if it has some.
         self._rows: RowsOwner | None = None
         self._applications, self._listeners = self._make_listeners(given, plan)
         self._ready_pipe = ReadyPipe(given.life.ready_fd)
@@ -120,7 +120,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The URL for clients; empty before the server listens."""
+        """The URL for clients; empty without HTTP, or before the server listens."""
         return self._listeners.urls.get("http", "")
 
     @property
@@ -329,8 +329,8 @@ class Server:
     def _tell_ready(self) -> None:
         if self._is_the_program:
             _spare_the_collector()
-        self._say("ready", url=self.url, models=len(self.runtime.models()))
-        self._ready_pipe.tell(self.url, self.rows_address, to_systemd=self._is_the_program)
+        self._say("ready", url=(url := self._listeners.url), models=len(self.runtime.models()))
+        self._ready_pipe.tell(url, self.rows_address, to_systemd=self._is_the_program)
         self._ready.set_result(None)
 
     async def _end(self) -> bool:

@@ -29,9 +29,9 @@ from wherry.server.options import OPTIONS
         (["--log-format=ISO8601"], ["--log-format=iso8601"]),
         (["--log-format", "default"], []),
         (["--log-verbose=true"], ["--log-level=debug"]),
-        (["--log-info=false"], ["--log-level=warning"]),
-        (["--log-info=0", "--log-warning", "OFF"], ["--log-level=error"]),
-        (["--log-info=false", "--log-verbose=1"], ["--log-level=debug"]),
+        (["--log-info=false"], ["--log-off=info"]),
+        (["--log-info=0", "--log-warning", "OFF"], ["--log-off=info", "--log-off=warning"]),
+        (["--log-error=false", "--log-verbose=1"], ["--log-off=error", "--log-level=debug"]),
         (["--log-info=true", "--log-error=1"], []),
         (["--model-control-mode=EXPLICIT"], ["--model-control-mode=explicit"]),
         (["--model-control-mode", "Poll"], ["--model-control-mode=poll"]),
@@ -47,7 +47,12 @@ from wherry.server.options import OPTIONS
         (["--metrics-port", "8000", "--allow-metrics", "0"], ["--disabled-api=metrics"]),
         (["--allow-metrics=0", "--metrics-port=8000"], ["--disabled-api=metrics"]),
         (["--allow-metrics", "true"], []),
-        (["--allow-http=true", "--allow-sagemaker=0", "--model-namespacing=off"], []),
+        (["--allow-http=true", "--allow-sagemaker=0"], []),
+        (["--allow-http=false"], ["--no-http", "--grpc-port=8001"]),
+        (["--allow-http", "0", "--grpc-port=9"], ["--no-http", "--grpc-port=9"]),
+        (["--allow-http=0", "--allow-grpc=0"], ["--no-http"]),
+        (["--model-namespacing=off"], ["--no-model-namespacing"]),
+        (["--model-namespacing=true"], ["--model-namespacing"]),
         (["--reuse-http-port=1", "--reuse-grpc-port=true"], ["--reuse-port"]),
         (["--reuse-http-port=0"], []),
         (["--grpc-infer-response-compression-level=high"], ["--grpc-compression=gzip"]),
@@ -89,13 +94,6 @@ def test_other_commands_are_left_alone() -> None:
     words = ["call", "m", "--metrics-port=1"]
 
     assert in_our_words(words) == (words, [])
-
-
-def test_a_severity_alone_cannot_be_off_at_the_start() -> None:
-    ours, ignored = in_our_words(["serve", "--log-warning=false"])
-
-    assert ours == ["serve"]
-    assert [name for name, _ in ignored] == ["--log-warning"]
 
 
 #: What `tritonserver --help` lists, with a value for each.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from wherry.frontends.v2.settings import LogSettings
 from wherry.observability.logging import (
     HumanFormatter,
     JsonFormatter,
@@ -129,6 +130,24 @@ def test_no_color_is_honoured(
 
 
 @pytest.mark.usefixtures("_root_logger")
+@pytest.mark.usefixtures("_root_logger")
+def test_a_severity_may_be_off_alone_from_the_start() -> None:
+    stream = io.StringIO()
+    configure("debug", "human", stream, off=["warning"])
+    own = logging.getLogger("wherry")
+    for say in (own.debug, own.info, own.warning, own.error):
+        say("said")
+    assert [line.split()[1] for line in stream.getvalue().splitlines()] == [
+        "DEBUG",
+        "INFO",
+        "ERROR",
+    ]
+    assert LogSettings().values()["log_warning"] is False
+    LogSettings().update({"log_warning": True})
+    own.warning("again")
+    assert "WARNING again" in stream.getvalue()
+
+
 def test_a_log_may_go_to_a_file_which_is_added_to(tmp_path: Path) -> None:
     file = tmp_path / "server.log"
     for message in ("first", "second"):

@@ -2,6 +2,7 @@
 
 import socket
 import urllib.request
+from typing import Any
 from urllib.error import HTTPError
 
 import pytest
@@ -10,6 +11,7 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.unit.server.asking import get, upper
 from wherry.testing import local_server
+from wherry.values.errors import ConfigError
 
 
 def test_operators_may_have_a_port_of_their_own() -> None:
@@ -34,6 +36,30 @@ def test_metrics_may_have_a_port_as_well_and_nothing_else_is_there() -> None:
         for path in ("/v2", "/v2/health/ready", "/v2/repository/index"):
             assert get(server.metrics_url + path)[0] == 404
         assert get(f"{server.url}/v2/logging")[0] == 200
+
+
+def test_without_http_there_is_grpc_and_what_operators_have() -> None:
+    grpc = pytest.importorskip("tritonclient.grpc")
+    with local_server(upper, http=False, port=8000, grpc_port=0, metrics_port=0) as server:
+        assert server.url == ""
+        assert "wherry_requests_in_flight" in get(f"{server.metrics_url}/metrics")[1]
+        with grpc.InferenceServerClient(server.grpc_url) as client:
+            assert client.is_model_ready("upper")
+        with socket.socket() as there, pytest.raises(OSError, match="refused"):
+            there.connect(("127.0.0.1", 8000))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "nothing to speak: set grpc_port"),
+        ({"metrics_port": 0}, "nothing to speak: set grpc_port"),
+        ({"grpc_port": 0, "fronts": 2}, "fronts need HTTP"),
+    ],
+)
+def test_without_http_something_else_is_needed(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        wherry.Server(upper, http=False, isolation="process", **options)
 
 
 def test_grpc_and_the_metrics_may_have_an_address_of_their_own() -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.observability.logging import HumanFormatter, JsonFormatter, formatter_of
+from wherry.observability.logging import HumanFormatter, JsonFormatter, formatter_of, severities
 from wherry.values.errors import InvalidRequest, Unsupported
 
 log = logging.getLogger("wherry")
@@ -37,13 +37,12 @@ class LogSettings:
     def __init__(self, *, as_triton: bool = False) -> None:
         self._as_triton = as_triton
         self._verbose_level = 1
-        self._off: set[int] = set()
         self._lock = threading.Lock()
 
     def values(self) -> dict[str, bool | int | str]:
         level = log.getEffectiveLevel()
         switches = {
-            name: severity >= level and severity not in self._off
+            name: severity >= level and severity not in severities().off
             for name, severity in SEVERITIES.items()
         }
         return {
@@ -77,12 +76,7 @@ class LogSettings:
         if values["log_verbose_level"]:
             self._verbose_level, level = values["log_verbose_level"], logging.DEBUG
         log.setLevel(level)
-        self._off = {s for s in SEVERITIES.values() if s >= level and s not in wanted}
-        # Again, even if it is there: a filter is added once only.
-        log.addFilter(self._lets_through)
-
-    def _lets_through(self, record: logging.LogRecord) -> bool:
-        return record.levelno not in self._off
+        severities().off = {s for s in SEVERITIES.values() if s >= level and s not in wanted}
 
     def _format(self) -> str:
         for handler in logging.getLogger().handlers:
