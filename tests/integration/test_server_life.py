@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 REPOSITORY = Path(__file__).parents[2]
 MODELS = "tests/integration/life_models.py"
+PYTHON_MODELS = REPOSITORY / "tests" / "python_repository"
 SLOW_LOAD = "tests/integration/life_slow_load.py"
 
 #: A wait for something that must come: longer only if it fails.
@@ -185,6 +187,22 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too_and_still_loses_nothing(ga
             texts = [answer.result(PATIENCE) for answer in answers]
         assert texts == [f"ROW {i}" for i in range(16)]
         assert running.wait() == 130, running.log
+
+
+def test_signals_that_the_starting_thread_has_blocked_end_it_all_the_same() -> None:
+    blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    running = server(f"{MODELS}:echo", "--isolation", "thread")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)  # which a child inherits
+    try:
+        running.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        running.wait_ready()
+        running.send(signal.SIGTERM)
+        assert running.wait() == 0, running.log
+    finally:
+        running.stop(signal.SIGKILL)
 
 
 @both_isolations
@@ -391,6 +409,22 @@ def test_what_is_wrong_with_the_door_is_said_in_one_line(
     assert result.returncode == code, result.stderr
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("is_repository", [False, True], ids=["file", "repository"])
+def test_folders_whose_names_are_no_utf8_are_served(tmp_path: Path, is_repository: bool) -> None:
+    folder = os.fsencode(tmp_path) + b"/not \xff utf-8"
+    os.mkdir(folder)
+    if is_repository:
+        shutil.copytree(PYTHON_MODELS / "upper", os.fsdecode(folder + b"/upper"))
+    else:
+        shutil.copy(REPOSITORY / MODELS, os.fsdecode(folder + b"/app.py"))
+    target = folder if is_repository else folder + b"/app.py"
+    with (
+        server(os.fsdecode(target), "--isolation", "process") as running,
+        wherry.Client(running.url) as client,
+    ):
+        assert client.ready("upper" if is_repository else "echo"), running.log
 
 
 def test_two_servers_live_side_by_side() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
-from wherry.instances.source import Source
+from wherry.instances.source import AnyText, Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.values.datatypes import Form, TensorSpec
@@ -36,9 +36,9 @@ class Start(WorkerMessage):
     #: Levels of the parent's loggers: what it would drop is not sent.
     log_levels: dict[str, int]
     #: The parent's sys.path, sys.argv and PYTHONPATH: what the user's module may look at.
-    path: list[str]
-    argv: list[str]
-    python_path: str | None
+    path: list[AnyText]
+    argv: list[AnyText]
+    python_path: AnyText | None
 
 
 class Execute(WorkerMessage):

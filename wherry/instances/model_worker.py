@@ -13,7 +13,7 @@ import msgspec
 from wherry.instances import messages
 from wherry.instances.linked_worker import LinkedWorker
 from wherry.instances.restart import shortage
-from wherry.instances.source import refuse_while_importing, source_of
+from wherry.instances.source import refuse_while_importing, sent, source_of
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.models.row_types import WrongRow, converter
@@ -204,14 +204,15 @@ def _start_message(model: Model, config: ModelConfig, device: Device) -> message
         for name, logger in logging.root.manager.loggerDict.copy().items()
         if isinstance(logger, logging.Logger) and logger.level
     }
+    python_path = os.environ.get("PYTHONPATH")
     return messages.Start(
         source_of(model, config.name),
         config,
         device,
         {"": logging.root.level, **levels},
-        _path(),
-        list(sys.argv),
-        os.environ.get("PYTHONPATH"),
+        [sent(entry) for entry in _path()],
+        [sent(argument) for argument in sys.argv],
+        None if python_path is None else sent(python_path),
     )
 
 

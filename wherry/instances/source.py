@@ -26,11 +26,23 @@ from wherry.values.errors import ConfigError
 MAIN = "__wherry_main__"
 
 
+AnyText = bytes
+"""A text that need not be one in UTF-8, as the name of a file: what msgpack has no text for."""
+
+
+def sent(text: str) -> AnyText:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def received(text: AnyText) -> str:
+    return text.decode("utf-8", "surrogatepass")
+
+
 class Module(msgspec.Struct, frozen=True, array_like=True):
     """A module as a worker imports it: its name, and the file that must be behind it."""
 
     name: str
-    file: str | None
+    file: AnyText | None
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
@@ -80,8 +92,9 @@ def import_model(source: Source) -> Model:
 def refuse_while_importing(name: str) -> None:
     """A script without a main guard would start workers in its workers, for ever."""
     if importing is not None:
+        file = None if importing.module.file is None else received(importing.module.file)
         raise ConfigError(
-            f"model {name!r} is started while a worker process imports {importing.module.file}:"
+            f"model {name!r} is started while a worker process imports {file}:"
             ' put what starts it under `if __name__ == "__main__":`'
         )
 
@@ -103,12 +116,12 @@ def _module(module: ModuleType) -> Module | None:
     file = getattr(module, "__file__", None)
     file = None if file is None else os.path.abspath(file)
     if module.__name__ != "__main__":
-        return Module(module.__name__, file)
+        return Module(module.__name__, None if file is None else sent(file))
     if file is None or not os.path.isfile(file):
         return None
     # `python -m package.module` has a proper name, and may use relative imports.
     spec = getattr(module, "__spec__", None)
-    return Module(MAIN if spec is None else spec.name, file)
+    return Module(MAIN if spec is None else spec.name, sent(file))
 
 
 def _import(module: Module) -> ModuleType:
@@ -116,14 +129,15 @@ def _import(module: Module) -> ModuleType:
         return sys.modules[module.name]
     if module.file is None:
         return importlib.import_module(module.name)
+    file = received(module.file)
     try:
         spec = importlib.util.find_spec(module.name)
     except (ImportError, ValueError):
         spec = None
     origin = None if spec is None else spec.origin
-    if origin is not None and os.path.exists(origin) and os.path.samefile(origin, module.file):
+    if origin is not None and os.path.exists(origin) and os.path.samefile(origin, file):
         return importlib.import_module(module.name)
-    return import_file(module.name, module.file)
+    return import_file(module.name, file)
 
 
 def import_file(name: str, file: str) -> ModuleType:

@@ -43,7 +43,7 @@ from wherry.instances.messages import (
     may_hold_arrays,
 )
 from wherry.instances.model_errors import model_errors, parent_decides
-from wherry.instances.source import import_model
+from wherry.instances.source import import_model, received
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
 from wherry.models.step_model import StepModel
@@ -113,11 +113,11 @@ def _end_with(parent: int) -> None:
 
 def _set_up(start: Start) -> None:
     """Give the user's module the paths, arguments and loggers that it would have in the parent."""
-    sys.path[:] = start.path
-    sys.argv[:] = start.argv
+    sys.path[:] = map(received, start.path)
+    sys.argv[:] = map(received, start.argv)
     os.environ.pop("PYTHONPATH", None)
     if start.python_path is not None:
-        os.environ["PYTHONPATH"] = start.python_path
+        os.environ["PYTHONPATH"] = received(start.python_path)
     # Line by line, as on a terminal, although it is a pipe.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     logging.getLogger().handlers[:] = [PipeHandler(sys.stderr.fileno())]

@@ -60,8 +60,12 @@ def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
 
 def import_from_here() -> None:
     """Find `module:object` in this folder, as `python -m` does."""
-    if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed: nothing can be found in it
+        return
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
 
 
 def load_target(target: str) -> list[Model] | Runtime:

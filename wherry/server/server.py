@@ -212,7 +212,7 @@ class Server:
             self._say("stopping", signal=signal.Signals(number).name)
             self._stopping.set()
 
-        for number in self._signals():
+        for number in _ending_signals():
             try:
                 loop.add_signal_handler(number, on_signal, number)
             except NotImplementedError:  # Windows
@@ -221,14 +221,6 @@ class Server:
         if not drained:
             return NOT_DRAINED
         return INTERRUPTED if received == [signal.SIGINT] else DRAINED
-
-    def _signals(self) -> list[int]:
-        """The signals that end the server."""
-        numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
-        # The terminal was closed; nohup ignores that.
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        return numbers
 
     def _say(self, event: str, **fields: object) -> None:
         """Log an event of the server's life."""
@@ -355,6 +347,18 @@ class Server:
         if not drained:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
+
+
+def _ending_signals() -> list[int]:
+    """The signals that end the server. None is blocked any more: a program that has blocked them in
+    the thread that starts us hands that down."""
+    numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
+    # The terminal was closed; nohup ignores that.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    return numbers
 
 
 async def _close(runtime: Runtime, drained: bool, ends_at: float) -> bool:

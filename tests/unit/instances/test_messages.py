@@ -7,13 +7,13 @@ import pytest
 from wherry.instances import messages
 from wherry.instances.executable import Failure
 from wherry.instances.messages import Answer, Failed
-from wherry.instances.source import Module, Source
+from wherry.instances.source import Module, Source, sent
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.values.datatypes import BYTES, FP32, Form, TensorSpec
 from wherry.workers.frames import Garbage
 
-SOURCE = Source(Module("shop", "/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
+SOURCE = Source(Module("shop", b"/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
 
 TO_WORKER = [
     messages.Start(
@@ -23,8 +23,8 @@ TO_WORKER = [
         ),
         Device("cuda", 1),
         {"": 20, "shop": 10},
-        ["/app"],
-        ["prog", "-v"],
+        [sent("/app\udcff")],
+        [b"prog", b"-v"],
         None,
     ),
     messages.Execute({"text": ["a", "b"]}, [1, 1], True),

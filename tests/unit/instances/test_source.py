@@ -5,7 +5,7 @@ import pytest
 
 import wherry
 from tests.worker_models import obedient
-from wherry.instances.source import MAIN, import_model, source_of
+from wherry.instances.source import MAIN, import_model, sent, source_of
 
 
 def test_a_model_is_found_by_its_module_and_name() -> None:
@@ -33,7 +33,7 @@ def test_a_main_module_has_another_name_in_its_workers(
 
     source = source_of(module.f, "f")
 
-    assert (source.module.name, source.module.file) == (MAIN, str(script))
+    assert (source.module.name, source.module.file) == (MAIN, sent(str(script)))
     module.__file__ = None
     with pytest.raises(wherry.ConfigError, match="f of the interactive session cannot be sent"):
         source_of(module.f, "f")

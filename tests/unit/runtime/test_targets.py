@@ -88,6 +88,17 @@ def test_a_file_means_every_model_at_its_top_level_once(tmp_path: Path) -> None:
     assert str(tmp_path) in sys.path
 
 
+def test_a_file_is_found_although_the_current_folder_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = write(tmp_path / "somewhere.py")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "first" in names(load_targets([str(app)]))
+
+
 def test_a_module_an_object_a_list_and_a_runtime(tmp_path: Path) -> None:
     write(tmp_path / "package_a" / "app_b.py")
     write(tmp_path / "package_a" / "__init__.py", "")

@@ -19,6 +19,7 @@ from wherry.backends.triton_python.calls import Host
 from wherry.backends.triton_python.environment import interpreter
 from wherry.backends.triton_python.instance import PythonInstance
 from wherry.backends.triton_python.process import PythonProcess
+from wherry.backends.triton_python.stub.text import sent
 from wherry.instances.instance import Instance
 from wherry.instances.source import refuse_while_importing
 from wherry.models.config import ModelConfig
@@ -91,7 +92,7 @@ class PythonBackendModel(RepositoryModel):
         return self._new_process(instance), start
 
     def arguments(self, instance: str, device: Device) -> dict[str, str]:
-        """The arguments of initialize()."""
+        """The arguments of initialize(), with the path as it is sent."""
         kinds = {group.kind for group in self.triton.instance_group}
         kind = "MODEL" if kinds == {"KIND_MODEL"} else "CPU" if device.kind == "cpu" else "GPU"
         return {
@@ -99,7 +100,7 @@ class PythonBackendModel(RepositoryModel):
             "model_instance_kind": kind,
             "model_instance_device_id": str(device.index),
             "model_instance_name": self.instance_name(instance),
-            "model_repository": self.folder,
+            "model_repository": sent(self.folder),
             "model_version": self.version,
             "model_name": self._name,
         }
@@ -143,13 +144,13 @@ class PythonBackendModel(RepositoryModel):
             raise LoadFailed(f"version {self.version} has no {file_name}")
         return {
             "model": self._name,
-            "file": file,
+            "file": sent(file),
             "module": module,
-            "path": [os.path.abspath(folder) for folder in folders],
+            "path": [sent(os.path.abspath(folder)) for folder in folders],
             "config": json.dumps(to_json(self.triton)) if complete else None,
             "log_level": logging.root.level,
-            "model_dir": os.path.abspath(self.version_folder),
-            "python_path": os.environ.get("PYTHONPATH"),
+            "model_dir": sent(os.path.abspath(self.version_folder)),
+            "python_path": sent(os.environ.get("PYTHONPATH", "")),
         }
 
 

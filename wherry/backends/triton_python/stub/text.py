@@ -16,6 +16,16 @@ def clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+def sent(path: str) -> str:
+    """A path as JSON in UTF-8 can carry it; `received` gives it back. Names of files need not be
+    UTF-8."""
+    return path.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+def received(path: str) -> str:
+    return path.encode("latin-1").decode("utf-8", "surrogatepass")
+
+
 def write_record(record: dict[str, Any]) -> None:
     """Write a log record to the worker's output."""
     os.write(2, _LOG_MARK + json.dumps(record).encode() + b"\n")

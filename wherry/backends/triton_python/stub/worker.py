@@ -24,7 +24,7 @@ from . import pb_utils
 from .forks import end_forked_at_sigterm
 from .link import Link
 from .model_files import import_model
-from .text import clean, write_record
+from .text import clean, received, write_record
 from .wire import SLAB_BYTES, Channel
 
 #: What `np.char` raises for the array of a string tensor.
@@ -77,7 +77,7 @@ class Worker:
 
     def __init__(self, channel: Channel, memory: Any, start: dict[str, Any]) -> None:
         self._start = start
-        self._link = Link(channel, memory, start["model"], start["model_dir"])
+        self._link = Link(channel, memory, start["model"], received(start["model_dir"]))
         self._model: Any = None
         self._class: Any = None
         self._is_async = False
@@ -96,7 +96,8 @@ class Worker:
         completed: str | None = None
         try:
             start = self._start
-            module = import_model(start["module"], start["file"], start["path"])
+            path = [received(folder) for folder in start["path"]]
+            module = import_model(start["module"], received(start["file"]), path)
             if "logging" in sys.modules:
                 _log_to_server(self._start["log_level"])
             self._class = getattr(module, "TritonPythonModel", None)
@@ -113,6 +114,7 @@ class Worker:
 
     def _initialize(self, arguments: dict[str, str], output_names: list[str]) -> bool:
         config = json.loads(arguments["model_config"])
+        arguments["model_repository"] = received(arguments["model_repository"])
         link = self._link
         link.decoupled = self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         link.output_names = output_names
@@ -422,8 +424,8 @@ def _described(error: BaseException) -> list[str]:
 
 def _set_up(start: dict[str, Any]) -> None:
     os.environ.pop("PYTHONPATH", None)
-    if start["python_path"] is not None:
-        os.environ["PYTHONPATH"] = start["python_path"]
+    if start["python_path"]:
+        os.environ["PYTHONPATH"] = received(start["python_path"])
     sys.argv[:] = [""]  # as in Triton; not the server's arguments
     # Line-buffered as on a terminal, although it is a pipe.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
