@@ -60,6 +60,8 @@ class Settings:
         for key in OF_EVERY_MODEL:
             if key in self.origins and key not in from_file:
                 said[key], origins[key] = getattr(self.options.models, key), self.origins[key]
+        if names := self.options.models.served_model_names:
+            said["served_names"], origins["served_names"] = names, self.origins["served_model_name"]
         if self.options.models.inline:
             said["isolation"], origins["isolation"] = "thread", self.origins["inline"]
         return said, origins

@@ -51,6 +51,11 @@ def is_local(source: str) -> bool:
     return Path(source).expanduser().exists()
 
 
+def hub_names(source: str, name: str) -> tuple[str, ...]:
+    """What clients call a checkpoint of the hub for which no other name is said: its id."""
+    return () if name or is_local(source) else (source,)
+
+
 def facts_of(source: str) -> Facts:
     """The facts of a folder or a GGUF file. Reads headers and configurations, bounded in size.
     ConfigError if there is no such thing, or if it is damaged."""

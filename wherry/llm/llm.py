@@ -20,6 +20,7 @@ from wherry.llm.constraint import Matcher
 from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
+from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
 from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt, check_room, tokens_to_keep
 from wherry.llm.report import Reports
@@ -279,6 +280,7 @@ class LLM(StepModel):
         default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
         self._settings = {
             "name": name or default_name,
+            "served_names": hub_names(self.source, name),
             "max_batch_size": max_running,
             "description": f"Text generation with {Path(self.source).name}",
             **settings,

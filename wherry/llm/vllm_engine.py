@@ -18,6 +18,7 @@ import msgspec
 
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
+from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
@@ -93,6 +94,7 @@ class VLLM(StepModel):
         }
         self._settings = {
             "name": self._name,
+            "served_names": hub_names(self.source, name),
             "max_batch_size": max_running,
             "description": f"Text generation with {Path(self.source).name} by vLLM",
             **(settings or {}),

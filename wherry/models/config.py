@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,10 @@ def wrong_name(name: str) -> str | None:
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", name):
         return None
     return f"model name {name!r}: use letters, digits, '_', '-' and '.' only"
+
+
+#: Names of the hub, and what else clients send: gpt-4o, claude-sonnet-4@20250514, llama3:8b.
+_SERVED_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+/\-]{0,255}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,9 @@ class ModelConfig:
     description: str = ""
     #: A path at which the model is called in its own types: "/predict". None: it has none.
     route: str | None = None
+    #: What OpenAI's and Anthropic's clients call it beside `name`, and are told that it is called:
+    #: "organisation/model".
+    served_names: tuple[str, ...] = ()
 
     #: Maximum number of rows in one call of the model; 0: its inputs have no batch dimension.
     max_batch_size: int = 1
@@ -296,6 +303,8 @@ class ModelConfig:
             self._fail("version", "must be a whole number from 1 up, as a string")
         if self.route is not None and (problem := wrong_route(self.route)):
             self._fail("route", problem)
+        if not all(_SERVED_NAME.fullmatch(name) for name in self.served_names):
+            self._fail("served_names", "must have letters, digits and -_.:@+/ only, at most 256")
         for field in ("max_batch_size", "max_queue_delay", "max_queue_wait", "crash_budget"):
             value = getattr(self, field)
             if value is not None and not value >= 0:  # also refuses nan
@@ -360,6 +369,8 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
         settings["version"] = str(settings["version"])
     # Samples may hold arrays and other values, which msgspec must not convert.
     warmup, examples = (_samples(settings.pop(field, ())) for field in ("warmup", "examples"))
+    if isinstance(served := settings.get("served_names"), str):
+        settings["served_names"] = served.split(",")
     policies = settings.get("queue_policies")
     if isinstance(policies, Iterable) and not isinstance(policies, str | Mapping):
         settings["queue_policies"] = [_policy(name, policy) for policy in policies]

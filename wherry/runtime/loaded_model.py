@@ -94,6 +94,14 @@ class LoadedModel:
     def name(self) -> str:
         return self.config.name
 
+    def told_name(self, asked: str | None = None) -> str:
+        """What an answer calls it: as it was asked for, else by the first of its served names."""
+        return asked or next(iter(self.config.served_names), self.name)
+
+    def is_called(self, name: str) -> bool:
+        """Whether the model itself is meant by this name, and no variant of it."""
+        return name == self.name or name in self.config.served_names
+
     @property
     def key(self) -> str:
         """What the lifecycle knows it by: another one than that of a model of its name in another

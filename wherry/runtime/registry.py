@@ -80,12 +80,23 @@ class Registry:
     def routes(self) -> dict[str, str]:
         """Return the natural routes of models that are ready or load, with the models' names. Of
         several versions the highest that is ready has its route."""
+        latest = self._latest()
+        return {one.config.route: name for name, one in latest.items() if one.config.route}
+
+    def served_names(self) -> dict[str, str]:
+        """Return the served names of models that are ready or load, with the models' keys, by
+        the same rule."""
+        latest = self._latest()
+        return {other: name for name, one in latest.items() for other in one.config.served_names}
+
+    def _latest(self) -> dict[str, LoadedModel]:
+        """The highest version that is ready, or one that loads, of each model by its key."""
         with self.quietly() as life:
             handles = [*life.being_loaded(), *life.all_ready()]
             latest = {one.key: one for one in handles}
             for one in life.all_ready():
                 latest[one.key] = life.get(one.key) or one
-        return {one.config.route: name for name, one in latest.items() if one.config.route}
+        return latest
 
     def unable(self) -> dict[str, str]:
         """Reasons, by model, for which loaded models cannot answer now."""
@@ -136,7 +147,7 @@ class Registry:
                 )
         started = self._clock()
         with self.locked() as life:
-            _check_routes(made, [*life.all_ready(), *life.being_loaded()])
+            _check_apart(made, [*life.all_ready(), *life.being_loaded()])
             life.loading(made)
         try:
             for loaded in made:
@@ -250,13 +261,16 @@ def _callers_first(loaded: LoadedModel) -> tuple[bool, bool]:
     return (not loaded.is_pipeline, not loaded.calls_others)
 
 
-def _check_routes(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> None:
-    """ConfigError if two models would be called at one path."""
-    owners: dict[str, str] = {}
+def _check_apart(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> None:
+    """ConfigError if two models would be called at one path, or by one name."""
+    owners: dict[tuple[str, str], str] = {("served name", one.name): one.key for one in others}
+    owners |= {("served name", one.name): one.key for one in made}
     for one in (*others, *made):
-        route = one.config.route
-        if route is not None and owners.setdefault(route, one.key) != one.key:
-            raise ConfigError(
-                f"model {one.name!r}: its route {route!r} is that of model {owners[route]!r};"
-                " give each its own"
-            )
+        config = one.config
+        taken = [("served name", name) for name in config.served_names]
+        for what, value in taken if config.route is None else [*taken, ("route", config.route)]:
+            if (owner := owners.setdefault((what, value), one.key)) != one.key:
+                raise ConfigError(
+                    f"model {one.name!r}: its {what} {value!r} is that of model {owner!r}; give"
+                    " each its own"
+                )

@@ -287,6 +287,9 @@ class Models:
         "where instances run, for every model; auto: in a worker process each")
     inline: bool = option(False, "no worker processes: everything here, for a debugger")
     instances: int | None = option(None, "instances of every model", "N", least=1, most=4096)
+    served_model_names: tuple[str, ...] = option((),
+        "what OpenAI's and Anthropic's clients call the only model, as gpt-4o or "
+        "organisation/model; may be repeated", "NAME", key="served_model_name", separator=",")
     request_timeout: float | None = option(None, "default timeout of a request",
         "SECONDS", least=0.001)
     max_queue_wait: float = option(30.0,

@@ -55,7 +55,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "disable_auto_complete_config": True, "model_config_name": "n", "model_namespacing": True,
         "backend_directory": "b",
         "default_max_batch_size": 25,
-        "cache_size": 14, "cache_config": ["redis,host=h"],
+        "served_model_name": ["org/model"], "cache_size": 14, "cache_config": ["redis,host=h"],
         "allow_client_shm": True, "allow_model_upload": True,
             "http_restricted_api": ["trace:k=v"],
         "disabled_api": ["trace"], "rate_limit_resource": ["r:1"],

@@ -56,14 +56,14 @@ class Anthropic:
                 inputs["parameters"].pop(name)
         if not has("template"):  # to which it would be a hint
             inputs.pop("template", None)
-        spoken = ChatAnswer(loaded.name, new_request_id(), chat.calls())
+        spoken = ChatAnswer(loaded.told_name(wanted.model), new_request_id(), chat.calls())
         answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=wanted.marks_cache())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_count(self, exchange: Exchange, read: tuple[CountRequest, dict[str, Any]]) -> None:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "tokens")
-        answer = MessageCountAnswer(loaded.name, new_request_id())
+        answer = MessageCountAnswer(loaded.told_name(wanted.model), new_request_id())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
 

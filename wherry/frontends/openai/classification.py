@@ -60,7 +60,7 @@ class Classification(NumbersCall):
             "id": f"classify-{new_request_id()}",
             "object": "list",
             "created": int(time.time()),
-            "model": self._loaded.name,
+            "model": self.model_name,
             "data": data,
             "usage": self.usage(response, self._tokens),
         }

@@ -110,7 +110,7 @@ class EncodedCall(VectorsCall):
     def encoded(self, response: InferResponse) -> Sequence[Buffer]:
         rows = self.numbers(response)
         about = {
-            "model": self._loaded.name,
+            "model": self.model_name,
             "usage": self.usage(response, self._tokens),
             "id": f"{self.prefix}-{new_request_id()}",
             "created": int(time.time()),

@@ -106,10 +106,9 @@ class Generation:
 
     def _known(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs that the model has; what it has not must not have been asked for. A variant of
-        the model is a parameter, and what the answer is called."""
+        the model is a parameter."""
         wanted = self._wanted.model
-        if wanted is not None and wanted != self._loaded.name and "task" not in inputs:
-            self._answer.model = wanted
+        if wanted is not None and not self._loaded.is_called(wanted) and "task" not in inputs:
             inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": wanted}}
         names = {spec.name for spec in self._loaded.signature.inputs}
         if "stream" in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from wherry.frontends.openai.errors import BadField, UnknownModel
 from wherry.frontends.openai.fits import (
@@ -50,6 +50,15 @@ GIVEN: Final = frozenset(
 )
 
 
+class ModelName(NamedTuple):
+    """A name that a request may have as its `model`."""
+
+    name: str
+    #: What the model's files are called, and which model it is a variant of, where that is another.
+    root: str | None = None
+    parent: str | None = None
+
+
 class AbleModels:
     """The models of one server that can answer such requests."""
 
@@ -60,23 +69,31 @@ class AbleModels:
         """Those with this ability; None: with any."""
         return sorted({m.name for m in self._with(ability)})
 
-    def listed(self) -> list[tuple[str, str]]:
-        """Those with any ability, then their variants: names, and the models' own. May read
-        files."""
-        models = self._with(None)
-        variants = [(name, m.name) for m in models for name in m.model.variants()]
-        return sorted((m.name, m.name) for m in models) + sorted(variants)
+    def listed(self) -> list[ModelName]:
+        """Those with any ability, then their variants. May read files."""
+        models = sorted(self._with(None), key=lambda model: model.name)
+        named = [
+            ModelName(name, None if name == m.name else m.name)
+            for m in models
+            for name in m.config.served_names or (m.name,)
+        ]
+        variants = [
+            ModelName(name, name, m.told_name()) for m in models for name in m.model.variants()
+        ]
+        return named + sorted(variants)
 
     def _with(self, ability: str | None) -> list[LoadedModel]:
         models = self._runtime.models()
         return [m for m in models if (ABLE[ability](m) if ability else abilities(m))]
 
     def named(self, name: str, *, variants: bool = True) -> LoadedModel:
-        """The model of this name, or one that may have this variant, whatever it can.
-        UnknownModel."""
+        """The model of this name or served name, or one that may have this variant, whatever it
+        can. UnknownModel."""
         try:
             return self._runtime.model(name)
         except ModelNotFound:
+            if own := self._runtime.registry.served_names().get(name):
+                return self._runtime.model(own)
             models = self._with(None) if variants else []
             if found := next((m for m in models if m.model.may_have_variant(name)), None):
                 return found

@@ -143,7 +143,7 @@ class ResponseRoutes:
         wanted = asked.wanted
         loaded = self._models.able(wanted.model, "chat")
         # What is kept is found by its id alone: it must not be guessed from another's.
-        chat = ChatAnswer(loaded.name, secrets.token_hex(16), asked.chat.calls())
+        chat = ChatAnswer(loaded.told_name(wanted.model), secrets.token_hex(16), asked.chat.calls())
         keeps = bool(self._kept) and wanted.store is not False
         keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
         answer = ResponseAnswer(chat, {**wanted.repeated(), "store": keeps}, keep)
@@ -162,7 +162,7 @@ class ResponseRoutes:
     def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
         wanted = msgspec.structs.replace(asked.wanted, stream=None)
         loaded = self._models.able(wanted.model, "tokens")
-        answer = ResponseCountAnswer(loaded.name, new_request_id())
+        answer = ResponseCountAnswer(loaded.told_name(wanted.model), new_request_id())
         inputs = {"task": "tokenize", **asked.inputs}
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 

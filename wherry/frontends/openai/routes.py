@@ -31,7 +31,7 @@ from wherry.frontends.openai.fields.conversion import (
 from wherry.frontends.openai.fields.decoding import Fields, decoded
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.generation import Generation
-from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.models import AbleModels, ModelName
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
 from wherry.frontends.openai.response_routes import PATH as RESPONSES
 from wherry.frontends.openai.response_routes import ResponseRoutes
@@ -90,8 +90,8 @@ class OpenAI:
     # Models. A variant's files may come and go: looking for them is for another thread.
 
     def _list(self, exchange: Exchange) -> None:
-        def tell(found: list[tuple[str, str]]) -> None:
-            data = [self._described(name, of) for name, of in found]
+        def tell(found: list[ModelName]) -> None:
+            data = [self._described(each) for each in found]
             # The last three are for Anthropic's clients: there is but one page.
             first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
             pages = {"has_more": False, "first_id": first, "last_id": last}
@@ -100,25 +100,28 @@ class OpenAI:
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
 
     def _show(self, name: str, exchange: Exchange) -> None:
-        def tell(found: list[tuple[str, str]]) -> None:
-            of = dict(found).get(name) or self._models.named(name, variants=False).name
-            respond(exchange, msgspec.json.encode(self._described(name, of)))
+        def tell(found: list[ModelName]) -> None:
+            one = next((each for each in found if each.name == name), None)
+            if one is None:
+                one = ModelName(self._models.named(name, variants=False).name)
+            respond(exchange, msgspec.json.encode(self._described(one)))
 
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
 
-    def _described(self, name: str, of: str) -> dict[str, Any]:
-        """A model, or a variant `of` one, in OpenAI's words and in Anthropic's, of which neither
-        minds the other's."""
+    def _described(self, one: ModelName) -> dict[str, Any]:
+        """A model or a variant in OpenAI's words and in Anthropic's, of which neither minds the
+        other's."""
         created_at = datetime.fromtimestamp(self._created, UTC)
+        further = {"root": one.root, "parent": one.parent}
         return {
-            "id": name,
+            "id": one.name,
             "object": "model",
             "created": self._created,
             "owned_by": "wherry",
             "type": "model",
-            "display_name": name,
+            "display_name": one.name,
             "created_at": created_at,
-            **({} if name == of else {"root": name, "parent": of}),
+            **{name: value for name, value in further.items() if value is not None},
         }
 
     # The server
@@ -139,20 +142,26 @@ class OpenAI:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "chat")
         shown, echo = _shown(wanted), wanted.echoed()
-        answer = ChatAnswer(loaded.name, new_request_id(), wanted.calls(), echo=echo, shown=shown)
+        answer = ChatAnswer(
+            loaded.told_name(wanted.model), new_request_id(), wanted.calls(), echo=echo, shown=shown
+        )
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_batch(self, exchange: Exchange, read: tuple[BatchRequest, list[Inputs]]) -> None:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "chat")
-        answer = ChatAnswer(loaded.name, new_request_id(), shown=_shown(wanted))
+        answer = ChatAnswer(loaded.told_name(wanted.model), new_request_id(), shown=_shown(wanted))
         Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
 
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
         loaded = self._models.able(wanted.model, "completions")
         prompts = wanted.prompts()
         answer = TextAnswer(
-            loaded.name, new_request_id(), wanted.echoes(), wanted.n or 1, _shown(wanted)
+            loaded.told_name(wanted.model),
+            new_request_id(),
+            wanted.echoes(),
+            wanted.n or 1,
+            _shown(wanted),
         )
         parameters = wanted.sampling()
         if loaded.signature.input("parameters"):
@@ -175,7 +184,7 @@ class OpenAI:
         def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
             wanted, inputs = read
             loaded = self._models.able(wanted.model, "tokens")
-            answer = answers(loaded.name, new_request_id())
+            answer = answers(loaded.told_name(wanted.model), new_request_id())
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
         self._read(partial(_read_inputs, fields), start, exchange)

@@ -38,6 +38,11 @@ class RowsCall(ABC):
         self.media_type = JSON
         self.headers: Headers = ()
 
+    @property
+    def model_name(self) -> str:
+        """What the answer calls the model."""
+        return self._loaded.told_name(getattr(self._asked, "model", None))
+
     @abstractmethod
     def columns(self) -> tuple[Columns, int]:
         """The columns of the request, and their rows. BadField."""

@@ -118,7 +118,7 @@ class Rerank(PairsCall):
         return {
             "id": f"rerank-{new_request_id()}",
             "object": "list",
-            "model": self._loaded.name,
+            "model": self.model_name,
             "results": results,
             "usage": usage,
         }
@@ -135,7 +135,7 @@ class Score(PairsCall):
             "id": f"score-{new_request_id()}",
             "object": "list",
             "created": int(time.time()),
-            "model": self._loaded.name,
+            "model": self.model_name,
             "data": data,
             "usage": usage,
         }

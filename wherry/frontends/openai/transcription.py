@@ -31,7 +31,7 @@ class TranscriptionAnswer(OpenAIAnswer):
     def __init__(
         self, loaded: LoadedModel, request_id: str, wanted: TranscriptionRequest, task: str
     ) -> None:
-        super().__init__(loaded.name, request_id)
+        super().__init__(loaded.told_name(wanted.model), request_id)
         self._wanted = wanted
         self._task = task
         self._form = wanted.response_format
