@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -47,9 +47,9 @@ class Grammars:
         self._reading = threading.Lock()
         self._words: Any = None
 
-    def constraint(self, wanted: AnswerForm) -> Matcher:
+    def constraint(self, wanted: AnswerForm, field: str = "constraint") -> Matcher:
         """Compile the constraint of one answer. InvalidRequest says what is wrong with the schema
-        or grammar. May take seconds."""
+        or grammar, which the request's `field` asks for. May take seconds."""
         from llguidance import LLMatcher
 
         try:
@@ -57,21 +57,28 @@ class Grammars:
         except (ValueError, TypeError, RecursionError) as error:  # invalid, or nested too deeply
             if isinstance(error, InvalidRequest):
                 raise
-            raise self._refused(str(error)) from None
+            raise self._refused(str(error), field) from None
         if len(grammar) > MOST_CHARACTERS:
             raise self._refused(
-                f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read"
+                f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read", field
             )
         matcher = LLMatcher(self._known_words(), grammar, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first mask takes longest, and shows contradictions
         made = Matcher(matcher, self._vocabulary)
         if problem := made.problem():
-            raise self._refused(problem)
+            raise self._refused(problem, field)
         return made
 
-    def _refused(self, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"model {self._model!r}: constraint: {problem}", field="constraint")
+    def marks(self) -> dict[str, int]:
+        """The tokens that a grammar has by their ids only: they are no text there. Besides special
+        tokens these are other added ones in angle brackets."""
+        words = self._known_words()
+        added = self._tokenizer.added_tokens().items()
+        return {text: token for text, token in added if words.is_special_token(token)}
+
+    def _refused(self, problem: str, field: str = "constraint") -> InvalidRequest:
+        return InvalidRequest(f"model {self._model!r}: {field}: {problem}", field=field)
 
     def _grammar(self, wanted: AnswerForm) -> str:
         from llguidance import LLMatcher
@@ -171,6 +178,15 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         self._matcher.consume_token(token)
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Advance by these tokens if all of them may follow."""
+        return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing may follow."""
+        return bool(self._matcher.is_stopped())
 
     def problem(self) -> str:
         """Why the grammar has failed (too large, or no token may follow); "" if it has not. The

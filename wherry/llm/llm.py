@@ -16,19 +16,24 @@ import msgspec
 from wherry.instances.devices import for_torch
 from wherry.llm.adapters import AdapterFolders
 from wherry.llm.choice import AUTO
-from wherry.llm.constraint import Matcher
 from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
-from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt, check_room, tokens_to_keep
+from wherry.llm.prompt import (
+    Form,
+    Prompt,
+    PromptReader,
+    TokenizedPrompt,
+    check_room,
+    tokens_to_keep,
+)
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.sequence import Sampled
 from wherry.llm.sequence import Sequence as Generation
-from wherry.llm.thoughts_first import ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -444,7 +449,7 @@ class LLM(StepModel):
         if read.bad_words:
             banned = (*sampling.bad_words_ids, *read.bad_words)
             sampling = msgspec.structs.replace(sampling, bad_words_ids=banned)
-        constraints: list[Matcher | ThoughtsFirst] = []
+        constraints: list[Form] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
         adapter = ""
@@ -516,7 +521,7 @@ def _defaults(name: str, source: str) -> Mapping[str, Any]:
 def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:
     """The error of an answer whose constraint could not be completed."""
     constraint = sequence.constraint
-    if isinstance(constraint, Matcher | ThoughtsFirst) and (problem := constraint.problem()):
+    if isinstance(constraint, Form) and (problem := constraint.problem()):
         return InvalidRequest(
             f"model {model!r}: constraint: the answer could not be brought to its end: {problem}",
             field="constraint",

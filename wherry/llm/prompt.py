@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wherry.llm.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.delta import check_one_prompt
-from wherry.llm.formats.families import THOUGHT_FAMILIES
+from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 from wherry.llm.sampling import Parameters
+from wherry.llm.strict_calls import FormedCalls, are_strict, strict_functions
 from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer, truncated
 from wherry.values.errors import InvalidRequest
@@ -24,6 +25,8 @@ from wherry.values.errors import InvalidRequest
 if TYPE_CHECKING:  # imports torch
     from wherry.llm.lora import Adapters, AdapterWeights
 
+#: What an answer must look like.
+Form = Matcher | FormedCalls | ThoughtsFirst
 #: Characters of a prompt that is tokenized in the engine's thread: at most about 20 ms.
 SHORT_CHARACTERS: Final = 4096
 
@@ -33,7 +36,7 @@ class TokenizedPrompt:
     """A request's prompt as tokens, and its compiled constraint."""
 
     tokens: list[int]
-    constraint: Matcher | ThoughtsFirst | None = None
+    constraint: Form | None = None
     #: The request's bad words as tokens.
     bad_words: tuple[tuple[int, ...], ...] = ()
     #: Its adapter's key, and the weights if they are not loaded yet.
@@ -72,6 +75,8 @@ class Prompt:
             return False
         if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
             return False
+        if are_strict(self.tools):
+            return False
         if self.template and "chat_template" in self.template:
             return False
         chat = len(str(self.messages)) + len(str(self.tools)) if self.messages else 0
@@ -102,9 +107,9 @@ class PromptReader:
         if given.truncate is not None:
             tokens = truncated(tokens, given.truncate, given.truncation_side)
         words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
-        constraint: Matcher | ThoughtsFirst | None = None
+        constraint: Form | None = None
         adapter = None
-        form = None if given.constraint is None else self.grammars.constraint(given.constraint)
+        form = self._form(given)
         most = given.thinking_budget
         if most is not None or (form is not None and given.messages):
             constraint = self._behind_thoughts(form, tokens, most)
@@ -114,9 +119,28 @@ class PromptReader:
             adapter = self._adapters.read(given.adapter)
         return TokenizedPrompt(tokens, constraint, words, adapter)
 
+    def _form(self, given: Prompt) -> Matcher | FormedCalls | None:
+        """What the answer must look like, or the calls in it, which are the model's to make."""
+        if given.constraint is not None:
+            return self.grammars.constraint(given.constraint)
+        if self._style is None or not given.messages or not are_strict(given.tools):
+            return None
+        family, words = TOOL_FAMILIES.get(self._style.tools), self._tokenizer
+        functions = strict_functions(given.tools)
+        try:
+            grammar = family.grammar(functions, self.grammars.marks()) if family else None
+        except ValueError as error:
+            text = f"model {self._model!r}: tools: {error}"
+            raise InvalidRequest(text, field="tools") from None
+        if grammar is None:
+            return None
+        form = self.grammars.constraint(AnswerForm(grammar=grammar.lark), "tools")
+        decode = partial(words.decode, skip_special=False)
+        return FormedCalls(form, grammar, decode, partial(words.encode, special=False))
+
     def _behind_thoughts(
-        self, form: Matcher | None, tokens: Sequence[int], most: int | None
-    ) -> Matcher | ThoughtsFirst | None:
+        self, form: Matcher | FormedCalls | None, tokens: Sequence[int], most: int | None
+    ) -> Form | None:
         """The form of an answer, before which the model may think, for `most` tokens."""
         words = self._tokenizer
         decode = partial(words.decode, skip_special=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.llm.constraint import Matcher
+from wherry.llm.strict_calls import FormedCalls
 
 #: Tokens that may hold the end's mark and the beginning of what follows.
 LAST_TOKENS: Final = 32
@@ -30,7 +31,7 @@ class ThoughtsFirst:
 
     def __init__(
         self,
-        form: Matcher | None,
+        form: Matcher | FormedCalls | None,
         marks: ThoughtMarks,
         decode: Callable[[Sequence[int]], str],
         encode: Callable[[str], Sequence[int]],

@@ -104,9 +104,14 @@ class Tokenizer:
         template = self.inner.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
+    def added_tokens(self) -> dict[str, int]:
+        """The tokens beside those of the vocabulary, special or not, with their ids."""
+        added = getattr(self.inner, "added_tokens_decoder", {})  # Mistral's own has none
+        return {token.content: number for number, token in added.items()}
+
     def special_tokens(self) -> dict[str, int]:
         """The tokens that an answer's text leaves out, by their own texts."""
-        added = getattr(self.inner, "added_tokens_decoder", {})  # Mistral's own has none
+        added = getattr(self.inner, "added_tokens_decoder", {})
         return {token.content: number for number, token in added.items() if token.special}
 
     def encode(

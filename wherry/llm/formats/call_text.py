@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from wherry.llm.formats.call_pieces import CallPieces, PiecesOf
+from wherry.llm.formats.call_writer import GrammarOf
 from wherry.llm.formats.calls import CallReader, Functions, ToolCall
 from wherry.llm.formats.marks import partial
 
@@ -40,6 +41,8 @@ class CallFormat:
     opens: tuple[str, ...] = ()
     #: As `inline`, with a function's name in them.
     named: tuple[tuple[str, str], ...] = ()
+    #: The grammar that calls have in this notation; None: there is none.
+    grammar: GrammarOf | None = None
 
 
 #: Parts of an answer in their order: text, and calls or pieces of them.

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from wherry.llm.formats import call_grammars
+from wherry.llm.formats.call_grammars import TagTemplates
 from wherry.llm.formats.call_text import CallFormat
+from wherry.llm.formats.call_writer import CallGrammar, CallWriter, Strict, is_sign
 from wherry.llm.formats.calls import CallReader
 from wherry.llm.formats.gemma_calls import with_quotes
 from wherry.llm.formats.json_calls import (
@@ -60,7 +63,16 @@ class ToolFamily:
         """The marks that also end thoughts which have no end: not those that are words or
         Markdown, which thoughts may have for other reasons."""
         marks = self.format.marks if self.format is not None else ()
-        return tuple(pair for pair in marks if any(sign in pair[0] for sign in "<["))
+        return tuple(pair for pair in marks if is_sign(pair[0]))
+
+    def grammar(self, functions: Strict, marks: Mapping[str, int]) -> CallGrammar | None:
+        """The grammar of calls of these functions; None: it is not known in this notation.
+        `marks`: the tokens that are no text."""
+        known = self.messages or self.format
+        if known is None or known.grammar is None:
+            return None
+        writer = CallWriter(functions, marks)
+        return writer.written(known.grammar(writer))
 
 
 def _tagged(
@@ -70,12 +82,14 @@ def _tagged(
     argument: str,
     argument_end: str,
     *,
+    written: tuple[str, str],
     inline: str = "",
     orphan: str = "",
     otherwise: CallReader | None = None,
 ) -> CallFormat:
-    """Calls in tags; `orphan` as of `Tags`; `inline`: what begins a call where there are no marks
-    around it; `otherwise` reads what is between the marks and has no tags."""
+    """Calls in tags; `written`: templates of what begins a call and an argument; `orphan` as of
+    `Tags`; `inline`: what begins a call where there are no marks around it; `otherwise` reads what
+    is between the marks and has no tags."""
     tags = Tags(call, call_end, argument, argument_end, orphan)
     ends = [end for end in (argument_end, call_end) if end]
     return CallFormat(
@@ -86,6 +100,11 @@ def _tagged(
         pieces=partial(TagPieces, tags),
         delimited=False,
         opens=(inline,) if inline and not otherwise else (),
+        grammar=call_grammars.of_tags(
+            TagTemplates(*written, argument_end, call_end),
+            (marks,) if marks else (),
+            re.escape(inline),
+        ),
     )
 
 
@@ -93,16 +112,21 @@ def _named(
     head: str,
     tail: str = "",
     *,
+    written: tuple[str, ...],
     marks: tuple[tuple[str, str], ...] = (),
     inline: tuple[tuple[str, str], ...] = (),
     numbers: bool = False,
 ) -> CallFormat:
-    """Calls that are a name, or perhaps a number, and the JSON of its arguments."""
+    """Calls that are a name, or perhaps a number, and the JSON of its arguments; `written`:
+    templates of them."""
     return CallFormat(
         after_names(head, tail, numbers=numbers),
         marks,
         inline,
         pieces=pieces_of(named_shape(head, tail)),
+        grammar=call_grammars.of_names(
+            written, marks, "|".join(re.escape(begin) for begin, _ in inline)
+        ),
     )
 
 
@@ -113,6 +137,10 @@ def _hunyuan(suffix: str) -> CallFormat:
         f"</tool_call{suffix}>",
         rf"<arg_key{suffix}>(?P<key>[^<]*)</arg_key{suffix}>\s*<arg_value{suffix}>",
         f"</arg_value{suffix}>",
+        written=(
+            f"<tool_call{suffix}>{{name}}<tool_sep{suffix}>",
+            f"<arg_key{suffix}>{{key}}</arg_key{suffix}>[[\n]]<arg_value{suffix}>",
+        ),
         orphan=f"<arg_key{suffix}>[^<]*</arg_key{suffix}>",
     )
 
@@ -125,6 +153,10 @@ def _dsml(marks: str, space: str = "") -> CallFormat:
         f"</{dsml}invoke>",
         rf'<{dsml}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
         f"</{dsml}parameter>",
+        written=(
+            f'<{dsml}invoke name="{{name}}">',
+            f'<{dsml}parameter name="{{key}}" string="{{string}}">',
+        ),
         inline=f"<{dsml}invoke name=",
     )
 
@@ -140,12 +172,14 @@ def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
         values=None,
         cut=end_of_python if bare else None,
         pieces=pieces_of(OBJECTS),
+        grammar=call_grammars.of_python(marks, bare),
     )
 
 
 def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
     toggle = re.compile(f"(?P<toggle>{re.escape(quote)})")
-    return CallFormat(with_quotes(quote), (marks,), values=toggle)
+    grammar = call_grammars.of_quotes(quote, (marks,))
+    return CallFormat(with_quotes(quote), (marks,), values=toggle, grammar=grammar)
 
 
 def _json(
@@ -160,6 +194,7 @@ def _json(
         cut=end_of_objects,
         pieces=pieces_of(OBJECTS),
         opens=("{", "[", "```"),
+        grammar=call_grammars.of_objects(marks, bare, inline=bool(inline)),
     )
 
 
@@ -186,6 +221,11 @@ def _wide(name: str) -> str:
 _BEGIN, _SEP, _END = (_wide(f"tool▁{name}") for name in ("call▁begin", "sep", "call▁end"))
 _MISTRAL: Final = (
     r"(?:\[TOOL_CALLS\]\s*)?(?P<name>[^\s\[{]+)(?:\s*\[CALL_ID\][^\s\[{]*)?(?:\s*\[ARGS\])?"
+)
+_MISTRAL_NAMES: Final = (
+    "{name}[ARGS]{arguments}",
+    "{name}[CALL_ID]{id}[ARGS]{arguments}",
+    "{name}{arguments}",
 )
 _OBJECT: Final = ("{",)
 _OBJECTS: Final = ("{", "[")
@@ -217,13 +257,14 @@ def _inkling_kind(header: str) -> tuple[Kind, str]:
 
 _HARMONY_CALL: Final = r"(?P<name>[^\s<]+) "
 _HARMONY_MESSAGES: Final = MessageFormat(
-    ("<|", "assistant"),
+    ("<|", "assistant", "to="),
     re.compile(r"<\|message\|>"),
     ("<|end|>", "<|call|>", "<|return|>", "<|start|>"),
     _harmony_kind,
     after_names(_HARMONY_CALL),
     pieces_of(named_shape(_HARMONY_CALL)),
     ("<|message|>", "<|channel|>", "<|constrain|>"),
+    grammar=call_grammars.of_harmony,
 )
 _MUSE_TAGS: Final = Tags(
     r'(?:<atem:function_calls>\s*)?<atem:invoke\s[^>]*?name="(?P<name>[^"]+)"[^>]*>',
@@ -240,6 +281,15 @@ _MUSE_MESSAGES: Final = MessageFormat(
     partial(TagPieces, _MUSE_TAGS),
     ("<|message|>",),
     "</atem:function_calls>",
+    call_grammars.of_tags(
+        TagTemplates(
+            '<atem:invoke name="[[{name}.]]{name}">',
+            '<atem:parameter name="{key}">',
+            "</atem:parameter>",
+            "</atem:invoke>",
+        ),
+        (("<atem:function_calls>", "</atem:function_calls>"),),
+    ),
 )
 _INKLING_MESSAGES: Final = MessageFormat(
     ("<|message_model|>", "<|content_"),
@@ -252,6 +302,7 @@ _INKLING_MESSAGES: Final = MessageFormat(
         f"<|content_{kind}|>"
         for kind in ("thinking", "text", "invoke_tool_json", "invoke_tool_text", "tool_error")
     ),
+    grammar=call_grammars.of_objects((("<|content_invoke_tool_json|>", "<|end_message|>"),)),
 )
 
 #: What is read where the template says nothing: Hermes' marks, or bare objects.
@@ -277,6 +328,10 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         _named(
             rf"{_BEGIN}(?:function{_SEP})?(?P<name>[^<\n]+)(?:{_SEP}|\n```json\n)",
             rf"(?:```\s*)?(?:{_END})?",
+            written=(
+                f"{_BEGIN}{{name}}{_SEP}{{arguments}}{_END}",
+                f"{_BEGIN}function{_SEP}{{name}}\n```json\n{{arguments}}\n```{_END}",
+            ),
             marks=((_wide("tool▁calls▁begin"), _wide("tool▁calls▁end")),),
         ),
         ((_wide("tool▁calls▁begin"),),),
@@ -288,6 +343,10 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^:<\s]+)(?::\d+)?)\s*"
             r"<\|tool_call_argument_begin\|>",
             r"<\|tool_call_end\|>",
+            written=(
+                "<|tool_call_begin|>functions.{name}:{n}<|tool_call_argument_begin|>{arguments}"
+                "<|tool_call_end|>",
+            ),
             marks=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
             numbers=True,
         ),
@@ -304,6 +363,10 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
                 r'<\|open\|>argument key="(?P<key>[^"]*)"(?: type="(?P<string>\w+)")?[^<]*'
                 r"<\|sep\|>",
                 "<|close|>argument<|sep|>",
+                written=(
+                    '<|open|>call tool="{name}" index="{n}"<|sep|>',
+                    '<|open|>argument key="{key}" type="{type}"<|sep|>',
+                ),
             ),
             dropped=(
                 "<|open|>response<|sep|>",
@@ -323,6 +386,11 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             r"<ifm\|arg_key>(?P<key>[^<]*)</ifm\|arg_key>\s*"
             r"(?:<ifm\|arg_type>(?P<string>[^<]*)</ifm\|arg_type>\s*)?<ifm\|arg_value>",
             "</ifm|arg_value>",
+            written=(
+                "<ifm|tool_call>{name}",
+                "<ifm|arg_key>{key}</ifm|arg_key>[[\n]][[<ifm|arg_type>{type}</ifm|arg_type>[[\n]]]]"
+                "<ifm|arg_value>",
+            ),
             otherwise=after_names(
                 r'<ifm\|tool_call>\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"arguments"\s*:',
                 r"\}\s*</ifm\|tool_call>",
@@ -342,6 +410,12 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             rf"{_plamo('end_tool_name')}\s*{_plamo('begin_tool_arguments')}"
             r"<\|plamo:constrain\|>json<\|plamo:msg\|>",
             rf"{_plamo('end_tool_arguments')}\s*{_plamo('end_tool_request')}",
+            written=(
+                "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}"
+                "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
+                "<|plamo:constrain|>json<|plamo:msg|>{arguments}"
+                "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+            ),
             marks=(
                 (
                     "<|plamo:begin_tool_requests:plamo|>",
@@ -363,6 +437,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</invoke>",
             r'<parameter\s+name\s*=\s*"?(?P<key>[^">]+)"?\s*>',
             "</parameter>",
+            written=('<invoke name="{name}">', '<parameter name="{key}">'),
             otherwise=of_objects,
         ),
         (("<dots_function_call>",),),
@@ -376,6 +451,11 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             f"</steptml:invoke>{_wide('tool_call_end')}",
             r'<steptml:parameter name="(?P<key>[^"]+)">',
             "</steptml:parameter>",
+            written=(
+                f"{_wide('tool_call_begin')}function{_wide('tool_sep')}"
+                '<steptml:invoke name="{name}">',
+                '<steptml:parameter name="{key}">',
+            ),
         ),
         (("<steptml:invoke",),),
         (_wide("tool_call_begin"), _wide("tool_sep"), _wide("tool_call_end")),
@@ -394,6 +474,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</invoke>",
             r'<parameter name="?(?P<key>[^">]+)"?>',
             "</parameter>",
+            written=('<invoke name="{name}">', '<parameter name="{key}">'),
         ),
         (("<minimax:tool_call>",),),
     ),
@@ -405,6 +486,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</function>",
             r"<parameter=(?P<key>[^>]+)>",
             "</parameter>",
+            written=("<function={name}>", "<parameter={key}>"),
         ),
         (("<seed:tool_call>",),),
     ),
@@ -416,6 +498,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</function>",
             r"<parameter=(?P<key>[^>]+)>",
             "</parameter>",
+            written=("<function={name}>", "<parameter={key}>"),
             inline="<function=",
         ),
         (("<function=", "<parameter="),),
@@ -428,6 +511,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "</function>",
             r'<param name="(?P<key>[^"]+)">',
             "</param>",
+            written=('<function name="{name}">', '<param name="{key}">'),
             inline="<function name=",
         ),
         (("<function name=", "<param name="),),
@@ -442,6 +526,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             "",
             r"<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>",
             "</arg_value>",
+            written=("{name}", "<arg_key>{key}</arg_key>[[\n]]<arg_value>"),
             orphan="<arg_key>[^<]*</arg_key>",
         ),
         (("<arg_key>",),),
@@ -452,6 +537,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             objects_or(after_names(_MISTRAL), ("[", "{")),
             (("[TOOL_CALLS]", ""),),
             pieces=pieces_of(OBJECTS, named_shape(_MISTRAL)),
+            grammar=call_grammars.of_objects((("[TOOL_CALLS]", ""),), named=_MISTRAL_NAMES),
         ),
         (("[TOOL_CALLS]",), ("[AVAILABLE_TOOLS]",)),
         ("[CALL_ID]", "[ARGS]"),
@@ -462,6 +548,10 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             r"<\|tool_call:begin\|>(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)"
             r"<\|tool_call:args\|>",
             r"<\|tool_call:end\|>",
+            written=(
+                "<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>{arguments}"
+                "<|tool_call:end|>",
+            ),
             marks=(("<|tool_calls|>", "<|calls|>"),),
         ),
         (("<|tool_call:begin|>",),),
@@ -480,7 +570,10 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     "functionary_v31": ToolFamily(
         "Functionary 3.1",
         _named(
-            r"<function=(?P<name>[^>]+)>", "</function>", inline=(("<function=", "</function>"),)
+            r"<function=(?P<name>[^>]+)>",
+            "</function>",
+            written=("<function={name}>{arguments}</function>",),
+            inline=(("<function=", "</function>"),),
         ),
         (("<function=", "</function>"), ("<function=", "<{start_tag}={function_name}>")),
     ),
@@ -502,6 +595,9 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         replace(
             _json(("<|tools_prefix|>", "<|tools_suffix|>")),
             pieces=pieces_of(OBJECTS, NAMED_OBJECTS),
+            grammar=call_grammars.of_objects(
+                (("<|tools_prefix|>", "<|tools_suffix|>"),), keyed=True
+            ),
         ),
         (("<|tools_prefix|>",),),
     ),

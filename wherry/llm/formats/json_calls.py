@@ -20,7 +20,7 @@ _decode: Final = msgspec.json.Decoder(_Members | list[_Members]).decode
 _members: Final = msgspec.json.Decoder(_Members).decode
 #: What stands between several objects: the mark again, of families whose mark has no end.
 _SEPARATORS: Final = r"(?:[\s,;]|<function_call>|<\|python_tag\|>|\[TOOL_CALLS\])*"
-_BETWEEN: Final = re.compile(_SEPARATORS)
+BETWEEN: Final = re.compile(_SEPARATORS)
 _FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
 
@@ -138,7 +138,7 @@ def end_of_objects(text: str) -> int:
             end = end_of_json(text, at)
         except (ValueError, RecursionError):
             break
-        between = _BETWEEN.match(text, end)
+        between = BETWEEN.match(text, end)
         at = between.end() if between else end
     return end
 
@@ -171,7 +171,7 @@ def _values(text: str) -> Iterator[str]:
     while at < len(text):
         end = end_of_json(text, at)
         yield text[at:end]
-        between = _BETWEEN.match(text, end)
+        between = BETWEEN.match(text, end)
         at = between.end() if between else end
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wherry.llm.formats.call_pieces import MOST_BEFORE, CallPieces, PiecesOf
+from wherry.llm.formats.call_writer import GrammarOf
 from wherry.llm.formats.calls import CallReader, Functions, Said
 from wherry.llm.formats.marks import partial
 
@@ -36,6 +37,8 @@ class MessageFormat:
     inner: tuple[str, ...]
     #: A mark that may follow calls, and is left out.
     tail: str = ""
+    #: As that of a `CallFormat`.
+    grammar: GrammarOf | None = None
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -276,7 +276,7 @@ def types_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: _resolved(one, schema) for name, one in types.items()}
 
 
-def _referred(part: Any, schema: Mapping[str, Any]) -> Any:
+def referred(part: Any, schema: Mapping[str, Any]) -> Any:
     """What a part of a schema refers to, or itself."""
     for _ in range(MOST_REFERENCES):
         if not isinstance(part, Mapping) or not isinstance(part.get("$ref"), str):
@@ -288,12 +288,12 @@ def _referred(part: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _resolved(part: Any, schema: Mapping[str, Any]) -> Any:
-    """As `_referred`, in the part's alternatives, too."""
-    part = _referred(part, schema)
+    """As `referred`, in the part's alternatives, too."""
+    part = referred(part, schema)
     if not isinstance(part, Mapping):
         return part
     several = {
-        key: [_referred(one, schema) for one in part[key]]
+        key: [referred(one, schema) for one in part[key]]
         for key in _ALTERNATIVES
         if isinstance(part.get(key), list)
     }
