@@ -1,5 +1,6 @@
 """Is one request followed from its client through queue, batch and worker, over real OTLP?"""
 
+import json
 import os
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,6 +19,7 @@ from wherry.testing.servers import ServerProcess
 pytestmark = pytest.mark.slow
 
 APP = """
+import json
 import os
 
 import wherry
@@ -198,3 +200,74 @@ def test_the_metrics_are_exported_as_prometheus_scrapes_them(tmp_path: Path, fro
     assert len(waited.bucket_counts) == len(waited.explicit_bounds) + 1
     assert last["wherry_queue_seconds"].unit == "s"
     assert last["wherry_requests_in_flight"].gauge.data_points[0].as_double == 0.0
+
+
+CALLING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "CONTEXT", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        for traced in ({"trace": request.trace()}, {}):
+            call = pb_utils.InferenceRequest(
+                model_name="called", inputs=request.inputs(), requested_output_names=["Y"], **traced
+            )
+            response = call.exec()
+        context = request.trace().get_context()
+        told = pb_utils.Tensor("CONTEXT", np.array([str(context)], object))
+        return pb_utils.InferenceResponse([*response.output_tensors(), told])
+"""
+CALLED = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        tensors = [request.inputs()[0].as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", one)]) for one in tensors]
+"""
+
+
+def test_a_python_models_call_is_below_its_request_if_it_passes_the_trace_on(
+    tmp_path: Path,
+) -> None:
+    for name, code in (("calling", CALLING), ("called", CALLED)):
+        (tmp_path / "models" / name / "1").mkdir(parents=True)
+        (tmp_path / "models" / name / "1" / "model.py").write_text(code)
+    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [2]}]}
+    headers, trace, _ = client_span()
+    written = tmp_path / "trace.json"
+    options = ["--trace-config", f"triton,file={written}", "--trace-config", "level=TIMESTAMPS"]
+    with collector() as collected:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collected.url}
+        rate = ["--trace-config", "rate=1"]
+        with ServerProcess(str(tmp_path / "models"), *options, *rate, env=env) as server:
+            url = f"{server.url}/v2/models/calling/infer"
+            answer = httpx.post(url, json=body, headers=headers).json()
+    told = {one["name"]: one["data"] for one in answer["outputs"]}
+    request, call = collected.one("POST /v2/models/{model}/infer"), collected.one("infer called")
+    execute = next(span for span in collected.below(request) if span.name == "execute")
+    assert told["Y"] == [2]
+    assert json.loads(told["CONTEXT"][0]) == {"traceparent": f"00-{trace}-{execute.id}-01"}
+    assert (call.trace, call.parent) == (trace, execute.id)
+    assert {span.name for span in collected.below(call)} == {"queue", "execute"}
+    heads = [one for one in json.loads(written.read_text()) if "model_name" in one]
+    assert [(one["model_name"], one.get("parent_id")) for one in heads] == [
+        ("calling", None),
+        ("called", 1),
+    ]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from wherry.values.request import InferRequest
+
 #: Traces kept of each pipeline: the latest.
 KEPT = 8
 #: Maximum number of calls in one span.
@@ -34,6 +36,20 @@ class Span:
     left_out: int = 0
     #: Number of spans above it: calls that wait for it.
     depth: int = 0
+
+    def call(self, request: InferRequest, model: str, version: str, now: float) -> Span:
+        """The span of a request that is sent for this one."""
+        depth = self.depth + 1
+        request.span = span = Span(model, request.rows, now, version=version, depth=depth)
+        self.add(span)
+        return span
+
+    def ended(self, request: InferRequest, now: float) -> None:
+        """Its request has its outcome."""
+        self.seconds = now - self.started
+        if request.started_at is not None:
+            self.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
+            self.ran_at, self.compute_ns = request.started_at, request.compute_ns
 
     def add(self, child: Span) -> None:
         if len(self.children) < MOST_CHILDREN:

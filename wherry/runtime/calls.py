@@ -15,7 +15,6 @@ from wherry.models.model import PipelineCall, current_call
 from wherry.observability.otel.following import FollowedRequest
 from wherry.observability.otel.providers import tracing_of
 from wherry.observability.otel.tracing import Tracing
-from wherry.observability.tracing import Span
 from wherry.pipelines.pipeline import LoopThread
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPorts
@@ -247,26 +246,20 @@ class LocalCalls:
     ) -> Iterator[None]:
         """Add the span of a pipeline's call to the tree of its spans. RecursionError beyond
         MOST_NESTED: such calls would wait for each other until memory ends."""
-        depth = call.span.depth + 1
-        if depth > MOST_NESTED:
+        if call.span.depth >= MOST_NESTED:
             raise RecursionError(
                 f"call of {loaded.name!r}: {MOST_NESTED} calls wait for each other; a pipeline that"
                 " calls itself, or another one that calls it, needs an end"
             )
         request.follows = True
-        now, version = self._clock(), loaded.version
-        request.span = span = Span(loaded.name, request.rows, now, version=version, depth=depth)
-        call.span.add(span)
+        span = call.span.call(request, loaded.name, loaded.version, self._clock())
         try:
             yield
         except BaseException as error:
             span.error = type(error).__name__
             raise
         finally:
-            span.seconds = self._clock() - span.started
-            if request.started_at is not None:
-                span.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
-                span.ran_at, span.compute_ns = request.started_at, request.compute_ns
+            span.ended(request, self._clock())
 
 
 def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:

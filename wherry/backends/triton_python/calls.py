@@ -21,6 +21,8 @@ from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
 from wherry.backends.triton_python.tensors import fits, get, put
 from wherry.instances.process import are_large
 from wherry.models.signature import Signature
+from wherry.observability.otel.following import follow_below
+from wherry.observability.tracing import Span
 from wherry.values.errors import (
     InvalidRequest,
     ModelFailed,
@@ -42,6 +44,7 @@ class Host(Protocol):
 
     control: Any
     ports: Any
+    clock: Callable[[], float]
 
     def model(self, name: str, version: str | None = None) -> Any: ...
     def models(self) -> list[Any]: ...
@@ -119,12 +122,18 @@ class Calls:
 
     # Requests of the model. In the event loop of its process.
 
-    def begin(self, key: int, what: Sequence[Any], called: Called | WherryError) -> None:
-        """Run another model."""
+    def begin(
+        self,
+        key: int,
+        what: Sequence[Any],
+        called: Called | WherryError,
+        traced: InferRequest | None = None,
+    ) -> None:
+        """Run another model, below the trace of that request if the model has passed it on."""
         try:
             if isinstance(called, WherryError):
                 raise called
-            self._begin(key, what, called)
+            self._begin(key, what, called, traced)
         except WherryError as error:
             self._fail(key, error)
         except (ValueError, TypeError, OverflowError) as error:
@@ -172,8 +181,11 @@ class Calls:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise type(error)(f"{text} Error when running inference: {error}") from None
 
-    def _begin(self, key: int, what: Sequence[Any], called: Called) -> None:
-        name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, waits, made = what
+    def _begin(
+        self, key: int, what: Sequence[Any], called: Called, traced: InferRequest | None
+    ) -> None:
+        name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, *more = what
+        waits, made, _ = more
         loaded = called.loaded
         signature: Signature = loaded.signature
         for output in wanted:
@@ -211,6 +223,8 @@ class Calls:
             sequence=_step(correlation_id, flags),
             wanted=names,
         )
+        if traced is not None:
+            _trace(traced, loaded, request, self._host.clock)
         with self._lock:
             self._open[key] = (loaded, request)
             if waits:
@@ -336,6 +350,17 @@ def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
     for instance in loaded.runner.instances:
         calls = getattr(instance, "calls", None)
         yield Counter() if calls is None else calls.awaited
+
+
+def _trace(
+    caller: InferRequest, loaded: Any, request: InferRequest, clock: Callable[[], float]
+) -> None:
+    """Have the request be below the one that it is made for, in the traces that has."""
+    if isinstance(caller.span, Span):
+        span = caller.span.call(request, loaded.name, loaded.version, clock())
+        request.reply.first(lambda _: span.ended(request, clock()))
+    if caller.trace is not None:
+        follow_below(caller, request, loaded.name, loaded.version)
 
 
 def _columns(

@@ -267,10 +267,10 @@ class PythonInstance(Instance):
             raise Garbage(f"no message is called {kind!r}")
 
     def _call(self, key: int, what: Sequence[Any], called: Called | WherryError) -> None:
-        waits = what[-1]
+        *_, waits, _, traced = what
         if waits:  # for a request, maybe, that would be behind it
             self.takes_ahead = False
-        self.calls.begin(key, what, called)
+        self.calls.begin(key, what, called, self._requests.open_one(traced))
 
     def _measure(
         self,

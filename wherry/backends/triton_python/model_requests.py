@@ -52,6 +52,10 @@ class ModelRequests:
         """Whether it is open. Any thread."""
         return self._open.number_of(request) is not None
 
+    def open_one(self, number: int) -> InferRequest | None:
+        """The open request of that number, if there is one."""
+        return self._open.get(number)
+
     # To the process
 
     def begin(self, batches: Sequence[Batch]) -> None:

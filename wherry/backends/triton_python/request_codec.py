@@ -109,7 +109,8 @@ class RequestCodec:
     def described(self, number: int, request: InferRequest, tensors: list[Any]) -> list[Any]:
         """A request in the form of an execute message: its details only if it has any."""
         step, wanted, timeout_seconds = request.sequence, request.wanted, request.timeout
-        if not (request.id or request.parameters or step or wanted is not None or timeout_seconds):
+        plain = not (request.id or request.parameters or step or timeout_seconds or request.trace)
+        if plain and wanted is None:
             return [number, tensors]
         correlation_id: int | str = 0
         flags = 0
@@ -123,7 +124,12 @@ class RequestCodec:
         if request.parameters:
             parameters = msgspec.json.encode(request.parameters).decode()
         names = None if wanted is None else list(wanted)
-        return [number, tensors, request.id, correlation_id, flags, timeout, parameters, names]
+        context = ""
+        if request.trace is not None:
+            headers = request.trace.context_of(request).headers()
+            context = msgspec.json.encode(headers).decode()
+        details = [request.id, correlation_id, flags, timeout, parameters, names, context]
+        return [number, tensors, *details]
 
     def decoded(self, body: Sequence[Any], incoming: Incoming) -> Decoded | Failure:
         """A response of the model, whoever it is for. In any thread."""

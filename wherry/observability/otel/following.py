@@ -70,6 +70,11 @@ class FollowedRequest:
             self._alone.append(ran)
         return context
 
+    def context_of(self, request: InferRequest) -> TraceContext:
+        """What the model's calls for this request are below of."""
+        run = self.runs.get(request)
+        return self.trace.context if run is None else run.context
+
     def sent(self) -> dict[str, str]:
         """The request goes to another process: what that is told of the trace."""
         self._was_sent = True
@@ -203,6 +208,14 @@ def follow_in(
 ) -> None:
     """Follow a request that another process of ours has taken, and traces, by these headers."""
     trace = tracing.begin(f"infer {model}", SpanKind.SERVER, headers, {})
+    if trace is not None:
+        FollowedRequest(trace, model, version, own_span=True).follow(request)
+
+
+def follow_below(caller: InferRequest, request: InferRequest, model: str, version: str) -> None:
+    """Follow a request that is sent by the model that runs `caller`, a followed one."""
+    outer: FollowedRequest = caller.trace
+    trace = outer.trace.tracing.local(model, outer.context_of(caller))
     if trace is not None:
         FollowedRequest(trace, model, version, own_span=True).follow(request)
 

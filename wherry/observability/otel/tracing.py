@@ -65,10 +65,10 @@ class Tracing:
             own = self.sampling.child(parent, name, attributes)
         return self._begun(name, kind, own, parent, attributes, is_entry=True)
 
-    def local(self, model: str) -> RequestTrace | None:
-        """The trace of a call that this program itself makes; None: it is not traced. In a server
-        only a call within a span is."""
-        parent = current_context()
+    def local(self, model: str, parent: TraceContext | None = None) -> RequestTrace | None:
+        """The trace of a call that this program itself makes, below `parent` or the current span;
+        None: it is not traced. In a server only a call within a span is."""
+        parent = parent or current_context()
         if parent is None and (self.begins_only_entries or self._draw() >= self._ratio):
             return None
         name, attributes = f"infer {model}", dict[str, Any]()

@@ -327,13 +327,16 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """A request's trace context, to pass to requests made for it."""
+    """A request's trace, to pass to requests made for it."""
 
-    def __init__(self, context: str = "") -> None:
-        self._context = context
+    def __init__(self, context: str = "", key: int = 0) -> None:
+        """`key`: the number of the request that execute() was given."""
+        self._context, self._key = context, key
 
-    def get_context(self) -> str:
-        return self._context
+    def get_context(self) -> Any:
+        """The headers of the request's span as JSON text; None if OpenTelemetry does not trace
+        it."""
+        return self._context or None
 
 
 class InferenceResponse:
@@ -396,6 +399,7 @@ class InferenceRequest:
     #: returned has answered it, and the state that it shares with its response senders.
     _link: Any = None
     _key = 0
+    _context = ""
     _ended = False
     _exchange: Any = None
 
@@ -461,7 +465,7 @@ class InferenceRequest:
         return found
 
     def trace(self) -> InferenceTrace:
-        self._trace = self._trace or InferenceTrace()
+        self._trace = self._trace or InferenceTrace(self._context, self._key)
         found: InferenceTrace = self._trace
         return found
 
@@ -483,7 +487,7 @@ class InferenceRequest:
             tensors.append(tensor)
         if details:
             request._id, request._correlation_id, request._flags, *details = details
-            request._timeout, request._parameters, names = details
+            request._timeout, request._parameters, names, request._context = details
             if names is not None:
                 request._names = names
         if link.exchanges:
@@ -550,7 +554,7 @@ class InferenceRequest:
     def __reduce__(self) -> Any:
         """For processes that the model forks: what the model's own process needs to run it."""
         names = ("_id", "_correlation_id", "_inputs", "_names", "_model", "_version", "_flags",
-                 "_timeout", "_parameters")  # fmt: skip
+                 "_timeout", "_parameters", "_trace")  # fmt: skip
         return InferenceRequest._remade, ({name: getattr(self, name) for name in names},)
 
     @classmethod
