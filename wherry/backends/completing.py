@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from wherry.repository.triton_config import (
     TritonDynamicBatching,
     TritonInput,
     TritonOutput,
+    TritonTensorReshape,
 )
 from wherry.values.errors import ConfigError
 
@@ -32,17 +33,21 @@ class FileTensor:
 
 
 def complete(
-    config: TritonConfig, inputs: Sequence[FileTensor], outputs: Sequence[FileTensor]
+    config: TritonConfig,
+    inputs: Sequence[FileTensor],
+    outputs: Sequence[FileTensor],
+    flat: Collection[str] = (),
 ) -> TritonConfig:
-    """A copy of `config` with what it does not say. ConfigError if it contradicts the file."""
+    """A copy of `config` with what it does not say. ConfigError if it contradicts the file. `flat`:
+    the tensors that hold the rows of a ragged batch one after the other."""
     alone = not (config.input or config.output or config.max_batch_size)
     open_lead = all(tensor.shape[:1] == (-1,) for tensor in (*inputs, *outputs))
     most = DEFAULT_MAX_BATCH_SIZE if alone and open_lead else config.max_batch_size
     completed = msgspec.structs.replace(
         config,
         max_batch_size=most,
-        input=_side(config, config.input, inputs, TritonInput, most),
-        output=_side(config, config.output, outputs, TritonOutput, most),
+        input=_side(config, config.input, inputs, TritonInput, most, flat),
+        output=_side(config, config.output, outputs, TritonOutput, most, flat),
     )
     return with_batching(completed)
 
@@ -60,14 +65,21 @@ def _side(
     found: Sequence[FileTensor],
     kind: type[TritonInput] | type[TritonOutput],
     most: int,
+    flat: Collection[str],
 ) -> list[Any]:
     where, side = f"model {config.name!r}", kind.__name__.removeprefix("Triton").lower()
     by_name = {tensor.name: tensor for tensor in found}
     if not given:
+        new = [kind(name=one.name, data_type=one.data_type) for one in found]
         return [
-            kind(name=one.name, data_type=one.data_type, dims=_dims(where, one, most))
-            for one in found
+            _shaped(tensor, _dims(where, one, most), most)
+            for tensor, one in zip(new, found, strict=True)
         ]
+    for tensor in given:
+        if tensor.name not in by_name:
+            raise ConfigError(
+                f"{where}: {side} {tensor.name!r} is not in the file; it has {', '.join(by_name)}"
+            )
     missing = [name for name in by_name if name not in {tensor.name for tensor in given}]
     if missing and kind is TritonInput:
         raise ConfigError(
@@ -75,12 +87,13 @@ def _side(
         )
     completed = []
     for tensor in given:
-        own = by_name.get(tensor.name)
-        if own is None:
+        own, is_flat = by_name[tensor.name], tensor.name in flat
+        completed.append(_checked(where, side, tensor, own, 0 if is_flat else most))
+        if is_flat and len(own.shape) != 1:
             raise ConfigError(
-                f"{where}: {side} {tensor.name!r} is not in the file; it has {', '.join(by_name)}"
+                f"{where}: {side} {tensor.name!r} holds the rows of a ragged batch: in the file it"
+                f" must have one dimension, not {list(own.shape)}"
             )
-        completed.append(_checked(where, side, tensor, own, most))
     return completed
 
 
@@ -93,17 +106,31 @@ def _checked(
             f"{where}: {side} {tensor.name!r} is {tensor.data_type} in config.pbtxt,"
             f" {own.data_type} in the file"
         )
+    tensor = msgspec.structs.replace(tensor, data_type=own.data_type)
     dims = _dims(where, own, most)
+    if tensor.reshape is None and not tensor.dims:
+        return _shaped(tensor, dims, most)
+    if not (dims or most or tensor.reshape) and set(tensor.dims) == {1}:
+        # A scalar in the file may have any number of dimensions of 1 for clients, as in Triton.
+        return msgspec.structs.replace(tensor, reshape=TritonTensorReshape())
     said = tensor.dims if tensor.reshape is None else tensor.reshape.shape
-    if said and not _compatible(said, dims):
+    if not _compatible(said, dims):
         batch = " (without the batch dimension)" if most else ""
         raise ConfigError(
             f"{where}: {side} {tensor.name!r} has dims {said} in config.pbtxt, in the file"
             f" {dims}{batch}"
         )
-    return msgspec.structs.replace(
-        tensor, data_type=own.data_type, dims=tensor.dims if said else dims
-    )
+    return tensor
+
+
+def _shaped(
+    tensor: TritonInput | TritonOutput, dims: list[int], most: int
+) -> TritonInput | TritonOutput:
+    """The tensor with the shape that its rows have in the file. A number for each row is one
+    element to clients, as in Triton: `dims` of a batch are never empty."""
+    if most and not dims:
+        return msgspec.structs.replace(tensor, dims=[1], reshape=TritonTensorReshape())
+    return msgspec.structs.replace(tensor, dims=dims)
 
 
 def _dims(where: str, tensor: FileTensor, most: int) -> list[int]:

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-import msgspec
 import numpy as np
 
-from wherry.backends import parameters, ragged
+from wherry.backends import completing, parameters, ragged
+from wherry.backends.completing import FileTensor
 from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
@@ -27,10 +27,8 @@ from wherry.repository.inside import inside
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonDataType,
-    TritonDynamicBatching,
     TritonInput,
     TritonOutput,
-    TritonTensorReshape,
 )
 from wherry.values.datatypes import Form
 from wherry.values.errors import ConfigError, InvalidRequest
@@ -48,8 +46,6 @@ TYPES: Final[Mapping[str, TritonDataType]] = {
     "tensor(float16)": "TYPE_FP16", "tensor(float)": "TYPE_FP32", "tensor(double)": "TYPE_FP64",
 }  # fmt: skip
 
-#: Triton's default of max_batch_size for a file with an open batch dimension.
-DEFAULT_MAX_BATCH_SIZE: Final = 4
 #: Triton's default number of instances on the CPU.
 DEFAULT_INSTANCES: Final = 2
 
@@ -78,7 +74,9 @@ class OnnxModel(RepositoryModel):
         options.log_severity_level = 3
         options.graph_optimization_level = _onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         session = _session(path, options, ["CPUExecutionProvider"], config.name)
-        return complete(config, session.get_inputs(), session.get_outputs())
+        named = {tensor.name for tensor in config.input}
+        also = [one for one in session.get_overridable_initializers() if one.name in named]
+        return complete(config, [*session.get_inputs(), *also], session.get_outputs())
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
@@ -151,20 +149,13 @@ def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     ragged.check(config)
     made = ragged.made_inputs(config)
     inputs = _of_callers(inputs, inside(config).input, config.input)
-    inputs = [tensor for tensor in inputs if tensor.name not in made]
     outputs = _of_callers(outputs, inside(config).output, config.output)
-    known = (config.input, config.output)
-    batches = not any(known) and not config.max_batch_size and _any_batch([*inputs, *outputs])
-    max_batch_size = DEFAULT_MAX_BATCH_SIZE if batches else config.max_batch_size
-    completed = msgspec.structs.replace(
+    return completing.complete(
         config,
-        max_batch_size=max_batch_size,
-        input=_complete(config, config.input, inputs, TritonInput, max_batch_size > 0),
-        output=_complete(config, config.output, outputs, TritonOutput, max_batch_size > 0),
+        [_tensor(config.name, tensor) for tensor in inputs if tensor.name not in made],
+        [_tensor(config.name, tensor) for tensor in outputs],
+        flat=ragged.ragged_inputs(config) | set(ragged.scattered_outputs(config)),
     )
-    if max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
-        completed.dynamic_batching = TritonDynamicBatching()
-    return completed
 
 
 def _of_callers(
@@ -177,85 +168,15 @@ def _of_callers(
     return [tensor for tensor in found if tensor.name not in added]
 
 
-def _complete(
-    config: TritonConfig,
-    given: list[Any],
-    found: Any,
-    kind: type[TritonInput] | type[TritonOutput],
-    batched: bool,
-) -> list[Any]:
-    """The configured tensors after a check against the file, or the file's if none are
-    configured."""
-    where = f"model {config.name!r}"
-    by_name = {tensor.name: tensor for tensor in found}
-    side = kind.__name__.lower()
-    if not given:
-        return [_tensor(where, tensor, kind, batched) for tensor in found]
-    completed = []
-    for tensor in given:
-        if tensor.name not in by_name:
-            raise ConfigError(
-                f"{where}: {side} {tensor.name!r} is not in the file; it has {', '.join(by_name)}"
-            )
-        flat = tensor.name in (ragged.ragged_inputs(config) | set(ragged.scattered_outputs(config)))
-        own = _tensor(where, by_name[tensor.name], kind, batched and not flat)
-        if flat and len(own.dims) != 1:
-            raise ConfigError(
-                f"{where}: {side} {tensor.name!r} holds the rows of a ragged batch: in the file it"
-                f" must have one dimension, not {own.dims}"
-            )
-        if tensor.data_type == "TYPE_INVALID":
-            tensor = msgspec.structs.replace(tensor, data_type=own.data_type)
-        if tensor.data_type != own.data_type:
-            raise ConfigError(
-                f"{where}: {side} {tensor.name!r} is {tensor.data_type} in config.pbtxt,"
-                f" {own.data_type} in the file"
-            )
-        if not (own.dims or batched or tensor.reshape) and set(tensor.dims) == {1}:
-            # A scalar in the file may have any number of dimensions of 1 for clients, as in Triton.
-            tensor = msgspec.structs.replace(tensor, reshape=TritonTensorReshape())
-        dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
-        if tensor.reshape is None and not tensor.dims:
-            tensor = msgspec.structs.replace(tensor, dims=own.dims)
-        elif not flat and not _compatible(dims, own.dims):
-            batch = " (without the batch dimension)" if batched else ""
-            raise ConfigError(
-                f"{where}: {side} {tensor.name!r} has dims {dims} in config.pbtxt, in the file"
-                f" {own.dims}{batch}"
-            )
-        completed.append(tensor)
-    missing = [t for t in found if t.name not in {one.name for one in given}]
-    if missing and kind is TritonInput:
-        names = ", ".join(tensor.name for tensor in missing)
-        raise ConfigError(f"{where}: the file has more inputs than config.pbtxt: {names}")
-    return completed
-
-
-def _tensor(
-    where: str, tensor: Any, kind: type[TritonInput] | type[TritonOutput], batched: bool
-) -> Any:
+def _tensor(model: str, tensor: Any) -> FileTensor:
     if tensor.type not in TYPES:
-        raise ConfigError(f"{where}: {tensor.name!r} is a {tensor.type}, which V2 has no word for")
-    dims = [size if isinstance(size, int) else -1 for size in tensor.shape]
-    if batched:
-        if not dims or dims[0] != -1:
-            raise ConfigError(
-                f"{where}: max_batch_size is more than 0, but the first dimension of"
-                f" {tensor.name!r} is not open: its shape is {dims}; set max_batch_size to 0"
-            )
-        dims = dims[1:]
-    return kind(name=tensor.name, data_type=TYPES[tensor.type], dims=dims)
-
-
-def _any_batch(tensors: list[Any]) -> bool:
-    """Whether all tensors have an open first dimension, which then is the batch."""
-    return all(tensor.shape and not isinstance(tensor.shape[0], int) for tensor in tensors)
-
-
-def _compatible(given: list[int], found: list[int]) -> bool:
-    return len(given) == len(found) and all(
-        -1 in pair or pair[0] == pair[1] for pair in zip(given, found, strict=True)
-    )
+        instead = "; export it with zipmap off" if "map(" in tensor.type else ""
+        raise ConfigError(
+            f"model {model!r}: {tensor.name!r} is a {tensor.type}, which V2 has no word"
+            f" for{instead}"
+        )
+    shape = [size if isinstance(size, int) else -1 for size in tensor.shape]
+    return FileTensor(tensor.name, TYPES[tensor.type], tuple(shape))
 
 
 def model_file(folder: str, version: str, config: TritonConfig) -> str:

@@ -173,9 +173,10 @@ def _described(
         name = next((one for one in names if one in wanted), names[0] if names else "")
         kind = port.get_element_type().get_type_name()
         if not name or kind not in TYPES:
+            why = f", {name!r}, is a {kind}, which V2 has no word for"
+            unnamed = ' has no name: model.output(0).tensor.set_names({"..."}) before it is saved'
             raise ConfigError(
-                f"model {config.name!r}: a tensor of the file"
-                + (f", {name!r}, is a {kind}, which V2 has no word for" if name else " has no name")
+                f"model {config.name!r}: a tensor of the file{why if name else unnamed}"
             )
         found.append(FileTensor(name, TYPES[kind], _shape(port)))
     return found

@@ -112,7 +112,11 @@ def _gaps(path: Path, tensor: TritonInput | TritonOutput, scalars: bool) -> Iter
     if tensor.data_type == "TYPE_INVALID":
         yield Problem((*path, "data_type"), "it needs a data_type")
     if not tensor.dims and not (scalars and tensor.reshape is None):
-        yield Problem((*path, "dims"), "it needs dims, without the batch dimension: [ 1 ] or more")
+        yield Problem(
+            (*path, "dims"),
+            "it needs dims, without the batch dimension: [ 1 ] or more (of one number: [ 1 ] and"
+            " reshape { shape: [ ] })",
+        )
 
 
 def _tensor(

@@ -68,6 +68,55 @@ def test_a_file_without_a_configuration_runs_in_batches(tmp_path: Path) -> None:
         np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
 
 
+def test_a_number_for_each_row_is_one_element_to_clients(tmp_path: Path) -> None:
+    """As in Triton: dims of a batch are never empty, and the file's shape is in `reshape`."""
+    folder = save(tmp_path, ["N"])
+    given = TritonTensorReshape()
+    for config in (
+        TWICE,
+        TritonConfig(
+            name="twice",
+            backend="onnxruntime",
+            max_batch_size=4,
+            output=[TritonOutput(name="Y", data_type="TYPE_FP32", dims=[1], reshape=given)],
+        ),
+    ):
+        model = made(folder, config)
+        described = [TritonInput(name="X", data_type="TYPE_FP32", dims=[1], reshape=given)]
+        assert (model.triton.input, model.triton.max_batch_size) == (described, 4)
+        assert not list(problems_of(model.triton))
+        with wherry.Runtime(model) as runtime:
+            rows = np.array([[1.0], [2.0]], np.float32)
+            np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
+
+
+def test_an_input_with_a_value_of_the_files_own_may_be_left_out(tmp_path: Path) -> None:
+    value = TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["X", "F"], ["Y"])],
+        "g",
+        [
+            helper.make_tensor_value_info("X", value, ["N"]),
+            helper.make_tensor_value_info("F", value, [1]),
+        ],
+        [helper.make_tensor_value_info("Y", value, ["N"])],
+        [helper.make_tensor("F", value, [1], [3.0])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "1").mkdir()
+    onnx.save(model, tmp_path / "1" / "model.onnx")
+    x = TritonInput(name="X", data_type="TYPE_FP32", dims=[-1])
+    factor = TritonInput(name="F", dims=[1], optional=True)
+
+    assert [one.name for one in made(str(tmp_path), TWICE).triton.input] == ["X"]
+    named = TritonConfig(name="twice", backend="onnxruntime", input=[x, factor])
+    with wherry.Runtime(made(str(tmp_path), named)) as runtime:
+        ones = np.ones(2, np.float32)
+        np.testing.assert_array_equal(runtime.infer("twice", X=ones)["Y"], 3 * ones)
+        other = np.array([5.0], np.float32)
+        np.testing.assert_array_equal(runtime.infer("twice", X=ones, F=other)["Y"], 5 * ones)
+
+
 def test_the_operator_may_say_how_many_rows_a_file_takes(tmp_path: Path) -> None:
     folder = save(tmp_path, ["N", 3])
 

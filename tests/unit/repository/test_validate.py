@@ -16,7 +16,8 @@ from wherry.repository.validate import problems_of, without_effect
         ("output { data_type: TYPE_FP32 dims: 1 }", "output[0]: it needs a name"),
         (
             "platform: 'pytorch_libtorch' input { name: 'a' data_type: TYPE_FP32 reshape { } }",
-            "input[0].dims: it needs dims, without the batch dimension: [ 1 ] or more",
+            "input[0].dims: it needs dims, without the batch dimension: [ 1 ] or more (of one"
+            " number: [ 1 ] and reshape { shape: [ ] })",
         ),
         (
             "input { name: 'a' data_type: TYPE_FP32 dims: [2, 3] reshape { shape: [5] } }",
