@@ -180,7 +180,7 @@ class Link:
                 bool(decoupled),
                 self.executing,
                 made,
-                getattr(request._trace, "_key", 0),
+                request.trace().key,
             ]
             return ["call", call.key, what, inputs]
 

@@ -331,7 +331,7 @@ class InferenceTrace:
 
     def __init__(self, context: str = "", key: int = 0) -> None:
         """`key`: the number of the request that execute() was given."""
-        self._context, self._key = context, key
+        self._context, self.key = context, key
 
     def get_context(self) -> Any:
         """The headers of the request's span as JSON text; None if OpenTelemetry does not trace
