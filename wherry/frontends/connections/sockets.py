@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from typing import Final
+
+_TCP_CLOSE: Final = 7  # of the kernel's tcp_states.h
 
 
 def has_unread(transport: asyncio.BaseTransport) -> bool:
@@ -21,6 +24,17 @@ def unacknowledged(transport: asyncio.BaseTransport) -> int | None:
 def unacknowledged_by(sock: socket.socket) -> int | None:
     """The same for a socket that belongs to no event loop."""
     return _count(sock, "TIOCOUTQ")
+
+
+def was_reset(transport: asyncio.BaseTransport) -> bool:
+    """Whether the peer has reset the connection, which an event loop that does not read is not
+    told. False where it is unknown."""
+    sock: socket.socket = transport.get_extra_info("socket")
+    try:
+        state = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except (AttributeError, OSError):  # no Linux, or no TCP
+        return False
+    return state[0] == _TCP_CLOSE
 
 
 def _count(sock: socket.socket, name: str) -> int | None:

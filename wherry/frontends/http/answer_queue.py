@@ -250,6 +250,15 @@ class PipelinedExchange(Exchange):
         self._early: list[Buffer] | None = None
         self._bodiless = request.head.method == "HEAD"
 
+    @property
+    def takes_interim(self) -> bool:
+        """Whether an interim response may be written before this answer."""
+        return self._phase is WAITING and not self.http10
+
+    @property
+    def has_begun(self) -> bool:
+        return self._phase is not WAITING
+
     def respond(
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:

@@ -19,7 +19,7 @@ LINGER: Final = 2.0
 class LingeringClose:
     """Closes one connection after its last answer."""
 
-    __slots__ = ("_dropped_bytes", "_max_bytes", "_transport", "is_refused")
+    __slots__ = ("_dropped_bytes", "_max_bytes", "_transport", "is_refused", "sends_no_more")
 
     def __init__(self, transport: asyncio.Transport, max_bytes: int) -> None:
         """`max_bytes` is the most that is read and dropped before the connection is aborted."""
@@ -28,10 +28,12 @@ class LingeringClose:
         self._dropped_bytes = 0
         #: The client sends, or may send, what is not wanted: it gets the whole LINGER.
         self.is_refused = False
+        #: The client has closed its sending half.
+        self.sends_no_more = False
 
     def begin(self) -> None:
-        """Close the sending half, behind all that was written."""
-        if self._transport.can_write_eof():
+        """Close the sending half, behind all that was written; all of it if the client's is."""
+        if self._transport.can_write_eof() and not self.sends_no_more:
             self._transport.write_eof()
         else:
             self._transport.close()

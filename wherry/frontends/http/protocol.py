@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from wherry.frontends.connections.held import FREE_BYTES, Holdings
 from wherry.frontends.connections.kept_buffers import KeptBuffers
@@ -29,6 +29,7 @@ from wherry.frontends.http.exchange import (
     RequestHead,
     plain_form,
 )
+from wherry.frontends.http.half_closed import CONTINUE, MOMENT, HalfClosed
 from wherry.frontends.http.intake import Intake, Turns
 from wherry.frontends.http.lingering import LingeringClose
 from wherry.frontends.http.remembered import RememberedHeads
@@ -44,8 +45,6 @@ from wherry.frontends.http.request_reader import (
 from wherry.frontends.http.request_rules import Refused, RequestRules
 from wherry.frontends.http.waits import ClientWait, Waits, timeouts
 from wherry.frontends.http.wire import FirstLines, WholeHeads
-
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpConnections(OpenConnections["HttpConnection"]):
@@ -119,6 +118,7 @@ class HttpConnection(asyncio.Protocol):
         "__weakref__",
         "_application",
         "_closing",
+        "_half_closed",
         "_holds_much",
         "_reader",
         "_reads_large",
@@ -159,6 +159,7 @@ class HttpConnection(asyncio.Protocol):
         self.intake = Intake(transport, self._reader, self.answers, shared.turns, self._parse)
         self.regulate = self.intake.regulate
         self._closing = LingeringClose(transport, limits.max_body_bytes)
+        self._half_closed: HalfClosed | None = None
         self._waits = Waits(transport, self._reader, self.answers, self.intake, shared.clock())
         may_ask = shared.admit(self, transport)
         if may_ask is MayAsk.HEALTH:
@@ -180,12 +181,26 @@ class HttpConnection(asyncio.Protocol):
         self.answers.close()
         self._shared.remove(self)
 
-    def eof_received(self) -> None:
-        # No HTTP client in use closes one half and then waits: an end of file is a client that
-        # left. The transport closes when this returns, after sending what is already written.
-        self.intake.clear()
+    def eof_received(self) -> bool:
+        """Answer what has come in full, if the client has closed its sending half alone. One that
+        has left is found out; and taken to have left if an answer has begun, or over TLS, which
+        has no half."""
         self.answers.flush()
-        self.answers.client_left()
+        if self._half_closed is None:
+            exchanges = self.answers.exchanges
+            waits = bool(self.intake.pending if not exchanges else not exchanges[0].has_begun)
+            if not waits or not self._transport.can_write_eof():
+                self.intake.clear()
+                self.answers.client_left()
+                return False
+            self._half_closed = HalfClosed(self._transport, self.answers)
+            self._closing.sends_no_more = True
+            if self.intake.pending:
+                self.drain()  # the last answer to it is the last
+            else:
+                self._stop_reading()
+            asyncio.get_running_loop().call_later(MOMENT, self._half_closed.look)
+        return True
 
     def pause_writing(self) -> None:
         self.answers.writing_paused = True
@@ -285,7 +300,8 @@ class HttpConnection(asyncio.Protocol):
         return self._shared.refusal_form
 
     def first_lines(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
-        if self._shared.draining and not self._more_follow(exchange):
+        is_ending = self._shared.draining or self._half_closed is not None
+        if is_ending and not self._more_follow(exchange):
             self._stop_reading()
         persistence = ""
         if self._reader.state is OVER and self.answers.exchanges[-1] is exchange:
@@ -298,6 +314,8 @@ class HttpConnection(asyncio.Protocol):
         """Whether a request has come behind this one, while the server still takes requests."""
         if self._reader.state is not BETWEEN or self.answers.exchanges[-1] is not exchange:
             return True
+        if self._half_closed is not None:
+            return bool(self.intake.pending)
         if self._shared.last_call_is_over:
             return False
         return bool(self.intake.pending) or has_unread(self._transport)
@@ -356,6 +374,8 @@ class HttpConnection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         self.answers.recount()
+        if self._half_closed is not None:
+            self._half_closed.look()
         wait, seconds = self._waits.see(now, draining=self._shared.draining)
         if wait is not None and seconds >= self._shared.timeouts[wait]:
             self._waited_too_long(wait)
@@ -393,8 +413,8 @@ class LargeReads(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.connection_lost(exc)
 
-    def eof_received(self) -> None:
-        self._connection.eof_received()
+    def eof_received(self) -> bool:
+        return self._connection.eof_received()
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()

@@ -207,6 +207,7 @@ async def check_any_input(data: bytes, seed: int) -> "weakref.ref[HttpConnection
     assert all(status == 200 for status in found[:-1])
     waiting = len(talk.unanswered)
     talk.end()
+    await asyncio.sleep(0)  # connection_lost
     assert talk.left == waiting
     talk.answer_all()
     reference = weakref.ref(talk.connection)

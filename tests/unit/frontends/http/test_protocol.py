@@ -397,6 +397,81 @@ def test_a_client_that_leaves_is_reported_to_each_exchange_not_yet_answered(
     run(main(), loop_factory)
 
 
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_client_that_has_closed_only_its_sending_half_gets_its_answers(
+    version: str, loop_factory: LoopFactory
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with service_and_client(desk) as (_, client):
+            client.send(POST + POST.replace(b"1.1", version.encode()) + POST[:-1])
+            client.writer.write_eof()
+            first, second = await desk.next(), await desk.next()
+            second.respond(200, b"2")
+            first.respond(200, b"1")
+            came = (await client.rest()).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+            assert [part[-1:] for part in came.split(b"HTTP/1.1 200 OK")] == [b"", b"1", b"2"]
+            assert len(desk) == 0
+
+    run(main(), loop_factory)
+
+
+def test_requests_in_one_read_are_answered_although_no_more_can_come(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        async with service_and_client(echo) as (_, client):
+            client.send(100 * POST)
+            client.writer.write_eof()
+            answers = [await client.answer() for _ in range(100)]
+            assert {answer.body for answer in answers} == {b"one"}
+            assert await client.rest() == b""
+
+    run(main(), loop_factory)
+
+
+def test_a_client_that_waits_behind_its_closed_half_hears_once_that_we_go_on(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with service_and_client(desk) as (service, client):
+            client.send(POST)
+            client.writer.write_eof()
+            exchange = await desk.next()
+            left: list[str] = []
+            exchange.on_disconnect = lambda: left.append("left")
+            assert (await client.head())[0] == 100
+            for _ in range(3):
+                service.connections.sweep()
+            exchange.respond(200, b"late")
+            assert (await client.answer()).body == b"late"
+            assert await client.rest() == b""
+            assert not left
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_client_that_has_closed_both_halves_has_left(
+    begun: bool, loop_factory: LoopFactory
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with service_and_client(desk) as (service, client):
+            client.get("/")
+            exchange = await desk.next()
+            left = asyncio.Event()
+            exchange.on_disconnect = left.set
+            if begun:
+                exchange.start(200)
+            client.leave()
+            await left.wait()
+            await service.all_gone()
+
+    run(main(), loop_factory)
+
+
 def test_the_application_sees_congestion_of_a_slow_reader_and_its_end(
     loop_factory: LoopFactory,
 ) -> None:
