@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 #: After its last use, in seconds.
@@ -25,10 +25,12 @@ class KeptTurn:
     given: bytes
     previous: str = ""
     owner: str = ""
+    #: Those of its stream, as they went onto the wire, if it was made in the background.
+    events: bytes = b""
 
     @property
     def nbytes(self) -> int:
-        return len(self.response) + len(self.given)
+        return len(self.response) + len(self.given) + len(self.events)
 
 
 class KeptResponses:
@@ -38,7 +40,7 @@ class KeptResponses:
     """
 
     def __init__(self, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._clock = clock
         #: With the moment of its last use, the oldest first.
         self._turns: OrderedDict[str, tuple[KeptTurn, float]] = OrderedDict()
@@ -46,18 +48,25 @@ class KeptResponses:
 
     def __bool__(self) -> bool:
         """Whether any are kept."""
-        return self._most_bytes > 0
+        return self.most_bytes > 0
 
     def __len__(self) -> int:
         return len(self._turns)
 
     def keep(self, turn: KeptTurn) -> bool:
         """Keep a turn under an id that is new, if it fits at all, and return whether it does."""
-        if fits := turn.nbytes <= self._most_bytes:
+        if fits := turn.nbytes <= self.most_bytes:
             self._turns[turn.id] = turn, self._clock()
             self._nbytes += turn.nbytes
         self._make_room()
         return fits
+
+    def add_events(self, id: str, events: bytes) -> None:
+        """Keep the events of a turn with it, if they fit and it is still there."""
+        turn, _ = self._turns.get(id, (None, 0))
+        if turn is not None and turn.nbytes + len(events) <= self.most_bytes:
+            self.remove(id)
+            self.keep(replace(turn, events=events))
 
     def find(self, id: str, owner: str) -> KeptTurn | None:
         """Return the owner's turn, which is used by that."""
@@ -89,6 +98,6 @@ class KeptResponses:
         over = self._clock() - KEPT_FOR
         while self._turns:
             id, (_, used) = next(iter(self._turns.items()))
-            if self._nbytes <= self._most_bytes and used > over:
+            if self._nbytes <= self.most_bytes and used > over:
                 return
             self.remove(id)

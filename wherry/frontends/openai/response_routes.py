@@ -156,8 +156,12 @@ class ResponseRoutes:
             return
         # Whether it waits or runs, only the engine knows: to its client it is queued until it ends.
         turn = _turn(wanted, exchange.request.caller, {**answer.whole(), "status": "queued"})
-        self._background.start(exchange.request, turn, submit)
-        respond(exchange, turn.response)
+        streams = bool(wanted.stream)
+        log = self._background.start(exchange.request, turn, submit, streams=streams)
+        if log is None:
+            respond(exchange, turn.response)
+        else:
+            log.follow(exchange, 0)
 
     def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
         wanted = msgspec.structs.replace(asked.wanted, stream=None)
@@ -186,10 +190,18 @@ class ResponseRoutes:
             fail(exchange, error)
 
     def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
-        if _query(exchange).get("stream", "false") != "false":
-            problem = "a response is streamed to whoever asks for it first: ask without"
-            raise BadField("stream", problem)
-        respond(exchange, turn.response)
+        query = _query(exchange)
+        if query.get("stream", "false") == "false":
+            respond(exchange, turn.response)
+            return
+        after = query.get("starting_after", "-1")
+        if after != "-1" and not (after.isascii() and after.isdigit()):
+            raise BadField("starting_after", "must be the sequence_number of an event")
+        log = self._background.log(turn)
+        if log is None:
+            problem = "has no events: it was not made with background and stream, or had too many"
+            raise BadField("stream", f"the response {problem}; ask without")
+        log.follow(exchange, int(after[:18]) + 1)
 
     def _cancel(self, exchange: Exchange, turn: KeptTurn) -> None:
         """End a response in the background. One that has ended stays as it is."""

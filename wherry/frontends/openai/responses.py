@@ -119,8 +119,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         for field, problem in (NEVER_KEPT if keeps else {**NEVER_KEPT, **KEPT}).items():
             if getattr(self, field):
                 raise BadField(field, problem)
-        if self.background and self.stream:
-            raise BadField("background", "is asked for again, and not streamed: leave one out")
         if self.background and self.store is False:
             raise BadField("background", "needs store: what nobody waits for must be kept")
 

@@ -462,13 +462,21 @@ _RECORDING: Final[Json] = {
 }
 
 #: Of a page of items.
-_PAGE: Final = tuple(
-    {"name": name, "in": "query", "schema": schema}
-    for name, schema in {
-        "order": {"type": "string", "enum": ["asc", "desc"], "default": "desc"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-        "after": ANY_TEXT,
-    }.items()
+
+
+def _query(**schemas: Json) -> tuple[Json, ...]:
+    """The parameters of a query."""
+    return tuple({"name": n, "in": "query", "schema": schema} for n, schema in schemas.items())
+
+
+_PAGE: Final = _query(
+    order={"type": "string", "enum": ["asc", "desc"], "default": "desc"},
+    limit={"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    after=ANY_TEXT,
+)
+_REPLAY: Final = _query(
+    stream={"type": "boolean", "default": False},
+    starting_after={"type": "integer", "minimum": 0},
 )
 _READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
 
@@ -577,7 +585,12 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             "How many tokens a response's request has", ResponsesRequest, ResponseTokens
         ),
         ("GET", "/v1/responses/{response}"): Operation(
-            summary="A response that is kept", gives=json_of(ResponseObject), errors=(400, 404)
+            summary="A response that is kept",
+            description="With `stream` the events of one in the background.",
+            gives={JSON: ResponseObject, EVENTS: {}},
+            events=ResponseEvent,
+            errors=(400, 404),
+            parameters=_REPLAY,
         ),
         ("DELETE", "/v1/responses/{response}"): Operation(
             summary="A response is forgotten", gives=json_of(ResponseDeleted), errors=(404,)

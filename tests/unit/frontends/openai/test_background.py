@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -148,7 +149,6 @@ def test_only_its_owner_sees_a_response_that_is_made(client: Client, slow: Slow)
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"stream": True}, "background"),
         ({"store": False}, "background"),
         ({"temperature": 0.5}, "temperature"),
         ({"model": "nobody"}, "model"),
@@ -160,6 +160,114 @@ def test_what_is_refused_is_refused_at_once(
     answer = asked(client, "well", **fields)
     assert answer.status in (400, 404)
     assert answer.json["error"]["param"] == param
+
+
+def begun_stream(client: Client, slow: Slow, input: str = "well", **fields: Any) -> MemoryExchange:
+    """The stream of a response that has begun, and does not go on yet."""
+    body = {"input": input, "background": True, "stream": True, **fields}
+    exchange = client.begin("POST", RESPONSES, body)
+    assert slow.began.wait(PATIENCE)
+    return exchange
+
+
+def numbers(stream: MemoryExchange) -> list[int]:
+    return [event["sequence_number"] for event in events(stream)]
+
+
+def events(stream: MemoryExchange) -> list[dict[str, Any]]:
+    parts = [part.split(b"data: ", 1) for part in stream.body.split(b"\n\n") if part]
+    found = [json.loads(data) for _, data in parts]
+    assert [head for head, _ in parts] == [b"event: %b\n" % one["type"].encode() for one in found]
+    return found
+
+
+def id_of(client: Client, stream: MemoryExchange) -> str:
+    """The id that its first event tells, once it is there."""
+    for _ in range(2000):
+        if client.call(lambda: len(stream.chunks)):
+            return str(events(stream)[0]["response"]["id"])
+        threading.Event().wait(0.005)
+    raise AssertionError(stream)
+
+
+def test_a_stream_in_the_background_goes_on_without_its_client(client: Client, slow: Slow) -> None:
+    stream = begun_stream(client, slow)
+    id = id_of(client, stream)
+    client.call(stream.leave)
+    again = client.begin("GET", f"{RESPONSES}/{id}?stream=true&starting_after=0")
+    slow.may_end.set()
+    again.answered.result(PATIENCE)
+    found = events(again)
+    assert (found[0]["sequence_number"], found[-1]["type"]) == (1, "response.completed")
+    assert found[-1]["response"]["output"][0]["content"][0]["text"] == "begun well"
+    assert again.content_type == "text/event-stream; charset=utf-8"
+    # What has ended can be read again, whole or from any place on.
+    whole = client.get(f"{RESPONSES}/{id}?stream=true")
+    assert numbers(whole) == list(range(len(found) + 1))
+    assert found == events(whole)[1:]
+    assert client.get(f"{RESPONSES}/{id}?stream=true&starting_after=10000").body == b""
+    assert ended(client, id) == found[-1]["response"]
+
+
+def test_a_client_that_reads_slowly_gets_all_events_in_their_order(
+    client: Client, slow: Slow
+) -> None:
+    stream = begun_stream(client, slow)
+    id = id_of(client, stream)
+
+    def held() -> None:
+        stream.congested = True
+
+    client.call(held)
+    slow.may_end.set()
+    ended(client, id)
+    before = len(stream.chunks)
+
+    def read() -> None:
+        stream.congested = False
+        stream.drained()
+
+    client.call(read)
+    stream.answered.result(PATIENCE)
+    assert len(stream.chunks) > before
+    assert numbers(stream) == list(range(len(stream.chunks)))
+
+
+def test_a_stream_whose_response_is_cancelled_ends(client: Client, slow: Slow) -> None:
+    stream = begun_stream(client, slow)
+    id = id_of(client, stream)
+    assert client.post(f"{RESPONSES}/{id}/cancel").json["status"] == "cancelled"
+    stream.answered.result(PATIENCE)
+    assert events(stream)[-1]["type"] != "response.completed"
+    slow.may_end.set()
+
+
+def test_a_stream_that_fails_says_so_as_one_that_is_waited_for(client: Client) -> None:
+    body = {"input": "raise", "background": True, "stream": True}
+    refused = client.post(RESPONSES, body)
+    waited = client.post(RESPONSES, {"input": "raise", "stream": True})
+    assert (refused.status, refused.json) == (waited.status, waited.json)
+
+
+def test_events_that_are_too_many_end_the_streams_and_not_the_response(slow: Slow) -> None:
+    common = Common(openai=OpenAISettings(max_kept_responses=3000))
+    with served(slow.model(), common=common) as client:
+        stream = begun_stream(client, slow)
+        id = id_of(client, stream)
+        slow.may_end.set()
+        stream.answered.result(PATIENCE)
+        assert json.loads(stream.chunks[-1].split(b"data: ")[1])["type"] == "error"
+        assert ended(client, id)["status"] == "completed"
+        answer = client.get(f"{RESPONSES}/{id}?stream=true")
+        assert (answer.status, answer.json["error"]["param"]) == (400, "stream")
+
+
+@pytest.mark.parametrize("after", ["x", "-2", "1.5", "%00", "٣"])
+def test_a_place_that_is_none_is_refused(client: Client, slow: Slow, after: str) -> None:
+    id = id_of(client, begun_stream(client, slow))
+    answer = client.get(f"{RESPONSES}/{id}?stream=true&starting_after={after}")
+    assert (answer.status, answer.json["error"]["param"]) == (400, "starting_after")
+    slow.may_end.set()
 
 
 def test_a_response_that_was_waited_for_cannot_be_cancelled(client: Client, slow: Slow) -> None:
