@@ -20,6 +20,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from wherry.backends.warmup import warmup_batch
 from wherry.instances.devices import or_on_cpu
 from wherry.instances.sequence_inputs import SequenceInputs
@@ -29,7 +31,7 @@ from wherry.models.signature import Signature
 from wherry.repository import mapping
 from wherry.repository.inside import inside
 from wherry.repository.metric_control import FIRST_RESPONSE, buckets
-from wherry.repository.triton_config import TritonConfig
+from wherry.repository.triton_config import TritonConfig, TritonInstanceGroup
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
 
@@ -104,6 +106,13 @@ class RepositoryModel(Model):
         if isinstance(groups := found["instances"], list):
             found["instances"] = or_on_cpu(groups)
         return found
+
+    def use_groups(self, groups: list[TritonInstanceGroup]) -> None:
+        """Have these instance_groups from now on, in what is made of its arguments too."""
+        self.triton = msgspec.structs.replace(self.triton, instance_group=groups)
+        (folder, version, _, *rest), options = self.constructed_with
+        self.constructed_with = (folder, version, self.triton, *rest), options
+        self.__dict__.pop("inside", None)
 
     @property
     def asks_for_gpus(self) -> bool:

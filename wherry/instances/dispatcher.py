@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
+from wherry.instances.crew import Crew
 from wherry.instances.executable import Failure
 from wherry.instances.in_caller import InCaller
 from wherry.instances.instance import BatchRun, Instance
@@ -67,6 +68,7 @@ class Dispatcher(InstanceRunner[Instance]):
         self._roster = Roster(config.execution_timeout)
         self._share = share_of(resources, config, self)
         self._places = Places(scheduler, self._roster, self._share)
+        self.crew = Crew(self._life, self._roster, scheduler, self._lock)
         streams = ModelStreams(config, statistics, clock, self)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
         self._in_caller = InCaller(
@@ -224,7 +226,7 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def _following(self, instance: Instance, now: float) -> Following:
         """Under the lock: batches of this instance have ended; choose what follows."""
-        ends = self._life.closing or instance not in self._roster.up  # replaced, as it hung
+        ends = self._life.closing or instance.is_let_go or instance not in self._roster.up
         queued = self._scheduler.queued_requests
         if not instance.batches:
             line = self._in_caller
@@ -263,7 +265,7 @@ class Dispatcher(InstanceRunner[Instance]):
     def up(self, instance: Instance) -> None:
         instance.answers = self._outcomes
         with self._lock:
-            stops = self._life.closing
+            stops = self._life.is_over(instance.number)
             self._roster.add(instance, idle=not stops)
             self._scheduler.instance_up(instance.number)
             self._in_caller.came_up(instance)

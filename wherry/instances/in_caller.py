@@ -215,6 +215,7 @@ class InCaller:
         with self._lock:
             since, instance.busy_since = instance.busy_since, None
             quiet = not self._scheduler.queued_requests and not self._readiness.reason
+            quiet &= not instance.is_let_go
             if quiet:
                 if not self._line or not self.is_given(instance, at_once=False):
                     self._roster.idle.append(instance)

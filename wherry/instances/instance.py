@@ -122,6 +122,8 @@ class Instance(ABC):
         self.ended_at = -inf
         self.is_telling = False
         self.good_batches = 0
+        #: Whether it gets no batch any more, and stops when it has ended what it has.
+        self.is_let_go = False
 
     @cached_property
     def number(self) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from wherry.instances.berths import Berths
 from wherry.instances.model_errors import model_errors
-from wherry.instances.readiness import Readiness
-from wherry.instances.restart import RestartPolicy, shortage
+from wherry.instances.readiness import ModelState, Readiness
+from wherry.instances.restart import shortage
 from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
@@ -100,8 +101,8 @@ class InstanceLife(Generic[InstanceT]):
     ) -> None:
         self.closing = False
         self._config = config
-        self._make_instances = list(make_instances)
-        self._count = len(make_instances)
+        #: Those that there are to be.
+        self.berths = Berths(config, make_instances)
         self._works = works
         self._readiness = readiness
         self._clock = clock
@@ -117,23 +118,13 @@ class InstanceLife(Generic[InstanceT]):
         #: Instances that hang in a thread and have been replaced.
         self._left_behind: list[InstanceT] = []
         self._threads: list[threading.Thread] = []
-        self._policies = [
-            RestartPolicy(
-                budget=config.crash_budget,
-                window=config.crash_window,
-                longest=config.max_restart_delay,
-            )
-            for _ in make_instances
-        ]
         self._starting = 0
-        #: When those that crash too often, or cannot be started, are tried next, by their numbers.
-        self._away: dict[int, float] = {}
         self._load_error: Exception | None = None
 
     def start(self) -> None:
         """Start loading every instance, each in its thread."""
-        self._starting = self._count
-        for number in range(self._starting):
+        self._starting = len(self.berths)
+        for number in list(self.berths.makers):
             self._start_thread(number)
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -144,13 +135,32 @@ class InstanceLife(Generic[InstanceT]):
             error = self._load_error
         name = self._config.name
         if error is not None:
-            self._works.none_left(ModelNotReady(str(error)))
+            if not self.instances:  # else they answer what waits
+                self._works.none_left(ModelNotReady(str(error)))
             raise error
         if self.closing:
             raise ModelNotReady(f"model {name!r}: closed while it was loading")
         if not done:
             raise LoadFailed(f"model {name!r}: not loaded after {timeout} s")
         self._readiness.loaded()
+
+    def add(self, makers: Callable[[int], Sequence[Callable[[], InstanceT]]]) -> list[int]:
+        """Start further instances, with numbers from the given one on; returns their numbers.
+        `wait_ready` waits for them."""
+        with self._changed:
+            numbers = self.berths.add(makers(self.berths.next_number))
+            self._starting += len(numbers)
+        for number in numbers:
+            self._start_thread(number)
+        return numbers
+
+    def remove(self, numbers: Collection[int]) -> list[InstanceT]:
+        """Start these no more. Returns those of them that are loaded, which are to be stopped."""
+        with self._changed:
+            self.berths.remove(numbers)
+            self._load_error = None
+            self._changed.notify_all()
+            return [one for one in self._alive if number_of(one) in numbers]
 
     def end(self) -> None:
         """Start no instance any more, and wait no longer before a next try."""
@@ -167,7 +177,7 @@ class InstanceLife(Generic[InstanceT]):
 
     def forget(self) -> None:
         """Let go of the model, which its instances were made of: nothing is loaded any more."""
-        self._make_instances.clear()
+        self.berths.makers.clear()
 
     @property
     def instances(self) -> list[InstanceT]:
@@ -188,9 +198,8 @@ class InstanceLife(Generic[InstanceT]):
     def next_try(self) -> float | None:
         """In how many seconds an instance is tried again, if all of them are away."""
         with self._changed:
-            if len(self._away) < self._count:
-                return None
-            return max(0.0, min(self._away.values()) - self._clock())
+            at = self.berths.next_try()
+            return None if at is None else max(0.0, at - self._clock())
 
     def not_ready_reason(self, turn: str) -> str:
         """Why no instance makes progress with its `turn` (batch, step), or the model itself says
@@ -211,7 +220,7 @@ class InstanceLife(Generic[InstanceT]):
         """Earlier deaths of these, by their numbers, were a request's fault."""
         with self._changed:
             for number in instances:
-                self._policies[number].excused()
+                self.berths.excuse(number)
 
     def replace(self, instance: InstanceT, why: str) -> None:
         """It hangs in its thread, which cannot be stopped: start another one in its place."""
@@ -220,7 +229,7 @@ class InstanceLife(Generic[InstanceT]):
                 self._alive.remove(instance)
                 self._left_behind.append(instance)
             self._changed.notify_all()
-            if not self.closing:
+            if not self.closing and number_of(instance) in self.berths:
                 # Under the lock, so that close() waits for the new thread too.
                 self._start_thread(number_of(instance), hung=why)
 
@@ -246,7 +255,7 @@ class InstanceLife(Generic[InstanceT]):
         while loss is None or self._wait_for_restart(number, loss):
             instance: InstanceT | None = None
             try:
-                instance = self._make_instances[number]()
+                instance = self.berths.makers[number]()
                 with self._changed:
                     self._loading.append(instance)
                 instance.load()
@@ -275,8 +284,7 @@ class InstanceLife(Generic[InstanceT]):
 
     def _came_up(self, number: int, instance: InstanceT, first: bool) -> None:
         with self._changed:
-            self._policies[number].came_up(self._clock())
-            self._away.pop(number, None)
+            self.berths.came_up(number, self._clock())
             self._loading.remove(instance)
             self._alive.append(instance)
             if not first:
@@ -310,25 +318,26 @@ class InstanceLife(Generic[InstanceT]):
         with self._changed:
             self._starting -= 1
             self._load_error = self._load_error or failed
-            self._readiness.failed(str(failed))
+            if self._readiness.state is ModelState.LOADING:  # else it is one more than before
+                self._readiness.failed(str(failed))
             self._changed.notify_all()
 
     def _wait_for_restart(self, number: int, loss: Loss) -> bool:
         """Wait until the instance may be tried again; False if the model is to be closed."""
-        policy = self._policies[number]
         with self._changed:
-            if self.closing:
+            if self.is_over(number):
                 return False
             now = self._clock()
-            if loss.short_of:
-                restart = policy.short()
-            else:
+            if not loss.short_of:
                 self._statistics.worker_deaths[loss.cause] += 1
-                restart = policy.died(now, loss.good_batches, explained=loss.explained)
-            if restart.away:
-                self._away[number] = now + restart.delay
-            none_left = len(self._away) == self._count
-            if none_left:
+            restart = self.berths.lost(
+                number,
+                now,
+                short=bool(loss.short_of),
+                good_batches=loss.good_batches,
+                explained=loss.explained,
+            )
+            if none_left := self.berths.next_try() is not None:
                 self._readiness.failed(self._why_none_is_left(loss))
         log.error(
             "instance cannot be started, trying again"
@@ -344,13 +353,17 @@ class InstanceLife(Generic[InstanceT]):
         )
         if none_left:
             self._works.none_left(None)
-        self._sleep(now + restart.delay)
+        self._sleep(number, now + restart.delay)
         with self._changed:
             # A thread that hangs holds a copy of the model for as long as it does.
             self._changed.wait_for(
                 lambda: self.closing or len(self._left_behind) <= self._config.crash_budget
             )
-            return not self.closing
+            return not self.is_over(number)
+
+    def is_over(self, number: int) -> bool:
+        """Whether an instance is not to be there any more."""
+        return self.closing or number not in self.berths
 
     def _why_none_is_left(self, loss: Loss) -> str:
         if loss.short_of:
@@ -361,12 +374,12 @@ class InstanceLife(Generic[InstanceT]):
             f" {config.crash_window:g} s, or cannot be loaded again; the last time: {loss.why}"
         )
 
-    def _sleep(self, until: float) -> None:
-        """Until that moment, or until the model is to be closed."""
+    def _sleep(self, number: int, until: float) -> None:
+        """Until that moment, or until the model is to be closed, or without this instance."""
         if until > self._clock():
             self._timer.wake_at(until, self._wake)
         with self._changed:
-            self._changed.wait_for(lambda: self.closing or self._clock() >= until)
+            self._changed.wait_for(lambda: self.is_over(number) or self._clock() >= until)
 
     def _wake(self) -> None:
         with self._changed:

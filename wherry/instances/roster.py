@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from wherry.instances.instance import Instance
@@ -36,6 +36,14 @@ class Roster:
         ahead = [request for batch in instance.batches[1:] for request in batch.requests]
         return list(dict.fromkeys((*runs, *instance.open_requests))), ahead
 
+    def let_go(self, instances: Sequence[Instance]) -> list[Instance]:
+        """These get no batch any more. Returns those that are idle."""
+        idle = [instance for instance in instances if instance in self.idle]
+        for instance in instances:
+            instance.is_let_go = True
+        self.idle = [instance for instance in self.idle if instance not in idle]
+        return idle
+
     def remove(self, instance: Instance) -> None:
         for group in (self.up, self.idle):
             if instance in group:
@@ -54,7 +62,8 @@ class Roster:
         best = None
         for instance in self.up:
             batches = instance.batches
-            if not instance.takes_ahead or not batches or instance.busy_since is None:
+            away = instance.busy_since is None or instance.is_let_go
+            if not instance.takes_ahead or not batches or away:
                 continue
             # A request with which a worker has died is alone there, to show whether it did that.
             if len(batches) < most and not batches[-1].requests[0].attempts:

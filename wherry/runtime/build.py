@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
+from wherry.instances.berths import changed
 from wherry.instances.devices import Gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable
@@ -37,6 +38,19 @@ from wherry.scheduler.policy import Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.scheduler.sequence_batcher import SequenceBatcher
 from wherry.values.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes one instance of a model, when it is started."""
+
+    make: Callable[[str, Device], Any]
+    model: str
+    number: int
+    device: Device
+
+    def __call__(self) -> Any:
+        return self.make(f"{self.model}_{self.number}", self.device)
 
 
 class Builder:
@@ -92,7 +106,7 @@ class Builder:
                 f"{model!r} is no model: decorate a function with @wherry.model, or subclass"
                 " wherry.Model"
             )
-        config = model.config(**{**self._overrides.get(model.name, {}), **overrides})
+        config = self.config_of(model, overrides)
         signature = model.signature(config.name)
         inputs = None
         if config.sequence is not None:
@@ -113,6 +127,10 @@ class Builder:
                 cache = self._cache.of(config.name, config.version, model)
         size = _row_size(model, config, signature)
         return LoadedModel(model, config, signature, runner, self._clock, inputs, cache, size)
+
+    def config_of(self, model: Model, overrides: Mapping[str, Any]) -> ModelConfig:
+        """A model's settings, with `overrides` over all of them. ConfigError."""
+        return model.config(**{**self._overrides.get(model.name, {}), **overrides})
 
     def _pipeline(
         self, model: Pipeline[..., Any] | EnsembleModel, config: ModelConfig
@@ -170,10 +188,20 @@ class Builder:
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
         """Makers of the instances, one for each; called when the instance is started."""
         make = self._maker(model, config)
-        return [
-            partial(make, f"{config.name}_{number}", device)
-            for number, device in enumerate(self._gpus.place(config.instances))
-        ]
+        devices = self._gpus.place(config.instances)
+        return [Maker(make, config.name, n, device) for n, device in enumerate(devices)]
+
+    def resize(self, runner: Dispatcher, model: Model, config: ModelConfig) -> None:
+        """Give a model that serves the instances of this configuration. LoadFailed if one of them
+        cannot be loaded: then it has those of before."""
+        make = self._maker(model, config)
+        has = {n: one.device for n, one in runner.crew.makers.items() if isinstance(one, Maker)}
+        surplus, missing = changed(has, self._gpus.place(config.instances))
+
+        def makers(first: int) -> list[Maker]:
+            return [Maker(make, config.name, n, device) for n, device in enumerate(missing, first)]
+
+        runner.crew.change(surplus, makers)
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
         """Maker of an instance, from its name and device."""

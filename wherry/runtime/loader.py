@@ -26,6 +26,7 @@ from wherry.repository.layout import Found
 from wherry.repository.namespaces import name_of
 from wherry.repository.triton_config import TritonConfig, TritonTransactionPolicy
 from wherry.runtime.folders import Config, Patch, RepositoryFolders, cannot_load, uploaded
+from wherry.runtime.instance_update import InstanceUpdate, LoadedFrom
 from wherry.runtime.lifecycle import Status
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -72,6 +73,8 @@ class _Origin:
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: Where the files are that came with the load request.
     files: Scratch | None = None
+    #: What it was loaded from.
+    source: LoadedFrom | None = None
     #: The models that it is made of, if it is an ensemble.
     members: Sequence[str] = ()
     #: Asked for by its own name, and not only as a member of an ensemble.
@@ -89,6 +92,7 @@ class RepositoryLoader:
         self._runtime = runtime
         self._repositories = repositories
         self._options = options
+        self._has_other_instances = InstanceUpdate(runtime, options.settings)
         self._lock = threading.Lock()
         self._origins: dict[str, _Origin] = {}
         self._retiring = ThreadGroup()
@@ -170,12 +174,15 @@ class RepositoryLoader:
             with origin.lock:
                 if unless_loaded and self._is_loaded(name):
                     return
+                source = LoadedFrom.of(found)
+                if scratch is None and self._has_other_instances(origin.source, source):
+                    origin.source = source
+                    return
                 replaced = self._replace(origin, self._with_members(found), on_ready)
                 old, origin.files, origin.members = origin.files, scratch, needed
-        if replaced:
+                origin.source = source
+        if replaced or old is not None:
             self._retiring.start(lambda: self._free(replaced, old), f"wherry-replace-{name}")
-        elif old is not None:
-            old.cleanup()
 
     @contextmanager
     def _announced(self, names: Sequence[str]) -> Iterator[None]:
@@ -271,12 +278,8 @@ class RepositoryLoader:
         return replaced
 
     def _made(self, found: Found, version: int) -> RepositoryModel:
-        made = self._options.make_model(
-            found.folder,
-            str(version),
-            found.config,
-            **self._options.of_backends,
-        )
+        options = self._options
+        made = options.make_model(found.folder, str(version), found.config, **options.of_backends)
         made.namespace = found.namespace
         made.metric_labels = self._repositories.metric_labels(found)
         return made

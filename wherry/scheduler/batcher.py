@@ -38,6 +38,10 @@ class Batcher:
             0 if queue_policies else inf if max_queue_size is None else max_queue_size
         )
 
+    def resize(self, instances: int) -> None:
+        """There are so many instances from now on."""
+        self.instances = self.forecast.instances = instances
+
     def __repr__(self) -> str:
         running = self.forecast.busy
         return f"<{type(self).__name__}: {self.queued_requests} queued, {running} running>"

@@ -73,7 +73,7 @@ class ReturningCallers:
     """
 
     def __init__(self, instances: int) -> None:
-        self._instances = instances
+        self.instances = instances
         #: Callers in a loop.
         self.count = 0
         #: Answered callers that may return: with those that are here as many as ever were here in
@@ -114,11 +114,11 @@ class ReturningCallers:
         self._ends += 1
         if answered + left > self._peak:
             self._peak = answered + left
-        if self._ends % self._instances == 0:
+        if self._ends % self.instances == 0:
             self._peaks.append(self._peak)
             self._peak = 0
             if len(self._peaks) >= LEAST_PERIODS and (
-                self._peaks[-1] != self.count or self._ends % (LEAST_PERIODS * self._instances) == 0
+                self._peaks[-1] != self.count or self._ends % (LEAST_PERIODS * self.instances) == 0
             ):
                 self.count = _steady(self._peaks)
         self._open.append((now, []))

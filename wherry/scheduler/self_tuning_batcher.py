@@ -82,6 +82,10 @@ class SelfTuningBatcher(Batcher):
 
     # What happens
 
+    def resize(self, instances: int) -> None:
+        super().resize(instances)
+        self.callers.instances = instances
+
     def enqueue(self, request: InferRequest, now: float) -> bool:
         if not self._take_in(request, now):
             return False

@@ -36,7 +36,7 @@ def controlled(
     *repositories: Path, clock: Callable[[], float] = time.monotonic, **options: Any
 ) -> Iterator[ModelControl]:
     with Runtime(clock=clock) as runtime:
-        control = ModelControl(runtime, repositories, make_model=make, **options)
+        control = ModelControl(runtime, repositories, **{"make_model": make, **options})
         try:
             control.start()
             yield control

@@ -1,0 +1,98 @@
+"""How does a model get other instances without being loaded again?
+
+As in Triton: if only `instance_group` has changed, what stays serves on, further instances are
+loaded beside it, and those that are too many end what they run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from wherry.backends.repository_model import RepositoryModel
+from wherry.instances.dispatcher import Dispatcher
+from wherry.repository.layout import Fingerprint, Found, fingerprint
+from wherry.repository.triton_config import TritonConfig
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ConfigError, LoadFailed
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFrom:
+    """What a model was loaded from."""
+
+    found: Found
+    #: Of the configuration's files, and of all others. With the time of a change that no copy can
+    #: set back: a model that is not loaded anew must be the same.
+    configured: Fingerprint
+    files: Fingerprint
+
+    @classmethod
+    def of(cls, found: Found) -> LoadedFrom:
+        own: tuple[list[Any], list[Any]] = [], []
+        for file in fingerprint(found.folder):
+            inside = os.path.relpath(file[0], found.folder)
+            with suppress(OSError):  # it has disappeared
+                own[inside == "config.pbtxt" or inside.startswith("configs")].append(
+                    (file[0], os.stat(file[0]).st_ctime_ns if file[1] else 0, file[2])
+                )
+        return cls(found, tuple(own[True]), tuple(own[False]))
+
+    def differs_in_instances(self, other: LoadedFrom) -> bool:
+        """Whether nothing else has changed; False if nothing has."""
+        same = self.files == other.files and self.found.versions == other.found.versions
+        touched = self.configured != other.configured or self.found.config != other.found.config
+        return same and touched and _rest(self.found.config) == _rest(other.found.config)
+
+
+class InstanceUpdate:
+    """Gives the models of a runtime other instances. Any thread, one at a time for a model."""
+
+    def __init__(self, runtime: Runtime, settings: Callable[[str], Mapping[str, Any]]) -> None:
+        """`settings` are the operator's for a model of this name."""
+        self._registry = runtime.registry
+        self._builder = runtime.builder
+        self._settings = settings
+
+    def __call__(self, before: LoadedFrom | None, after: LoadedFrom) -> bool:
+        """Whether only its instances were to change, and have: in all its versions that serve.
+        ConfigError if one cannot be loaded. Blocks."""
+        key = after.found.key
+        if before is None or not after.differs_in_instances(before):
+            return False
+        with self._registry.locked() as life:
+            serving = [one for one in life.all_ready() if one.key == key]
+        try:
+            return bool(serving) and all(self._updated(one, after.found) for one in serving)
+        except LoadFailed as error:
+            raise ConfigError(f"load failed for model '{after.found.name}': {error}") from error
+
+    def _updated(self, loaded: LoadedModel, found: Found) -> bool:
+        """False if it has to be loaded for that."""
+        runner, model = loaded.runner, loaded.model
+        if not isinstance(runner, Dispatcher) or not isinstance(model, RepositoryModel):
+            return False
+        before = model.triton.instance_group
+        model.use_groups(found.config.instance_group)
+        try:
+            config = self._builder.config_of(model, self._settings(found.name))
+            # What is left of a sequence is on the instance that has it.
+            same = replace(loaded.config, instances=config.instances) == config
+            if same and loaded.config.sequence is None:
+                self._builder.resize(runner, model, config)
+                loaded.config = runner.config = config
+                before = found.config.instance_group
+                return True
+        finally:
+            model.use_groups(before)
+        return False
+
+
+def _rest(config: TritonConfig) -> TritonConfig:
+    return msgspec.structs.replace(config, instance_group=[])
