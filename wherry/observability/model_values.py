@@ -68,7 +68,10 @@ class ModelValues:
         self.ready = not loaded.not_ready_reason()
         runner = loaded.runner
         self.next_try = getattr(runner, "next_try", lambda: None)()
-        self.queued = runner.queued_requests
+        #: Also those that an instance has been given, and has not begun.
+        self.queued = runner.queued_requests + sum(
+            len(batch.requests) for one in runner.instances for batch in _ahead(one)
+        )
         self.running = len(runner.running())
         sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
@@ -130,6 +133,10 @@ def cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
         below += count
         buckets.append((_bound(bound), below))
     return buckets, histogram.total
+
+
+def _ahead(instance: Any) -> Sequence[Any]:
+    return list(getattr(instance, "batches", ()))[1:]
 
 
 def _parts(computed: Collection[Compute]) -> dict[str, int]:

@@ -70,12 +70,13 @@ class Histogram:
 class FirstResponseTimes(Histogram):
     """Seconds until the first responses of streams."""
 
-    #: Milliseconds until those of all requests; kept if a server's metrics are to have them.
+    #: Whole milliseconds, as in Triton, until those of all requests; kept if a server's metrics are
+    #: to have them.
     in_ms: Histogram | None = None
 
     def observe(self, values: Sequence[float]) -> float:
         if self.in_ms is not None:
-            self.in_ms.observe([1000 * value for value in values])
+            self.in_ms.observe([int(1000 * value) for value in values])
         return Histogram.observe(self, values)
 
 
@@ -212,7 +213,7 @@ class ModelStatistics:
                     took += seconds
                     counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1
                     if in_ms is not None and not request.reply.streams:
-                        in_ms.observe([seconds * 1000])
+                        in_ms.observe([int(seconds * 1000)])
             self.last_inference_at = time.time()
             self.inference_count += rows
             self.request_seconds.total += took
@@ -309,7 +310,7 @@ class ModelStatistics:
             self.success.add(int(seconds * 1e9))
             self.request_seconds.observe([seconds])
             if (in_ms := self.first_response_seconds.in_ms) is not None:
-                in_ms.observe([seconds * 1000])
+                in_ms.observe([int(seconds * 1000)])
         if self.summaries is not None:
             self.summaries.add(seconds * 1e9)
 
@@ -326,7 +327,7 @@ class ModelStatistics:
             self._inlined.infer_ns += infer_ns
             self.request_seconds.observe([(infer_ns + waited_ns) * 1e-9])
             if (in_ms := self.first_response_seconds.in_ms) is not None:
-                in_ms.observe([(infer_ns + waited_ns) * 1e-6])
+                in_ms.observe([(infer_ns + waited_ns) // 1_000_000])
             if waited_ns:
                 self._inlined.waits.add(waited_ns)
                 self.queue_seconds.observe([waited_ns * 1e-9])

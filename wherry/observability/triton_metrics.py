@@ -148,7 +148,7 @@ def first_response_metric(models: Sequence[ModelValues]) -> Metric:
                 labels = {**values.triton_labels, "le": bound.removesuffix(".0")}
                 family.add_sample(f"{name}_bucket", labels, count)
             family.add_sample(f"{name}_count", values.triton_labels, buckets[-1][1])
-            family.add_sample(f"{name}_sum", values.triton_labels, total)
+            family.add_sample(f"{name}_sum", values.triton_labels, int(total))
     return family
 
 

@@ -219,11 +219,19 @@ class Lifecycle(Generic[H]):
         return serving[max(serving, key=int)]
 
     def meant(self, name: str, namespace: str = "") -> str:
-        """The key of the model that is meant by a name: that of the namespace, or the only one.
-        InvalidRequest if there are several."""
-        keys = self._named.get(name, ())
+        """The key of the model that is meant by a name: that of the namespace, or the only one;
+        one that loads for the first time only if there is no other. InvalidRequest if there are
+        several."""
+        keys = self._named.get(name, set())
         if namespace and (own := key_of(namespace, name)) in keys:
-            return own
+            others = keys - {own}
+            coming = any(
+                key == own and (one.begun or one.loading)
+                for (key, _), one in self._versions.items()
+            )
+            if own in self._ready or not others & self._ready.keys() or not coming:
+                return own
+            keys = others
         if len(keys) > 1:
             raise InvalidRequest(
                 f"There are {len(keys)} identifiers of model '{name}' in global map, model"

@@ -375,3 +375,16 @@ class RandomLives(RuleBasedStateMachine):
 
 RandomLives.TestCase.settings = settings(max_examples=60, deadline=None)
 TestRandomLives = RandomLives.TestCase
+
+
+def test_an_ensemble_does_without_its_own_member_while_that_loads_for_the_first_time() -> None:
+    life = Life()
+    loaded(life, Loaded("2::m"))
+    life.begin("2::m", ["1"])
+    life.begin("1::m", ["1"])
+    assert life.meant("m", "1") == "2::m"
+    loaded(life, Loaded("1::m"))
+    assert life.meant("m", "1") == "1::m"
+    life.begin("3::m", ["1"])
+    life.failed("3::m", ["1"], "no weights")
+    assert life.meant("m", "3") == "3::m"

@@ -103,7 +103,8 @@ def test_a_member_that_is_gone_is_looked_for_in_the_others(
 
         shutil.move(first.parent / "away", first / "m")
         control.poll()
-        control.poll()  # what has just changed is loaded at the next look
+        assert ask(control, "e_one") == 40  # what has just changed is loaded at the next look
+        control.poll()
 
         assert (ask(control, "e_one"), ask(control, "e_two")) == (2, 40)
         with pytest.raises(InvalidRequest, match=AMBIGUOUS):
