@@ -283,7 +283,9 @@ class Client:
             try:
                 return connection, self._sent(connection, method, path, body, headers, wait)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                pass  # the server closed an idle connection: the request did not reach it
+                # The server has closed it in this moment. If it had begun, the model runs twice, as
+                # it does when a worker dies.
+                pass
         connection = self._connections.new(self.timeout)
         return connection, self._sent(connection, method, path, body, headers, wait)
 

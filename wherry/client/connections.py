@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import select
 import socket
 import ssl
 import threading
@@ -39,12 +40,17 @@ class KeptConnections:
         self._process = os.getpid()  # that of the idle ones
 
     def take(self) -> http.client.HTTPConnection | None:
-        """One that is open and that nobody uses, if there is one."""
+        """One that is open and that nobody uses, if there is one. Those that the server has closed,
+        or has written something to that nobody asked for, are closed here."""
         if self._process != os.getpid():  # forked: those connections are the parent's
             self._lock, self._process = threading.Lock(), os.getpid()
             self.close()
-        with self._lock:
-            return self.idle.pop() if self.idle else None
+        while True:
+            with self._lock:
+                connection = self.idle.pop() if self.idle else None
+            if connection is None or is_quiet(connection.sock):
+                return connection
+            connection.close()
 
     def give_back(self, connection: http.client.HTTPConnection) -> None:
         """Keep a connection whose last answer was read to its end."""
@@ -67,6 +73,16 @@ class KeptConnections:
             idle, self.idle = self.idle, []
         for connection in idle:
             connection.close()
+
+
+def is_quiet(sock: socket.socket) -> bool:
+    """Whether nothing has come that was not read, not even an end of file."""
+    try:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return not poll.poll(0)
+    except AttributeError:  # Windows has no poll
+        return not select.select([sock], [], [], 0)[0]
 
 
 class UnixConnection(http.client.HTTPConnection):

@@ -195,6 +195,29 @@ def test_a_connection_is_used_again_also_after_the_server_has_closed_it(server: 
         assert client.infer("text", text="c") == "c"
 
 
+def test_nothing_is_sent_on_a_connection_that_the_server_has_closed_meanwhile() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        wherry.Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(client.ready)
+        first, _ = listening.accept()
+        with first:
+            assert first.recv(2**16).endswith(b"\r\n\r\n")
+            first.sendall(answer)
+            assert asked.result(PATIENCE)
+            first.shutdown(socket.SHUT_WR)
+            asked = pool.submit(client.ready)
+            second, _ = listening.accept()
+            with second:
+                assert second.recv(2**16).endswith(b"\r\n\r\n")
+                second.sendall(answer)
+                assert asked.result(PATIENCE)
+            assert first.recv(2**16) == b""
+
+
 def test_a_server_that_stalls_or_is_cut_off_is_an_error_of_ours_on_any_connection() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
     with (
