@@ -100,7 +100,13 @@ class LoopPorts:
 
     def here(self) -> LoopPort:
         """The running event loop's, which is made the first time."""
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "ainfer and astream are for coroutines of asyncio, and no event loop of it runs"
+                " here: call infer or stream; under trio in a thread (trio.to_thread.run_sync)"
+            ) from None
         port = self._ports.get(loop)
         if port is None:
             port = LoopPort(loop)

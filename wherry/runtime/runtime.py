@@ -34,6 +34,7 @@ from wherry.runtime.loaded_model import LoadedModel, values_of
 from wherry.runtime.loop_port import LoopPort, LoopPorts
 from wherry.runtime.redis_cache import cache_of
 from wherry.runtime.registry import Registry
+from wherry.runtime.unclosed import closed, opened
 from wherry.values.request import Columns, InferResponse, SequenceStep
 
 R = TypeVar("R")
@@ -49,7 +50,8 @@ class Runtime:
     `overrides` are settings by model name, over those of the model itself. `resources` says how
     much there is of what models with `resources` share; else one batch at a time runs of them.
     With `cache_bytes` the answers of models with `response_cache` are remembered, in so many bytes;
-    with `cache_config` ("redis,host=...", "redis,port=...") in a Redis that servers share.
+    with `cache_config` ("redis,host=...", "redis,port=...") in a Redis that servers share. Without
+    `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Runtime:
         except BaseException:
             self.close()
             raise
+        opened(self, _names_of(self._to_load))
         self.expect_no_more(_names_of(self._to_load))
         self._to_load = ()
         return self
@@ -163,6 +166,7 @@ class Runtime:
         then is killed. May be called while models load. In a forked child it does nothing."""
         if self.registry.is_a_copy:
             return
+        closed(self)
         self.registry.close(timeout)
         for part in (self.ports, self._pipeline_thread, self._timer, self.cache):
             if part is not None:
@@ -180,8 +184,7 @@ class Runtime:
         return self.registry.find(name, version)
 
     def names(self) -> set[str]:
-        """Names of all models that are loaded, load or will be. ModelNotReady while it is not known
-        yet which those are."""
+        """Names of all that are loaded, load or will be. ModelNotReady while these are unknown."""
         return self.registry.names()
 
     def models(self) -> list[LoadedModel]:
@@ -239,7 +242,6 @@ class Runtime:
         **columns: Any,
     ) -> Columns:
         """Run many rows of one caller: columns in, columns out by output name. Blocks.
-
         More rows than the model's max_batch_size are split and joined again.
         """
         loaded = self.registry.find(model, version)
@@ -325,7 +327,6 @@ class Runtime:
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
     ) -> Coroutine[Any, Any, InferResponse]:
         """One answer to checked columns, in an event loop.
-
         The options are those of LoadedModel.request. Cancelling the task cancels the request.
         """
         return self.calls.answer(loaded, columns, rows, **options)

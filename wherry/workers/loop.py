@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
+from wherry.values.errors import ConfigError
+
 #: Calls in one turn: threads that answer each with the next one would keep the loop from all else,
 #: as from telling them that their client has left.
 MOST_CALLS: Final = 256
@@ -110,8 +112,9 @@ class WorkerLoop:
         with self._lock:
             if self._calls is None:
                 started: Future[LoopCalls] = Future()
+                here = threading.get_native_id()
                 self._thread = threading.Thread(
-                    target=self._run, args=(started,), name=self._thread_name, daemon=True
+                    target=self._run, args=(started, here), name=self._thread_name, daemon=True
                 )
                 self._thread.start()
                 self._calls = started.result()
@@ -125,7 +128,16 @@ class WorkerLoop:
                 self._calls.loop.call_soon_threadsafe(self._calls.loop.stop)
                 thread.join()
 
-    def _run(self, started: Future[LoopCalls]) -> None:
+    def _run(self, started: Future[LoopCalls], starter: int) -> None:
+        if threading.get_native_id() == starter:  # this is a greenlet, and would stop all others
+            started.set_exception(
+                ConfigError(
+                    "worker processes need a thread of the system, and this program's are green"
+                    " (monkey patching by gevent or eventlet): use isolation='thread', or have"
+                    " `wherry serve` run the models and call that"
+                )
+            )
+            return
         loop = new_event_loop()
         try:
             started.set_result(LoopCalls(loop))

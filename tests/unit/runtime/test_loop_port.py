@@ -10,7 +10,7 @@ import uvloop
 
 from tests.fakes import Call
 from wherry.runtime.loaded_model import LoadedModel
-from wherry.runtime.loop_port import LoopPort
+from wherry.runtime.loop_port import LoopPort, LoopPorts
 from wherry.values.request import InferRequest
 
 
@@ -67,3 +67,8 @@ def test_what_came_before_an_answer_in_the_same_turn_is_submitted_before_it_is_r
     turn(loop)
     assert seen == [(b"answer", [[first]])]
     assert model.groups == [[first], [second]]
+
+
+def test_who_has_no_loop_of_asyncio_is_told_what_to_call() -> None:
+    with pytest.raises(RuntimeError, match=r"call infer .*trio\.to_thread\.run_sync"):
+        LoopPorts().here()

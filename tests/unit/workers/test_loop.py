@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from tests.fakes import PATIENCE
+from wherry.values.errors import ConfigError
 from wherry.workers.loop import LoopCalls, WorkerLoop
 
 
@@ -127,3 +128,13 @@ def test_the_thread_starts_when_it_is_asked_for_and_knows_itself() -> None:
     assert threading.active_count() == before + 1
     io.close()
     assert calls.is_closed
+
+
+def test_where_threads_are_greenlets_a_loop_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "get_native_id", lambda: 1)  # so it is in all of them
+    io = WorkerLoop("wherry-test-io")
+    with pytest.raises(ConfigError, match=r"green .*use isolation='thread'"):
+        io.calls()
+    io.close()
