@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from wherry.llm.adapters import AdapterFolders
+from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
 from wherry.llm.facts import hub_names
@@ -23,6 +25,7 @@ from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.tokenizer import Tokenizer
+from wherry.llm.vllm_adapters import VllmAdapters, engine_arguments
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong, WorkerDied
@@ -34,6 +37,19 @@ UNSUPPORTED: Final = (
     "echo", "bad_words_ids", "logprob_token_ids", "prompt_logprobs", "report_prompt_tokens",
     "truncate_prompt",
 )  # fmt: skip
+#: Our names for vLLM's parameters, where it has others, and the fields that its words mean.
+OURS: Final = {
+    "thinking_token_budget": "thinking_budget",
+    "include_stop_str_in_output": "include_stop",
+    "structured_outputs": "constraint",
+    "prompt_token_ids": "token_ids",
+    "input_tokens": "prompt",
+}
+MEANT: Final = {
+    "Grammar error": "constraint",
+    "Token id": "token_ids",
+    "thinking_token_budget": "thinking_budget",
+}
 #: Our names for vLLM's metrics.
 GAUGES: Final = {
     "vllm:num_requests_running": "running",
@@ -53,6 +69,8 @@ class _VllmRequest:
     stream: bool
     #: Number of alternatives requested beside the chosen token.
     alternatives: int
+    #: vLLM's number of its adapter; 0: none.
+    adapter: int = 0
     generated: int = 0
     #: Without `stream`: the answers so far, by index.
     whole: dict[int, Delta] = field(default_factory=dict)
@@ -67,10 +85,10 @@ class VLLM(StepModel):
 
         wherry.Server(VLLM("Qwen/Qwen2.5-7B-Instruct", name="chat", max_model_len=8192))
 
-    Inputs and outputs are those of `LLM`. `engine` are fields of vLLM's EngineArgs; `settings`
-    are fields of ModelConfig (isolation, instances). The engine runs in the model's own process: a
-    further process would survive a kill of this one. VLLM_ENABLE_V1_MULTIPROCESSING=1 in the
-    environment starts one anyway.
+    Inputs and outputs are those of `LLM`, as are `adapters` and `adapter_folder`. `engine` are
+    fields of vLLM's EngineArgs; `settings` are fields of ModelConfig (isolation, instances). The
+    engine runs in the model's own process: a further process would survive a kill of this one.
+    VLLM_ENABLE_V1_MULTIPROCESSING=1 in the environment starts one anyway.
     """
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
@@ -81,11 +99,16 @@ class VLLM(StepModel):
         *,
         name: str = "",
         max_running: int = 256,
+        adapters: Mapping[str, str | Path] | str | None = None,
+        adapter_folder: str | None = None,
         settings: Mapping[str, Any] | None = None,
         **engine: Any,
     ) -> None:
         self.source = str(source)
         self._name = name or Path(self.source).name
+        self.adapters = self.variant_store = AdapterFolders.of(
+            self.source, adapters, adapter_folder
+        )
         self._engine_args = {
             "model": self.source,
             "served_model_name": self._name,
@@ -106,15 +129,22 @@ class VLLM(StepModel):
         try:
             import vllm
             from vllm import exceptions, platforms, sampling_params
+            from vllm.config import ReasoningConfig
+            from vllm.lora.request import LoRARequest
         except ImportError as error:
             raise ConfigError("vLLM: pip install 'wherry[vllm]'") from error
         self._words, self._refusals = sampling_params, (exceptions.VLLMClientError, ValueError)
-        arguments = self._engine_args
+        arguments = {**engine_arguments(self.adapters), **self._engine_args}
+        if marks := self._thought_marks():
+            begin, end = marks
+            thoughts = ReasoningConfig(reasoning_start_str=begin, reasoning_end_str=end)
+            arguments.setdefault("reasoning_config", thoughts)
         if platforms.current_platform.is_cpu():
             # vLLM's CPU build must load its OpenMP library before torch: in a child process, which
             # ends with this one. Otherwise it is slower by a factor of 5.
             arguments = {"distributed_executor_backend": "mp", **arguments}
         self._engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
+        self._loras = VllmAdapters(self._name, self.adapters, self._engine, LoRARequest)
         config = self._engine.model_config
         self._vocabulary: int = config.get_vocab_size()
         self._context: int = config.max_model_len
@@ -165,16 +195,20 @@ class VLLM(StepModel):
                 field="prompt",
             )
         given = {"type": "token", "prompt_token_ids": tokens}
+        adapter = self._loras.request(parameters.adapter)
         request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
+        request.adapter = 0 if adapter is None else adapter.lora_int_id
         if messages and wanted.constraint is None:
             end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
             request.style = self._style.of_answer(end)
             if self._style.hidden(calls=bool(tools)) is not None:  # vLLM hides all or none
                 wanted = msgspec.structs.replace(wanted, skip_special_tokens=False)
         try:
-            self._engine.add_request(request.id, given, self._sampling(wanted))
+            self._engine.add_request(
+                request.id, given, self._sampling(wanted), lora_request=adapter
+            )
         except self._refusals as error:  # parameters that vLLM does not support
-            raise self._refused(str(error), _field_of(str(error))) from error
+            raise self._refused(str(error), _field_of(error)) from error
         return request
 
     def step(self, active: list[_VllmRequest]) -> list[Step[Delta]]:
@@ -183,6 +217,7 @@ class VLLM(StepModel):
             # With a process of its own vLLM would wait for an output where it has no request.
             for output in self._engine.step() if self._engine.has_unfinished_requests() else ():
                 came[output.request_id].append(output)
+            self._loras.sweep({request.adapter for request in active})
         except Exception as error:  # an error of a step ends vLLM's engine for good
             raise WorkerDied(f"model {self._name!r}: vLLM failed: {error}") from error
         return [self._step(request, came.get(request.id, ())) for request in active]
@@ -238,6 +273,13 @@ class VLLM(StepModel):
 
     def _answered(self, answer: Delta) -> _VllmRequest:
         return _VllmRequest(f"{self._name}-{next(self._numbers)}", False, 0, answer=answer)
+
+    def _thought_marks(self) -> tuple[str, str] | None:
+        """The marks around the model's thoughts, by which vLLM bounds them; None: it has none, or
+        its files are not here."""
+        if "reasoning_parser" in self._engine_args or not Path(self.source).is_dir():
+            return None
+        return ModelStyle(Checkpoint(Path(self.source)).chat_template(), {}).thoughts_of("")
 
     def _sampling(self, wanted: Sampling) -> Any:
         """The request's parameters as vLLM's SamplingParams."""
@@ -334,8 +376,9 @@ class VLLM(StepModel):
         return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
 
 
-def _field_of(problem: str) -> str | None:
-    """The field that vLLM's words about a request mean, where they name none themselves."""
-    if problem.startswith("Grammar error"):
-        return "constraint"
-    return "token_ids" if problem.startswith("Token id") else None
+def _field_of(refusal: Exception) -> str | None:
+    """The field that vLLM's refusal of a request means, by what it names or says."""
+    if named := getattr(refusal, "parameter", None):
+        return OURS.get(named, str(named))
+    problem = str(refusal)
+    return next((field for words, field in MEANT.items() if problem.startswith(words)), None)

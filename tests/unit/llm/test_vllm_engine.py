@@ -1,28 +1,36 @@
 """How does vLLM serve behind the same front? Its fields are mapped; the engine here is a fake.
 
-vLLM is too large to be installed for these tests. The fake takes and gives what vLLM 0.32 was seen
-to take and give (`python -m benchmarks.llm_engines` runs the same adapter on the real one): one
-RequestOutput for each of a request's answers, refusals that are no ValueErrors, a chosen token
-among its alternatives, counts that stay as they were in the last step.
+vLLM is too large to be installed for these tests. The fake has the methods, parameters and fields
+that its sources have (vllm_api.json), and takes and gives what vLLM 0.32 was seen to take and give
+(`python -m benchmarks.llm_engines` runs the same adapter on the real one): one RequestOutput for
+each of a request's answers, refusals that are no ValueErrors, a chosen token among its
+alternatives, counts that stay as they were in the last step.
 """
 
+import dataclasses
 import enum
+import functools
+import json
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import wherry
-from tests.unit.llm import tiny
+from tests.unit.llm import tiny, vllm_api
 from wherry.llm import vllm_engine
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.vllm_engine import VLLM, _field_of
 from wherry.models.model import Device
+from wherry.values.errors import AdapterNotFound
 
 #: Any two tokens.
 HEL, LO = 7, 8
@@ -35,7 +43,47 @@ class Kind(enum.Enum):
 
 
 class ClientError(Exception):
-    """vllm.exceptions.VLLMClientError."""
+    """vllm.exceptions.VLLMClientError, and its VLLMValidationError."""
+
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+def as_vllm(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a fake that is called as vLLM's own could be."""
+    signature = vllm_api.signature(f"LLM{method.__qualname__}")
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        signature.bind(*args, **kwargs)
+        return method(*args, **kwargs)
+
+    return call
+
+
+def engine_args(**given: Any) -> types.SimpleNamespace:
+    """vllm.EngineArgs."""
+    if unknown := given.keys() - vllm_api.fields("EngineArgs").keys():
+        raise TypeError(f"EngineArgs has no {sorted(unknown)}")
+    return types.SimpleNamespace(**given)
+
+
+@dataclass
+class Reasoning:
+    """vllm.config.ReasoningConfig."""
+
+    reasoning_start_str: str = ""
+    reasoning_end_str: str = ""
+
+
+@dataclass
+class Lora:
+    """vllm.lora.request.LoRARequest."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
 
 
 @dataclass
@@ -116,6 +164,7 @@ class Metric:
 class Running:
     prompt: dict[str, Any]
     params: Params
+    lora: Lora | None = None
     steps: int = 0
 
 
@@ -138,31 +187,66 @@ class Engine:
         self.generated = self.reads = 0
         self.ends_with = "stop"
         self.failure: Exception | None = None
+        #: The adapters that it has, by their numbers.
+        self.loras: dict[int, Lora] = {}
+        self.tokenizer = tiny.tokenizer()
         Engine.made.append(self)
 
     @classmethod
-    def from_engine_args(cls, arguments: Any) -> "Engine":
-        return cls(arguments)
+    @as_vllm
+    def from_engine_args(cls, engine_args: Any) -> "Engine":
+        return cls(engine_args)
 
+    @as_vllm
+    def add_lora(self, lora_request: Lora) -> bool:
+        if not getattr(self.arguments, "enable_lora", False):
+            raise RuntimeError("LoRA is not enabled.")
+        if "damaged" in lora_request.lora_path:
+            raise ValueError(f"Loading lora {lora_request.lora_name} failed: it is damaged")
+        new = lora_request.lora_int_id not in self.loras
+        self.loras[lora_request.lora_int_id] = lora_request
+        return new
+
+    @as_vllm
+    def remove_lora(self, lora_id: int) -> bool:
+        return self.loras.pop(lora_id, None) is not None
+
+    @as_vllm
     def get_tokenizer(self) -> Any:
-        return tiny.tokenizer()
+        return self.tokenizer
 
+    @as_vllm
     def has_unfinished_requests(self) -> bool:
         return bool(self.running)
 
-    def add_request(self, request_id: str, prompt: dict[str, Any], params: Params) -> str:
+    @as_vllm
+    def add_request(
+        self,
+        request_id: str,
+        prompt: dict[str, Any],
+        params: Params,
+        lora_request: Lora | None = None,
+    ) -> str:
         assert prompt["type"] == "token"  # others are deprecated
+        assert prompt.keys() <= vllm_api.fields("TokensInput").keys()
+        assert lora_request is None or self.loras[lora_request.lora_int_id] is lora_request
+        if params.thinking_token_budget is not None and not hasattr(
+            self.arguments, "reasoning_config"
+        ):
+            raise ClientError("thinking_token_budget is set but reasoning_config is not configured")
         if max(prompt["prompt_token_ids"]) >= 300:
             raise ClientError(f"Token id {max(prompt['prompt_token_ids'])} is out of vocabulary")
-        self.running[request_id] = Running(prompt, params)
+        self.running[request_id] = Running(prompt, params, lora_request)
         self.added.append(self.running[request_id])
         return f"{request_id}-0123abcd"
 
+    @as_vllm
     def abort_request(self, request_ids: list[str]) -> None:
         self.aborted += request_ids
         for request_id in request_ids:
             self.running.pop(request_id, None)
 
+    @as_vllm
     def step(self) -> list[RequestOutput]:
         if self.failure is not None:
             raise self.failure
@@ -189,6 +273,7 @@ class Engine:
             logprobs = [{token: Logprob(-9.5, 40), **asked}]
         return Output(index, text, [token], self.ends_with if last else None, logprobs)
 
+    @as_vllm
     def get_metrics(self) -> list[Metric]:
         self.reads += 1
         labels = {"model_name": self.arguments.served_model_name, "engine": "0"}
@@ -207,6 +292,39 @@ class Platform:
 
     def is_cpu(self) -> bool:
         return self.cpu
+
+
+@pytest.mark.parametrize(
+    ("fake", "name", "without"),
+    [
+        (Params, "SamplingParams", ""),
+        (Structured, "StructuredOutputsParams", ""),
+        (Lora, "LoRARequest", ""),
+        (Reasoning, "ReasoningConfig", ""),
+        (Logprob, "Logprob", ""),
+        (Output, "CompletionOutput", ""),
+        (RequestOutput, "RequestOutput.__init__", ""),
+        (Metric, "Metric", "value"),
+    ],
+)
+def test_the_fakes_have_only_fields_that_vllms_own_have(fake: Any, name: str, without: str) -> None:
+    parts = name.partition(".")
+    theirs = vllm_api.signature(name).parameters if parts[1] else vllm_api.fields(name)
+    given = {field.name for field in dataclasses.fields(fake)} - {without}
+    assert given <= theirs.keys()
+
+
+def test_what_the_adapter_reads_of_vllm_is_there() -> None:
+    assert {kind.name for kind in Kind} == vllm_api.fields("RequestOutputKind").keys()
+    assert vllm_engine.GAUGES.keys() <= set(vllm_api.recorded()["metrics"])
+    assert "value" in vllm_api.fields("Counter").keys() & vllm_api.fields("Gauge").keys()
+    for name in ("get_vocab_size", "get_diff_sampling_param"):
+        vllm_api.signature(f"ModelConfig.{name}").bind("self")
+    assert "max_model_len" in vllm_api.fields("ModelConfig")
+    vllm_api.signature("Platform.is_cpu").bind("self")
+    assert "parameter" in vllm_api.signature("VLLMValidationError.__init__").parameters
+    known = {*vllm_api.fields("SamplingParams"), *vllm_api.fields("TokensInput")}
+    assert {*vllm_engine.OURS} - {"input_tokens"} <= known
 
 
 def loaded(**engine: Any) -> VLLM:
@@ -239,8 +357,15 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
     )
     platform = Platform()
     fake: Any = types.ModuleType("vllm")
-    fake.LLMEngine, fake.EngineArgs = Engine, types.SimpleNamespace
+    fake.LLMEngine, fake.EngineArgs = Engine, engine_args
     fake.sampling_params = words
+    lora: Any = types.ModuleType("vllm.lora.request")
+    lora.LoRARequest = Lora
+    config: Any = types.ModuleType("vllm.config")
+    config.ReasoningConfig = Reasoning
+    for module in (lora, config):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, "vllm.lora", types.ModuleType("vllm.lora"))
     fake.exceptions = types.SimpleNamespace(VLLMClientError=ClientError)
     fake.platforms = types.SimpleNamespace(current_platform=platform)
     monkeypatch.setitem(sys.modules, "vllm", fake)
@@ -283,11 +408,38 @@ def test_whole_answers_are_one_piece_each(vllm: Fake) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 0, 7])
-def test_a_bound_of_thoughts_is_vllm_s(vllm: Fake, most: int | None) -> None:
-    parameters = {} if most is None else {"thinking_budget": most}
-    vllm.deltas(prompt="Hi", parameters=parameters)
-    (sent,) = (running.params for running in vllm.engine.added)
+def test_a_bound_of_thoughts_is_vllm_s(
+    platform: Platform, tmp_path: Path, most: int | None
+) -> None:
+    folder = tiny.make(tmp_path / "thinks")
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{# <think> and </think> #}")
+    model = VLLM(folder, name="chat")
+    model.load(Device())
+    engine = Engine.made[-1]
+    assert engine.arguments.reasoning_config == Reasoning("<think>", "</think>")
+    model.start(prompt="Hi", parameters=Sampling(thinking_budget=most))
+    (sent,) = (running.params for running in engine.added)
     assert sent.thinking_token_budget == most
+
+
+def test_a_bound_of_thoughts_is_refused_by_its_name_where_vllm_knows_none(vllm: Fake) -> None:
+    with pytest.raises(wherry.InvalidRequest, match="reasoning_config is not") as refused:
+        vllm.deltas(prompt="Hi", parameters={"thinking_budget": 4})
+    assert refused.value.field == "thinking_budget"
+
+
+def test_the_parser_of_thoughts_that_is_set_is_vllms_alone(
+    platform: Platform, tmp_path: Path
+) -> None:
+    folder = tiny.make(tmp_path / "thinks")
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + "{# <think> and </think> #}")
+    model = VLLM(folder, name="chat", reasoning_parser="qwen3")
+    model.load(Device())
+    arguments = vars(Engine.made[-1].arguments)
+    assert arguments["reasoning_parser"] == "qwen3"
+    assert "reasoning_config" not in arguments
 
 
 @pytest.mark.parametrize(("asked", "named"), [(0, []), (1, [5]), (2, [5, 6])])
@@ -389,8 +541,11 @@ def test_what_vllm_refuses_names_the_field_that_it_means(vllm: Fake) -> None:
     with pytest.raises(wherry.InvalidRequest) as refused:
         vllm.deltas(token_ids=[4, 999])
     assert refused.value.field == "token_ids"
-    assert _field_of("Grammar error: Invalid type: wonder") == "constraint"
-    assert _field_of("n must be 1 when using greedy sampling, got 2.") is None
+    assert _field_of(ValueError("Grammar error: Invalid type: wonder")) == "constraint"
+    assert _field_of(ValueError("n must be 1 when using greedy sampling, got 2.")) is None
+    assert _field_of(ClientError("too high", parameter="temperature")) == "temperature"
+    named = ClientError("too high", parameter="thinking_token_budget")
+    assert _field_of(named) == "thinking_budget"
 
 
 def test_one_who_leaves_is_aborted(vllm: Fake) -> None:
@@ -463,3 +618,110 @@ def test_no_process_of_vllms_outlives_the_worker(platform: Platform, cpu: bool) 
         arguments = vars(Engine.made[-1].arguments)
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert arguments.get("distributed_executor_backend") == ("mp" if cpu else None)
+
+
+# Adapters
+
+
+def adapter(folder: Path, rank: int = 8) -> None:
+    """Files of an adapter that are read here; its weights are read by vLLM."""
+    folder.mkdir(exist_ok=True)
+    about = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+    save_file({"a": torch.zeros(rank)}, folder / "adapter_model.safetensors")
+
+
+@dataclass
+class Adapted:
+    """A model with one adapter that is named, and a folder that takes more."""
+
+    model: VLLM
+    folder: Path
+
+    @property
+    def engine(self) -> Engine:
+        return Engine.made[-1]
+
+    def ask(self, name: str, **parameters: Any) -> Any:
+        """A request with an adapter, and vLLM's words for it."""
+        request = self.model.start(prompt="Hi", parameters=Sampling(adapter=name, **parameters))
+        return request, self.engine.added[-1].lora
+
+
+@pytest.fixture
+def adapted(platform: Platform, tmp_path: Path) -> Adapted:
+    adapter(tmp_path / "sql", rank=24)
+    (tmp_path / "more").mkdir()
+    model = VLLM(
+        "org/Chat",
+        name="chat",
+        adapters={"sql": tmp_path / "sql"},
+        adapter_folder=str(tmp_path / "more"),
+    )
+    model.load(Device())
+    return Adapted(model, tmp_path)
+
+
+def test_an_adapter_is_loaded_once_and_named_by_each_of_its_requests(adapted: Adapted) -> None:
+    _, first = adapted.ask("sql")
+    _, second = adapted.ask("sql")
+    _, none = adapted.ask("")
+    assert first is second
+    assert none is None
+    assert (first.lora_name, first.lora_int_id) == ("sql.1", 1)
+    assert first.lora_path == str(adapted.folder / "sql")
+    assert adapted.engine.loras == {1: first}
+    arguments = vars(adapted.engine.arguments)
+    room = {name: arguments[name] for name in ("enable_lora", "max_lora_rank", "max_loras")}
+    assert room == {"enable_lora": True, "max_lora_rank": 32, "max_loras": 4}
+
+
+def test_adapters_come_and_go_while_it_is_served(adapted: Adapted) -> None:
+    store = adapted.model.adapters
+    assert adapted.model.variant_store is store
+    assert store.takes_more
+    with pytest.raises(AdapterNotFound):
+        adapted.ask("law")
+    adapter(adapted.folder / "elsewhere")
+    store.add("law", adapted.folder / "elsewhere", replace=False)
+    assert store.names() == ["law", "sql"]
+    request, lora = adapted.ask("law", max_tokens=60)
+    assert lora.lora_path == str(adapted.folder / "elsewhere")
+    store.remove("law")
+    with pytest.raises(AdapterNotFound):
+        adapted.ask("law")
+    adapted.model.step([request])
+    assert lora.lora_int_id in adapted.engine.loras  # it runs on
+    adapted.model.stop(request)
+    adapted.model.step([])
+    assert not adapted.engine.loras
+
+
+def test_files_that_change_are_another_adapter(adapted: Adapted) -> None:
+    """vLLM keeps what it has computed of a prefix by an adapter's name."""
+    old_request, old = adapted.ask("sql", max_tokens=60)
+    adapter(adapted.folder / "sql", rank=8)
+    _, new = adapted.ask("sql")
+    assert old.lora_name != new.lora_name
+    assert old.lora_int_id != new.lora_int_id
+    adapted.model.step([old_request])
+    assert adapted.engine.loras.keys() == {old.lora_int_id, new.lora_int_id}
+    adapted.model.stop(old_request)
+    adapted.model.step([])
+    assert adapted.engine.loras.keys() == {new.lora_int_id}
+
+
+def test_an_adapter_that_vllm_cannot_read_is_refused_and_ends_nothing(adapted: Adapted) -> None:
+    adapter(adapted.folder / "more" / "damaged")
+    for _ in range(2):
+        with pytest.raises(wherry.InvalidRequest, match=r"does not load it: .*damaged") as refused:
+            adapted.ask("damaged")
+        assert refused.value.field == "adapter"
+    assert not adapted.engine.loras
+    adapted.ask("sql")
+
+
+def test_a_model_without_adapters_has_none_and_vllm_no_room_for_them(vllm: Fake) -> None:
+    with pytest.raises(AdapterNotFound):
+        vllm.deltas(prompt="Hi", parameters={"adapter": "sql"})
+    assert "enable_lora" not in vars(vllm.engine.arguments)
