@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.unit.llm import tiny
 from wherry.llm.memory import free_bytes, parts_on_cpu, total_bytes
@@ -17,13 +18,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(600)]
 NEAR = 0.1
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 million weights, which are a third of the memory."""
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 million weights, stored so, which are a third of the memory."""
     folder = tmp_path_factory.mktemp("medium")
     sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 9,
              "num_attention_heads": 12, "num_key_value_heads": 4}  # fmt: skip
-    tiny.network(("LlamaConfig", tiny.SIZES | sizes)).save_pretrained(folder)
+    net = tiny.network(("LlamaConfig", tiny.SIZES | sizes))
+    net.to(getattr(torch, request.param)).save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
     return folder
 

@@ -30,8 +30,6 @@ from wherry.values.errors import ConfigError
 log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
-#: Where products have programs of their own, which are compiled.
-COMPILED = ("cpu", "float32")
 #: The engines that run in this loop.
 OURS = frozenset(("wherry", "transformers"))
 #: Share of a GPU's free memory, after loading the weights, that the KV cache gets by default.
@@ -188,7 +186,7 @@ class _Loading:
         if self.device.type == "cpu":
             _commit(runner)
         runner.prepare(wanted.max_running)
-        if isinstance(network, Decoder) and (self.device.type, self.precision) == COMPILED:
+        if isinstance(network, Decoder) and self.device.type == "cpu":
             compile_programs(
                 network, max_step_tokens=wanted.max_step_tokens, max_running=wanted.max_running
             )
@@ -256,7 +254,7 @@ def _context_per_token(shape: Shape) -> float:
 
 def _precision(dtype: str, config: Any, device: torch.device) -> str:
     """The datatype to compute in. "auto": the checkpoint's own on a GPU; float32 on a CPU, where
-    half precision only saves memory."""
+    weights of 16 bits are kept as such."""
     if dtype == "auto":
         if device.type == "cpu":
             return "float32"

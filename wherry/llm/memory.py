@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wherry.llm.needs import Needs
+from wherry.llm.needs import BYTES, Needs
+from wherry.llm.processor import multiplies_bfloat16, reads_halves
 from wherry.observability.machine import Machine
 
 #: Share of the free memory, after loading the weights, that the KV cache gets by default.
@@ -25,7 +26,9 @@ CPU_SHARE: Final = 0.25
 CPU_MOST_BYTES: Final = 4e9
 #: The server's process, and the worker's: torch, transformers and their modules.
 SERVER_BYTES, WORKER_BYTES = 47e6, 295e6
-#: oneDNN's programs of the engine's own products of float32 (precompile.py).
+#: Datatypes of 16 bits, as which such weights are kept.
+HALVES: Final = ("bfloat16", "float16")
+#: oneDNN's programs of the engine's own products (precompile.py).
 PROGRAM_BYTES: Final = 105e6
 #: Sequences that run at once, and tokens of a block, unless settings say otherwise.
 RUNNING, BLOCK = 64, 16
@@ -55,17 +58,25 @@ def parts_on_cpu(
     CPU, with `options` as `llm:FOLDER?...` has them and so much free memory now."""
     weights = needs.weight_bytes(dtype)
     own = engine == "wherry"
-    if own and dtype == "float32":  # packed for products, and whole to look tokens up in
-        weights += needs.shared_head * 4
+    kept = _kept_as(needs, dtype) if own else None
+    if kept is not None:  # packed for products, and whole to look tokens up in
+        weights = needs.weight_bytes(kept) + needs.shared_head * BYTES[kept]
     parts = [
         MemoryPart("server and libraries", round(SERVER_BYTES + WORKER_BYTES)),
         MemoryPart("weights", weights),
     ]
     pool = _pool(needs, dtype, options, free - weights)
     parts.append(MemoryPart("KV cache", pool, certain=own))
-    if own and dtype == "float32":
+    if kept == dtype:
         parts.append(MemoryPart("compiled products", round(PROGRAM_BYTES)))
     return parts
+
+
+def _kept_as(needs: Needs, dtype: str) -> str | None:
+    """The datatype that products' weights are packed in; None if they are plain (linear.py)."""
+    if dtype == "float32":
+        return "float16" if needs.stored_as in HALVES and reads_halves() else dtype
+    return dtype if dtype == "bfloat16" and multiplies_bfloat16() else None
 
 
 def _pool(needs: Needs, dtype: str, options: Mapping[str, Any], free: int) -> int:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.known import exact_positions
-from wherry.llm.linear import Linear, MakeLinear
+from wherry.llm.linear import Linear, MakeLinear, smallest
 from wherry.llm.step_inputs import Attends, StepInputs
 
 #: Returns a checkpoint's tensor by name and shape. ConfigError if there is none.
@@ -100,10 +100,10 @@ class Decoder:
     ) -> None:
         self.shape = shape = Shape.of(config)
         parts = Parts.of(config)
-        self.embedding = weights("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
-        self.rotary = Rotary(config, shape.head_size, shape.max_positions, self.embedding)
+        embedding = head = weights("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
+        self.embedding = smallest(embedding)
         self.norm = weights("model.norm.weight", shape.hidden)
-        head = self.embedding
+        self.rotary = Rotary(config, shape.head_size, shape.max_positions, self.norm)
         if not config.tie_word_embeddings:
             head = weights("lm_head.weight", shape.vocabulary, shape.hidden)
         self.head = linear(head, None)
@@ -124,7 +124,7 @@ class Decoder:
         return self._pass(step, attention, self.layers)
 
     def _pass(self, step: StepInputs, attention: Attends, layers: Iterable[Layer]) -> Tensor:
-        x = F.embedding(step.tokens, self.embedding)
+        x = F.embedding(step.tokens, self.embedding).to(self.norm.dtype)
         cos, sin = self.rotary(step.positions)
         for number, layer in enumerate(layers):
             x = layer.forward(x, cos, sin, step, attention, number)
@@ -201,14 +201,16 @@ class Rotary:
         self._sin = (angles.sin() * self._scale).to(like)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The cosines and sines of these positions, to be broadcast over heads."""
-        return self._cos[positions][:, None], self._sin[positions][:, None]
+        """What each feature of a head at these positions is multiplied by, and the one that it is
+        rotated against, to be broadcast over heads."""
+        cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the first half of each head's features against the second half."""
     first, second = x.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    return torch.addcmul(x * cos, torch.cat([second, first], -1), sin)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -1,8 +1,8 @@
 """Which oneDNN programs does a model need on a CPU, and how are they compiled before it is ready?
 
 oneDNN compiles a program for each pair of weight shape and number of rows: some milliseconds and
-0.6 MB for each. Without this step requests would stall now and then, and memory would grow with
-each new number of rows.
+0.6 MB for each; products of half precision have none. Without this step requests would stall now
+and then, and memory would grow with each new number of rows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Callable
 from time import thread_time
 
 import torch
-from torch import Tensor
 
-from wherry.llm.linear import Linear
+from wherry.llm.linear import Packed, rounded_rows
 from wherry.llm.model import Decoder
 
 #: Limit of the compilation, in CPU seconds of the calling thread. For a large model the large
@@ -35,22 +34,19 @@ def compile_programs(
     """
     ends_at = clock() + MOST_SECONDS
     layer, hidden = network.layers[0], network.embedding.shape[1]
-    shape = network.shape
+    shape, like = network.shape, network.norm
+    attended = shape.heads * shape.head_size
     products = [
         (layer.qkv, hidden, max_step_tokens),
-        (layer.output, shape.heads * shape.head_size, max_step_tokens),
+        (layer.output, attended, max_step_tokens),
         (layer.gate_up, hidden, max_step_tokens),
-        (layer.down, layer.gate_up(network.embedding[:1]).shape[1] // 2, max_step_tokens),
+        (layer.down, shape.feed_forward, max_step_tokens),
         (network.head, hidden, max_running),  # logits are computed for one token of a sequence
     ]
+    packed = [(p, width, most) for p, width, most in products if isinstance(p, Packed)]
     rows = 1
-    while rows <= max_step_tokens and clock() < ends_at:
-        like = network.embedding
-        computed = [_rows_of(p, like.new_zeros(rows, w)) for p, w, most in products if rows <= most]
-        rows = max(computed) + 1
-
-
-def _rows_of(multiply: Linear, x: Tensor) -> int:
-    """The number of rows multiplied, after rounding up to a number that has a compiled program."""
-    product = multiply(x)
-    return product.untyped_storage().nbytes() // (product.shape[1] * product.element_size())
+    while packed and rows <= max_step_tokens and clock() < ends_at:
+        for product, width, most in packed:
+            if rows <= most:
+                product(like.new_zeros(rows, width))
+        rows = rounded_rows(rows) + 1
