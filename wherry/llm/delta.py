@@ -32,8 +32,8 @@ class Delta:
     #: One {"token", "id", "logprob", "bytes", "top": [...]} for each token if the request sets
     #: `logprobs`. With `echo` those of the prompt come first; the first token's logprob is None.
     logprobs: list[dict[str, Any]]
-    #: {"prompt_tokens", "completion_tokens", "cached_tokens"} with the end of the last answer, else
-    #: {}.
+    #: {"prompt_tokens", "completion_tokens", "cached_tokens"} with the end of the last answer, and
+    #: of a model that thinks "reasoning_tokens"; else {}.
     usage: dict[str, int]
     #: With the first piece of a request: "prompt_tokens", and what it asks to know of its prompt,
     #: "prompt_token_ids" and "prompt_logprobs" (for each token None or {"ID": {"logprob", "rank",

@@ -34,6 +34,7 @@ from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.sequence import Sampled
 from wherry.llm.sequence import Sequence as Generation
+from wherry.llm.thought_tokens import ThoughtTokens
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -145,6 +146,8 @@ class _EngineRequest:
     has_style: bool = False
     may_call: bool = False
     style: dict[str, Any] = field(default_factory=dict)
+    #: None: the model does not think.
+    thoughts: ThoughtTokens | None = None
     #: None until the prompt is tokenized.
     answers: list[_Answer] | None = None
     reading: Future[TokenizedPrompt] | None = None
@@ -163,12 +166,18 @@ class _EngineRequest:
     def usage(self) -> dict[str, int]:
         """The tokens of the prompt and of all answers."""
         assert self.answers
-        first = self.answers[0].sequence
-        return {
+        sequences = [answer.sequence for answer in self.answers]
+        first = sequences[0]
+        usage = {
             "prompt_tokens": first.prompt_tokens,
-            "completion_tokens": sum(a.sequence.generated_tokens for a in self.answers),
+            "completion_tokens": sum(s.generated_tokens for s in sequences),
             "cached_tokens": first.cached_tokens,
         }
+        if (thoughts := self.thoughts) is not None:
+            usage["reasoning_tokens"] = sum(
+                thoughts.count(s.tokens[s.prompt_tokens :]) for s in sequences
+            )
+        return usage
 
     def echo(self, answer: _Answer, reports: Reports, tokenizer: Tokenizer) -> None:
         """Put the prompt, and its log probabilities if requested, before the answer's first
@@ -462,6 +471,7 @@ class LLM(StepModel):
         if request.has_style:
             end = self.tokenizer.decode(request.tokens[-END_TOKENS:], skip_special=False)
             request.style = self.style.of_answer(end)
+            request.thoughts = ThoughtTokens.behind(end, self.style, self.tokenizer)
             found = self.style.hidden(calls=request.may_call) if skips else None
             skips, hidden = (skips, hidden) if found is None else (False, found)
         decode = partial(self.tokenizer.decode, skip_special=skips)

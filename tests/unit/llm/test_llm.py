@@ -356,6 +356,8 @@ def test_a_model_thinks_before_an_answer_that_has_a_form(
     for index in (0, 1):
         one = [delta for delta in deltas if delta["index"] == index]
         assert (text(deltas, index), one[-1]["finish_reason"]) == (answer, reason)
+    thoughts = answer.partition("</think>")[0].count("<think>") + 1
+    assert deltas[-1]["usage"]["reasoning_tokens"] == 2 * thoughts
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,14 @@ class MessageAnswer(PartedAnswer):
     def _usage(self) -> Json:
         usage = self.usage
         cached = usage.cached_tokens if self._tells_cached else 0
+        thought = usage.reasoning_tokens
+        told = {} if thought is None else {"output_tokens_details": {"thinking_tokens": thought}}
         return {
             "input_tokens": usage.prompt_tokens - cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": usage.completion_tokens,
+            **told,
         }
 
 

@@ -72,19 +72,26 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    #: None: the model does not think, or its engine does not tell.
+    reasoning_tokens: int | None = None
 
     def add(self, usage: Mapping[str, int]) -> None:
         self.prompt_tokens += usage.get("prompt_tokens", 0)
         self.completion_tokens += usage.get("completion_tokens", 0)
         self.cached_tokens += usage.get("cached_tokens", 0)
+        if (thought := usage.get("reasoning_tokens")) is not None:
+            self.reasoning_tokens = (self.reasoning_tokens or 0) + thought
 
     def json(self) -> Json:
-        return {
+        told = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if self.reasoning_tokens is not None:
+            told["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return told
 
 
 class OpenAIAnswer(ABC):

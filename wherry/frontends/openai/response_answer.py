@@ -97,7 +97,7 @@ class ResponseAnswer(PartedAnswer):
                     "cache_write_tokens": 0,
                 },
                 "output_tokens": usage.completion_tokens,
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
                 "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             }
             if ended

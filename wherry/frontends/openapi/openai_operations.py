@@ -100,6 +100,8 @@ class TokenUsage(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int = 0
+    #: Of a model that thinks.
+    completion_tokens_details: dict[str, int] = {}
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
@@ -211,6 +213,8 @@ class MessageUsage(msgspec.Struct, kw_only=True):
     output_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
+    #: Of a model that thinks.
+    output_tokens_details: dict[str, int] = {}
 
 
 class MessageObject(msgspec.Struct, kw_only=True):

@@ -115,6 +115,12 @@ def test_cached_tokens_are_told_apart_where_the_client_marks_what_to_keep() -> N
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (8, 32)
 
 
+def test_tokens_of_thoughts_are_told_where_the_engine_counts_them() -> None:
+    made = answer()
+    events_of(made, ChoiceDelta(0, "a", "stop", usage={**USAGE, "reasoning_tokens": 1}))
+    assert made.whole()["usage"]["output_tokens_details"] == {"thinking_tokens": 1}
+
+
 def test_thoughts_are_a_block_that_ends_with_its_signature() -> None:
     made = answer()
     style = {"style": {"thoughts": "think"}}

@@ -47,6 +47,15 @@ def test_a_chat_is_a_role_its_texts_and_a_reason() -> None:
     }
 
 
+def test_tokens_of_thoughts_are_told_where_the_engine_counts_them() -> None:
+    answer = ChatAnswer("m", "x")
+    for thoughts in (3, 0):
+        counted = {**USAGE, "reasoning_tokens": thoughts}
+        answer.add(ChoiceDelta(0, "a", usage=counted))
+    assert answer.whole()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert answer.usage_chunk()["usage"] == answer.whole()["usage"]
+
+
 def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
     answer = ChatAnswer("m", "x")
     for index, text in ((1, "b"), (0, "a"), (1, "B"), (0, "A")):

@@ -504,6 +504,17 @@ def test_what_the_answer_must_look_like_is_the_engines_constraint(
     assert chat(**fields).sampling().get("constraint") == constraint
 
 
+def test_an_answer_that_must_call_has_no_text_to_be_of_a_format() -> None:
+    formed = {"type": "json_schema", "json_schema": {"name": "p", "schema": {"type": "integer"}}}
+    forced = {"tools": [WEATHER], "tool_choice": "required"}
+    both = chat(**forced, response_format=formed).sampling()
+    assert both == chat(**forced).sampling()
+    may = chat(tools=[WEATHER], tool_choice="auto", response_format=formed).sampling()
+    assert may["constraint"] == {"json_schema": {"type": "integer"}}
+    with pytest.raises(BadField, match="different answers"):
+        chat(**forced, guided_regex="a").sampling()
+
+
 def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     one = chat(tools=[WEATHER, TIME], tool_choice=named).sampling()["constraint"]["json_schema"]

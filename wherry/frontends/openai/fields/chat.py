@@ -148,8 +148,10 @@ class ChatRequest(Request):
         return AllowedCalls(functions, most, forced=any(self._forced_calls()))
 
     def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield from super().forms()
-        yield from self._forced_calls()
+        forced = list(self._forced_calls())
+        # The format is that of a text, and an answer that must call has none.
+        yield from (f for f in super().forms() if not (forced and f[0] == "response_format"))
+        yield from forced
 
     def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """A tool that must be called: the answer is the call and nothing else, or, if several may
