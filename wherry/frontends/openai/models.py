@@ -75,7 +75,7 @@ class AbleModels:
         named = [
             ModelName(name, None if name == m.name else m.name)
             for m in models
-            for name in m.config.served_names or (m.name,)
+            for name in _names_of(m)
         ]
         variants = [
             ModelName(name, name, m.told_name()) for m in models for name in m.model.variants()
@@ -97,7 +97,7 @@ class AbleModels:
             models = self._with(None) if variants else []
             if found := next((m for m in models if m.model.may_have_variant(name)), None):
                 return found
-            able = ", ".join(self.names())
+            able = ", ".join(sorted(n for m in self._with(None) for n in _names_of(m)))
             raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
 
     def able(self, name: str | None, *any_of: str) -> LoadedModel:
@@ -130,6 +130,11 @@ class AbleModels:
             return able.pop()
         there = f"there are: {', '.join(able)}" if able else f"there is none for {any_of[0]}"
         raise BadField("model", f"is missing; {there}")
+
+
+def _names_of(loaded: LoadedModel) -> tuple[str, ...]:
+    """The names of a model that clients are told."""
+    return loaded.config.served_names or (loaded.name,)
 
 
 def abilities(loaded: LoadedModel) -> set[str]:

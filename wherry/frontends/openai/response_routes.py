@@ -191,17 +191,20 @@ class ResponseRoutes:
 
     def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
         query = _query(exchange)
-        if query.get("stream", "false") == "false":
+        streams = query.get("stream", "false").lower()
+        if streams in ("false", "0"):
             respond(exchange, turn.response)
             return
-        after = query.get("starting_after", "-1")
-        if after != "-1" and not (after.isascii() and after.isdigit()):
+        if streams not in ("true", "1"):
+            raise BadField("stream", "must be true or false")
+        after = query.get("starting_after")
+        if after is not None and not (after.isascii() and after.isdigit()):
             raise BadField("starting_after", "must be the sequence_number of an event")
         log = self._background.log(turn)
         if log is None:
             problem = "has no events: it was not made with background and stream, or had too many"
             raise BadField("stream", f"the response {problem}; ask without")
-        log.follow(exchange, int(after[:18]) + 1)
+        log.follow(exchange, 0 if after is None else int(after[:18]) + 1)
 
     def _cancel(self, exchange: Exchange, turn: KeptTurn) -> None:
         """End a response in the background. One that has ended stays as it is."""

@@ -262,11 +262,18 @@ def test_events_that_are_too_many_end_the_streams_and_not_the_response(slow: Slo
         assert (answer.status, answer.json["error"]["param"]) == (400, "stream")
 
 
-@pytest.mark.parametrize("after", ["x", "-2", "1.5", "%00", "٣"])
-def test_a_place_that_is_none_is_refused(client: Client, slow: Slow, after: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [(f"stream=true&starting_after={after}", "starting_after") for after in ("x", "-1", "1.5", "٣")]
+    + [(f"stream={text}", "stream") for text in ("yes", "2", "%00")],
+)
+def test_a_place_that_is_none_is_refused(
+    client: Client, slow: Slow, query: str, param: str
+) -> None:
     id = id_of(client, begun_stream(client, slow))
-    answer = client.get(f"{RESPONSES}/{id}?stream=true&starting_after={after}")
-    assert (answer.status, answer.json["error"]["param"]) == (400, "starting_after")
+    answer = client.get(f"{RESPONSES}/{id}?{query}")
+    assert (answer.status, answer.json["error"]["param"]) == (400, param)
+    assert client.get(f"{RESPONSES}/{id}?stream=False&starting_after=x").json["id"] == id
     slow.may_end.set()
 
 

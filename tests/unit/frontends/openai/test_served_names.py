@@ -54,7 +54,8 @@ def test_a_model_answers_to_each_of_its_names_and_is_called_as_it_was_asked_for(
         assert asked(client, path, name, **CHATS[path])["model"] == name
     unknown = client.post(path, {"model": "org/Other", **CHATS[path]})
     assert unknown.status == 404
-    assert "org/Other" in unknown.json["error"]["message"]
+    message = unknown.json["error"]["message"]
+    assert message.endswith(f"there are: {CLAUDE}, intfloat/e5:small, {HUB}")
 
 
 def test_a_model_that_is_not_named_is_called_by_its_first_served_name(client: Client) -> None:
