@@ -197,6 +197,7 @@ class Server:
         A second signal ends the process at once. Main thread only. Raises LoadFailed or
         ConfigError if a model cannot be loaded, OSError if the address is taken.
         """
+        _refuse_elsewhere()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(self._run_until_signal())
 
@@ -347,6 +348,20 @@ class Server:
         if not drained:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
+
+
+def _refuse_elsewhere() -> None:
+    """RuntimeError where no signals come to, or an event loop runs already, as in a notebook."""
+    if threading.current_thread() is not threading.main_thread():
+        where = "in a thread that is not the main one"
+    elif asyncio._get_running_loop() is not None:
+        where = "where an event loop runs already, as in a notebook"
+    else:
+        return
+    raise RuntimeError(
+        f"Server.run() cannot wait for signals {where}: use `with Server(...) as server:`, or"
+        " start() and stop(), which serve in a thread"
+    )
 
 
 def _ending_signals() -> list[int]:

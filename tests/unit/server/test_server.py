@@ -153,6 +153,20 @@ def test_a_runtime_that_is_not_loaded_is_started_and_closed_here() -> None:
     assert runtime.models() == []
 
 
+def test_a_server_that_could_hear_no_signal_says_how_to_serve_there() -> None:
+    server = Server(upper, port=0)
+
+    async def in_a_loop() -> None:
+        server.run()
+
+    with pytest.raises(RuntimeError, match=r"an event loop runs already.* start\(\) and stop\(\)"):
+        asyncio.run(in_a_loop())
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(server.run).exception(PATIENCE)
+    assert isinstance(refused, RuntimeError)
+    assert "not the main one" in str(refused)
+
+
 def test_a_server_needs_models_or_one_runtime() -> None:
     with pytest.raises(wherry.ConfigError, match="at least one model"):
         Server()
