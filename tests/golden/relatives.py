@@ -22,6 +22,7 @@ from typing import Any
 
 from google.protobuf.json_format import ParseError
 
+from tests.golden import calls
 from tests.golden.calls import Address, Answer, Request, parsed, send
 from tests.golden.record import tritonserver
 from tests.golden.replay import recorded
@@ -172,7 +173,11 @@ def main() -> None:
     parser.add_argument("--tritonserver", required=True, help="the command, with its own options")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument(
+        "--patience", type=float, default=5.0, help="seconds after which there is no answer"
+    )
     options = parser.parse_args()
+    calls.PATIENCE = options.patience  # Triton never answers some questions
     found: dict[tuple[str, str], list[tuple[Request, Answer, Answer]]] = {}
     waiting = relatives(options.seed, options.count)
     with server("--triton-strict") as ours, suppress(KeyboardInterrupt):

@@ -67,7 +67,6 @@ TAIL = """
 - Of a member of JSON that is said twice the last holds; Triton takes the first. NaN in place of a
   text is this text. JSON that is no UTF-8 is refused, and lists are at most 100 deep.
 - A name with a zero byte is another name; Triton's ends there. A model `..` is not found.
-- Over gRPC a text is no id of a sequence whose control is a number; over HTTP it is.
 - Heads may have 64 KiB: Triton closes the connection after 8. A body over `--max-body-size` is 413;
   a Triton of that version has no such limit, later ones say 400.
 - An output that is asked for twice is given once, as in 2.51; later ones say 400.

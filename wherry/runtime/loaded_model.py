@@ -58,7 +58,7 @@ class LoadedModel:
         size: RowSize | None = None,
     ) -> None:
         self.model = model
-        self._sequence_inputs = sequence_inputs
+        self.sequence_inputs = sequence_inputs
         self.cache = cache
         self.config = config
         self.signature = signature
@@ -229,8 +229,8 @@ class LoadedModel:
                 f"inference request to model {self.name!r} must specify batch-size 1 due to"
                 " requirements of sequence batcher"
             )
-        if step is not None and self._sequence_inputs is not None:
-            self._sequence_inputs.refuse(step)
+        if step is not None and self.sequence_inputs is not None:
+            self.sequence_inputs.refuse(step)
 
     def submit(self, requests: Sequence[InferRequest], *, looked_up: bool = False) -> None:
         """Queue requests. Never blocks; any thread. A refused one is settled with the error.

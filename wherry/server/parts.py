@@ -168,10 +168,12 @@ def applications(
         control.runtime.calls.tracing = common.tracing
     if common.metrics.summary_latencies:
         control.runtime.builder.keep_summaries(control.runtime.models())
+    if options.protocols.triton_strict:
+        control.runtime.builder.take_texts_of_sequences(control.runtime.models())
     if common.metrics.histogram_latencies:
         control.runtime.builder.time_first_responses(control.runtime.models())
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
-    view_of = views_of(control.runtime)
+    view_of = views_of(control.runtime, common.shared_memory)
     http = HttpApp(
         control.runtime,
         common=common,

@@ -9,6 +9,7 @@ from wherry.frontends.grpc.rpc import Application, CallMetadata, Rpc
 from wherry.frontends.v2.grpc.triton_admin import READERS
 from wherry.frontends.v2.grpc.triton_reading import first_fault
 from wherry.frontends.v2.triton_core import ViewOf
+from wherry.frontends.v2.triton_reading import NO_REGION
 from wherry.frontends.v2.triton_settings import NotTaken
 from wherry.frontends.v2.triton_words import ToldError, in_tritons_words
 from wherry.values.buffer import Buffer
@@ -23,6 +24,7 @@ _MOST_BYTES = 1 << 20
 #: What the application refuses, once it has looked who asks.
 _NO_MESSAGE = b"\x00"
 _MODEL = "Request for unknown model :"
+_NO_REGION = NO_REGION.partition("'")[0]
 
 
 class StrictCalls:
@@ -86,6 +88,6 @@ class StrictCalls:
                     name, version = (request.get(f"model_{x}", "") for x in ("name", "version"))
                     fault = first_fault(request, name, self._view_of(name, version))
                     if fault is not None:
-                        return code, fault
+                        return "NOT_FOUND" if fault.startswith(_NO_REGION) else code, fault
         told = in_tritons_words(ToldError(0, code, text), request_id, over_grpc=True)
         return told.code, told.text

@@ -25,8 +25,6 @@ from wherry.frontends.v2.http.triton_admin import read_as_triton
 from wherry.frontends.v2.http.triton_forgiving import (
     as_triton_takes_it,
     generate_as_triton_takes_it,
-    sequence_number,
-    text_of_sequence,
 )
 from wherry.frontends.v2.http.triton_generate import generate_fault
 from wherry.frontends.v2.http.triton_head import (
@@ -97,7 +95,7 @@ class StrictHttp:
 class StrictExchange(PassedOn):
     """An exchange whose answer gets Triton's status, text, type and coding."""
 
-    __slots__ = ("_again", "_body", "_refused", "_sequence", "_view_of")
+    __slots__ = ("_again", "_body", "_refused", "_view_of")
 
     def __init__(self, inner: Exchange, application: Application, view_of: ViewOf) -> None:
         super().__init__(inner)
@@ -107,8 +105,6 @@ class StrictExchange(PassedOn):
         self._body = self.request.body
         #: What Triton's reading of the body ends with, where that was looked at before.
         self._refused: ToldError | None = None
-        #: The id of its sequence, where that is a text that became a number.
-        self._sequence: str | None = None
 
     def view(self, asked: re.Match[str]) -> CoreView | None:
         """The model that the path of an inference names; None if it is not loaded."""
@@ -169,7 +165,6 @@ class StrictExchange(PassedOn):
             taken = generate_as_triton_takes_it(text, told, datatypes)
         if taken is None or self._fault() is not None:
             return False
-        self._sequence = text_of_sequence(text, taken)
         self._body = self.request.body = taken + bytes(binary)
         again(self)
         return True
@@ -203,8 +198,6 @@ class StrictExchange(PassedOn):
             fault = self._fault()
             if fault is not None:
                 return fault.status, fault.text
-        if self._sequence is not None:  # it has a number here
-            text = text.replace(str(sequence_number(self._sequence)), self._sequence)
         told = in_tritons_words(ToldError(status, "", text), self._request_id())
         named = _PARAMETER.match(told.text) if "/generate" in path else None
         within = self._members().get("parameters") if named else None

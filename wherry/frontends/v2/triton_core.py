@@ -56,8 +56,15 @@ class Expected(NamedTuple):
 class CoreView:
     """A model as Triton's core looks at it."""
 
-    def __init__(self, tensors: ModelTensors, max_batch_size: int) -> None:
+    def __init__(
+        self,
+        tensors: ModelTensors,
+        max_batch_size: int,
+        has_region: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        """`has_region`: whether a shared memory region is registered."""
         self.model = tensors.model
+        self.has_region = has_region
         self.rows = max_batch_size
         skipped = 1 if max_batch_size else 0
         self.inputs = {

@@ -31,6 +31,7 @@ _ONE_OF: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
     " 'shared_memory_region' in 'parameters'. But"
 )
+NO_REGION: Final = "Unable to find shared memory region: '{}'"
 _SHAPE: Final = "Unable to parse 'data': Shape does not match true shape of 'data' field"
 #: Sizes of more bits are no whole numbers to Triton's JSON.
 _SIGNED: Final = range(-(2**63), 2**63)
@@ -45,7 +46,10 @@ class JsonFault(Exception):
 
 
 class Elsewhere(Exception):
-    """What comes now depends on more than the request: on the server's regions, on the model."""
+    """What comes now depends on more than the request: on this region, or on the model."""
+
+    def __init__(self, region: str = "") -> None:
+        self.region = region
 
 
 def first_fault(
@@ -62,7 +66,10 @@ def first_fault(
         return ToldError(400, "", told) if told else None
     except JsonFault as fault:
         return fault.told
-    except (Elsewhere, ValueError, RecursionError):
+    except Elsewhere as place:
+        missing = view and place.region and not view.has_region(place.region)
+        return ToldError(404, "", NO_REGION.format(place.region)) if missing else None
+    except (ValueError, RecursionError):
         return None
     return None
 
@@ -161,7 +168,7 @@ def _input(
         return binary_input(name, datatype, shape, binary[:size])
     _check_window(parameters)
     if "shared_memory_region" in parameters:
-        raise Elsewhere
+        raise Elsewhere(parameters["shared_memory_region"])
     # The product wraps around, and nothing is read of no shape.
     count = prod(shape) % _UNSIGNED.stop if shape else 0
     if count >= _SIGNED.stop:
@@ -215,7 +222,7 @@ def _output(wanted: Mapping[str, Any]) -> str:
         raise JsonFault(f"Unable to set 'classification': {mismatch('unsigned')}")
     _check_window(parameters)
     if elsewhere:
-        raise Elsewhere
+        raise Elsewhere(parameters["shared_memory_region"])
     if "binary_data" in parameters:
         _member(parameters, "binary_data", "bool")
     return name

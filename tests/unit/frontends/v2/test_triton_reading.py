@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from wherry.frontends.v2.grpc.triton_reading import first_fault as first_grpc_fault
+from wherry.frontends.v2.model_tensors import ModelTensors
+from wherry.frontends.v2.triton_core import CoreView
 from wherry.frontends.v2.triton_reading import first_fault
+from wherry.frontends.v2.triton_words import ToldError
+from wherry.models.config import ModelConfig
+from wherry.models.signature import Signature
 
 X = {"name": "X", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]}
 NO_STR = "attempt to access JSON non-string as string"
@@ -112,3 +117,30 @@ def test_nested_data_is_read_in_order_whatever_its_depth() -> None:
 )  # fmt: skip
 def test_the_first_fault_of_a_grpc_request_is_told(request_: Any, text: str | None) -> None:
     assert first_grpc_fault(request_, "m") == text
+
+
+def test_a_region_that_is_missing_is_told_before_what_the_core_refuses() -> None:
+    signature = Signature((), (), False, False, False, "named")
+    tensors = ModelTensors(ModelConfig(name="m"), signature)
+    view = CoreView(tensors, 0, has_region={"there"}.__contains__)
+
+    def over_http(region: str, **place: Any) -> ToldError | None:
+        window = {"shared_memory_region": region, "shared_memory_byte_size": 4}
+        tensor = {"name": "no", "datatype": "INT32", "shape": [7], "parameters": window}
+        members = {"inputs": [tensor]} if not place else {"inputs": [X], "outputs": [tensor]}
+        return first_fault(json.dumps(members).encode(), b"", "m", view)
+
+    missing = ToldError(404, "", "Unable to find shared memory region: 'r'")
+    assert over_http("r") == over_http("r", of="an output") == missing
+    assert over_http("there") is None
+
+    def over_grpc(region: str) -> str | None:
+        window = {
+            "shared_memory_region": {"string_param": region},
+            "shared_memory_byte_size": {"int64_param": 4},
+        }
+        tensor = {"name": "no", "datatype": "INT32", "shape": [7], "parameters": window}
+        return first_grpc_fault({"inputs": [tensor]}, "m", view)
+
+    assert over_grpc("r") == missing.text
+    assert over_grpc("there") is None

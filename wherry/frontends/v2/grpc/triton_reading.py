@@ -26,6 +26,7 @@ from wherry.frontends.v2.triton_core import (
     core_fault,
     id_before,
 )
+from wherry.frontends.v2.triton_reading import NO_REGION
 from wherry.values.datatypes import DATATYPES
 from wherry.values.errors import InvalidRequest
 
@@ -42,7 +43,7 @@ _KINDS: Final = {
 def first_fault(request: Mapping[str, Any], model: str, view: CoreView | None = None) -> str | None:
     """Triton's words for the first fault of a decoded request; None if it has none of those that
     Triton's reader sees, nor its core where there is a `view` for it. All of them are
-    INVALID_ARGUMENT."""
+    INVALID_ARGUMENT, but for a region that is not there: NOT_FOUND."""
     for name, parameter in request.get("parameters", {}).items():
         if told := _of_parameter(name, parameter):
             return told
@@ -57,14 +58,14 @@ def first_fault(request: Mapping[str, Any], model: str, view: CoreView | None = 
     raw = len(request.get("raw_input_contents", ()))
     for position, given in enumerate(inputs):
         name = given.get("name", "")
-        told = _of_shared_memory(name, given.get("parameters", {}))
+        told = _of_shared_memory(name, given.get("parameters", {}), view)
         if told or "shared_memory_region" in given.get("parameters", {}):
-            return told  # the rest depends on the server's regions
+            return told  # the rest depends on what the region holds
         if told := _of_contents(given, model, raw, position):
             return told
     for wanted in request.get("outputs", ()):
         parameters = wanted.get("parameters", {})
-        if told := _of_shared_memory(wanted.get("name", ""), parameters):
+        if told := _of_shared_memory(wanted.get("name", ""), parameters, view):
             return told
         if told := _of_classification(parameters.get("classification")):
             return told
@@ -155,7 +156,9 @@ def _of_other_parameter(name: str, parameter: Mapping[str, Any]) -> str | None:
     return None if set(parameter) & set(wanted) else told
 
 
-def _of_shared_memory(name: str, parameters: Mapping[str, Any]) -> str | None:
+def _of_shared_memory(
+    name: str, parameters: Mapping[str, Any], view: CoreView | None
+) -> str | None:
     region, size = (parameters.get(f"shared_memory_{member}") for member in ("region", "byte_size"))
     wrong = "invalid value type for 'shared_memory_{}' parameter for tensor '{}', expected {}."
     if region is None:
@@ -176,7 +179,11 @@ def _of_shared_memory(name: str, parameters: Mapping[str, Any]) -> str | None:
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region'"
             f" parameter for tensor '{name}'"
         )
-    return None if "int64_param" in size else wrong.format("byte_size", name, "int64_param")
+    if "int64_param" not in size:
+        return wrong.format("byte_size", name, "int64_param")
+    if view is not None and not view.has_region(region["string_param"]):
+        return NO_REGION.format(region["string_param"])
+    return None
 
 
 def _of_contents(given: Mapping[str, Any], model: str, raw: int, position: int) -> str | None:

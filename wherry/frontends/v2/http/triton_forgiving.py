@@ -1,17 +1,15 @@
 """What does Triton take of an infer request that this server refuses? For `--triton-strict`.
 
 Parameters of tensors may be anything where it does not look at them, numbers that their datatype
-cannot hold wrap around, the data of a shape without elements is not
-read, no rows of other data are one, a priority that there is not is the default one, and a text
-may be the id of a sequence whose control is a number. A mark before the JSON is passed over, and a
-zero byte ends it. Pure; it is asked only about requests that were refused for one of these.
+cannot hold wrap around, the data of a shape without elements is not read, no rows of other data are
+one, and a priority that there is not is the default one. A mark before the JSON is passed over, and
+a zero byte ends it. Pure; it is asked only about requests that were refused for one of these.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -29,7 +27,6 @@ _NOTHING: Final = re.compile(
 _NO_ROWS: Final = re.compile(r"input '.*' of model '.*': shape has 0 rows; .*", re.DOTALL)
 _NO_JSON: Final = re.compile(r"failed to parse the request JSON buffer: .*", re.DOTALL)
 _PRIORITY: Final = re.compile(r"model '.*': priority \d+ is not between .*")
-_SEQUENCE: Final = re.compile(r"model '.*': sequence id '.*' is text, but .*")
 _OF_TENSORS: Final = re.compile(r"(Unable to parse 'parameters'|attempt to get members|"
                                 r"failed to get request params).*", re.DOTALL)  # fmt: skip
 _WINDOW: Final = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
@@ -39,8 +36,6 @@ _LOOKED_AT: Final = {
     "outputs": ("binary_data", "classification", *_WINDOW),
 }
 _NARROW: Final = ("INT8", "INT16", "INT32", "UINT8", "UINT16", "UINT32")
-#: Ids that stand for texts begin here.
-_FIRST_ID: Final = 2**62
 
 
 def as_triton_takes_it(text: bytes, told: str, *, length: int | None = None) -> bytes | None:
@@ -48,13 +43,13 @@ def as_triton_takes_it(text: bytes, told: str, *, length: int | None = None) -> 
 
     `length`: how many bytes it must have, as binary data follows it.
     """
-    is_wide, is_unread, no_rows, priority, sequence, loose, no_json = (
+    is_wide, is_unread, no_rows, priority, loose, no_json = (
         pattern.fullmatch(told) is not None
         for pattern in (
-            _NUMBERS, _NOTHING, _NO_ROWS, _PRIORITY, _SEQUENCE, _OF_TENSORS, _NO_JSON
+            _NUMBERS, _NOTHING, _NO_ROWS, _PRIORITY, _OF_TENSORS, _NO_JSON
         )
     )  # fmt: skip
-    if not (is_wide or is_unread or no_rows or priority or sequence or loose or no_json):
+    if not (is_wide or is_unread or no_rows or priority or loose or no_json):
         return None
     try:
         request = json.loads(text)
@@ -72,9 +67,6 @@ def as_triton_takes_it(text: bytes, told: str, *, length: int | None = None) -> 
             request["inputs"] = [_with_a_row(given) for given in request["inputs"]]
         if priority:
             request["parameters"].pop("priority")
-        if sequence:
-            named = request["parameters"]["sequence_id"]
-            request["parameters"]["sequence_id"] = sequence_number(named)
     except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
         return None
     made = json.dumps(request, separators=(",", ":")).encode()
@@ -105,19 +97,6 @@ def _with_a_row(given: dict[str, Any]) -> dict[str, Any]:
     if "data" in given or not given["shape"] or given["shape"][0] != 0:
         return given
     return {**given, "shape": [1, *given["shape"][1:]]}
-
-
-def sequence_number(name: str) -> int:
-    """The number that stands for the id of a sequence."""
-    return _FIRST_ID + zlib.crc32(name.encode())
-
-
-def text_of_sequence(asked: bytes, taken: bytes) -> str | None:
-    """The id of a request's sequence that is a text in what was asked, and a number in what is
-    taken."""
-    before, after = (json.loads(text).get("parameters") or {} for text in (asked, taken))
-    named, number = before.get("sequence_id"), after.get("sequence_id")
-    return named if isinstance(named, str) and isinstance(number, int) else None
 
 
 def _looked_at(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -10,13 +10,10 @@ import pytest
 from wherry.frontends.v2.http.triton_forgiving import (
     as_triton_takes_it,
     generate_as_triton_takes_it,
-    sequence_number,
-    text_of_sequence,
 )
 
 WIDE = "input 'X' of model 'm': data[0]: expected int <= 255"
 PRIORITY = "model 'm': priority 9 is not between 1 (first) and 3, or 0 (default)"
-TEXT_ID = "model 'm': sequence id 'a' is text, but the model takes it as UINT64 ('C'); use a number"
 
 
 def taken(told: str, *, same_length: bool = False, **members: Any) -> Any:
@@ -48,15 +45,6 @@ def test_a_priority_that_is_not_there_is_none() -> None:
     assert taken(PRIORITY, same_length=True, parameters={"priority": 9, "x": 1})["parameters"] == {
         "x": 1
     }
-
-
-def test_a_text_is_the_same_sequence_each_time() -> None:
-    first, again, other = (
-        taken(TEXT_ID, parameters={"sequence_id": name})["parameters"]["sequence_id"]
-        for name in ("a", "a", "b")
-    )
-    assert first == again != other
-    assert taken(TEXT_ID, same_length=True, parameters={"sequence_id": "a"}) is None  # it is longer
 
 
 def test_other_faults_stay() -> None:
@@ -92,13 +80,3 @@ def test_numbers_of_generate_wrap_around_by_their_inputs_datatypes() -> None:
     assert made is not None
     assert json.loads(made) == {"X": [-(2**31)], "L": [0, 1], "p": 2**40, "s": ["a"]}
     assert generate_as_triton_takes_it(text, "id: expected str", datatypes) is None
-
-
-def test_the_text_of_a_sequence_is_known_where_it_became_a_number() -> None:
-    asked = json.dumps({"inputs": [], "parameters": {"sequence_id": "a"}}).encode()
-    made = as_triton_takes_it(asked, TEXT_ID)
-    assert made is not None
-    assert json.loads(made)["parameters"]["sequence_id"] == sequence_number("a")
-    assert text_of_sequence(asked, made) == "a"
-    assert text_of_sequence(asked, asked) is None
-    assert text_of_sequence(b"{}", b"{}") is None
