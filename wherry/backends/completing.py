@@ -49,11 +49,12 @@ def complete(
         input=_side(config, config.input, inputs, TritonInput, most, flat),
         output=_side(config, config.output, outputs, TritonOutput, most, flat),
     )
-    return with_batching(completed)
+    return completed if config.input and config.output else with_batching(completed)
 
 
 def with_batching(config: TritonConfig) -> TritonConfig:
-    """The same, with dynamic batching if it takes batches and does not say how, as in Triton."""
+    """The same, with dynamic batching if it takes batches and does not say how: what Triton adds to
+    a configuration that is not complete, and for OpenVINO to each."""
     if config.max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
         return msgspec.structs.replace(config, dynamic_batching=TritonDynamicBatching())
     return config

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from wherry.backends import parameters
-from wherry.backends.completing import FileTensor, complete
+from wherry.backends.completing import FileTensor, complete, with_batching
 from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
@@ -53,11 +53,12 @@ class OpenVinoModel(RepositoryModel):
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
         """Add names, types and shapes from the file, and check those that are there."""
         _, model = _read(os.path.join(folder, version), config)
-        return complete(
+        completed = complete(
             config,
             _described(config, config.input, model.inputs),
             _described(config, config.output, model.outputs),
         )
+        return with_batching(completed)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "isolation": "thread"}

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from wherry.backends import torch_program
-from wherry.backends.completing import complete, with_batching
+from wherry.backends.completing import complete
 from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
@@ -54,7 +54,7 @@ class TorchModel(RepositoryModel):
                     " in config.pbtxt"
                 )
         _check_strings(config)
-        return with_batching(config)
+        return config
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "isolation": "thread"}
@@ -213,7 +213,7 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
         and all(tensor.dims and tensor.data_type != "TYPE_INVALID" for tensor in tensors)
     ):
         _check_types(config)
-        return with_batching(config)
+        return config
     torch: Any = library("torch", config.name, "torch")
     program = _program(path, config.name, None)
     if not config.output or any(slot.shape is None for slot in program.outputs):

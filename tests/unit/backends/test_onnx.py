@@ -68,6 +68,20 @@ def test_a_file_without_a_configuration_runs_in_batches(tmp_path: Path) -> None:
         np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
 
 
+def test_only_a_configuration_that_is_not_complete_gets_dynamic_batching(tmp_path: Path) -> None:
+    """As in Triton: who says inputs and outputs and no scheduler wants none."""
+    folder = save(tmp_path, ["N", 3])
+    x = TritonInput(name="X", data_type="TYPE_FP32", dims=[3])
+    y = TritonOutput(name="Y", data_type="TYPE_FP32", dims=[3])
+    for inputs, outputs, batches in (([x], [y], False), ([x], [], True), ([], [y], True)):
+        config = TritonConfig(
+            name="twice", backend="onnxruntime", max_batch_size=4, input=inputs, output=outputs
+        )
+        made_of = made(folder, config)
+        assert (made_of.triton.dynamic_batching is not None) == batches
+        assert made_of.config().share_batches == batches
+
+
 def test_a_number_for_each_row_is_one_element_to_clients(tmp_path: Path) -> None:
     """As in Triton: dims of a batch are never empty, and the file's shape is in `reshape`."""
     folder = save(tmp_path, ["N"])
