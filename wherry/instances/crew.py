@@ -25,12 +25,15 @@ class Crew:
         roster: Roster,
         scheduler: Scheduler,
         lock: threading.Lock,
+        patience: float | None,
     ) -> None:
-        """`lock` is the dispatcher's: it guards the roster and the scheduler."""
+        """`lock` is the dispatcher's: it guards the roster and the scheduler. `patience`: how long
+        the end of an instance is waited for."""
         self._life = life
         self._roster = roster
         self._scheduler = scheduler
         self._lock = lock
+        self._patience = patience
 
     @property
     def makers(self) -> dict[int, Make]:
@@ -39,8 +42,8 @@ class Crew:
 
     def change(self, surplus: Collection[int], makers: Callable[[int], Sequence[Make]]) -> None:
         """Start further instances, with numbers from the given one on, and then let others go, by
-        their numbers: they stop when they have ended what they run. Blocks until the new ones are
-        loaded; LoadFailed leaves the old ones as they were."""
+        their numbers: they stop when they have ended what they run, which is waited for as long as
+        unloading may take. Blocks; LoadFailed leaves the old ones as they were."""
         added = self._life.add(makers)
         try:
             self._life.wait_ready()
@@ -57,3 +60,4 @@ class Crew:
                 self._scheduler.resize(len(self._life.berths))
         for instance in idle:
             instance.stop()
+        self._life.wait_until_gone(going, self._patience)

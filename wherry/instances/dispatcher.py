@@ -68,7 +68,7 @@ class Dispatcher(InstanceRunner[Instance]):
         self._roster = Roster(config.execution_timeout)
         self._share = share_of(resources, config, self)
         self._places = Places(scheduler, self._roster, self._share)
-        self.crew = Crew(self._life, self._roster, scheduler, self._lock)
+        self.crew = Crew(self._life, self._roster, scheduler, self._lock, config.unload_timeout)
         streams = ModelStreams(config, statistics, clock, self)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
         self._in_caller = InCaller(

@@ -162,6 +162,13 @@ class InstanceLife(Generic[InstanceT]):
             self._changed.notify_all()
             return [one for one in self._alive if number_of(one) in numbers]
 
+    def wait_until_gone(self, instances: Sequence[InstanceT], timeout: float | None) -> None:
+        """Block until these have unloaded, or the model is closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.closing or not {*self._alive, *self._ending} & {*instances}, timeout
+            )
+
     def end(self) -> None:
         """Start no instance any more, and wait no longer before a next try."""
         with self._changed:
@@ -310,6 +317,7 @@ class InstanceLife(Generic[InstanceT]):
         _unload(instance)
         with self._changed:
             self._ending.remove(instance)
+            self._changed.notify_all()
 
     def _could_not_load(self, error: BaseException) -> None:
         name = self._config.name
@@ -338,7 +346,7 @@ class InstanceLife(Generic[InstanceT]):
                 explained=loss.explained,
             )
             if none_left := self.berths.next_try() is not None:
-                self._readiness.failed(self._why_none_is_left(loss))
+                self._readiness.failed(_why_none_is_left(self._config, loss))
         log.error(
             "instance cannot be started, trying again"
             if loss.short_of
@@ -365,15 +373,6 @@ class InstanceLife(Generic[InstanceT]):
         """Whether an instance is not to be there any more."""
         return self.closing or number not in self.berths
 
-    def _why_none_is_left(self, loss: Loss) -> str:
-        if loss.short_of:
-            return f"no instance can be started: {loss.short_of}"
-        config = self._config
-        return (
-            f"every instance died more than {config.crash_budget} times within"
-            f" {config.crash_window:g} s, or cannot be loaded again; the last time: {loss.why}"
-        )
-
     def _sleep(self, number: int, until: float) -> None:
         """Until that moment, or until the model is to be closed, or without this instance."""
         if until > self._clock():
@@ -384,6 +383,15 @@ class InstanceLife(Generic[InstanceT]):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+def _why_none_is_left(config: ModelConfig, loss: Loss) -> str:
+    if loss.short_of:
+        return f"no instance can be started: {loss.short_of}"
+    return (
+        f"every instance died more than {config.crash_budget} times within"
+        f" {config.crash_window:g} s, or cannot be loaded again; the last time: {loss.why}"
+    )
 
 
 def number_of(instance: Loadable) -> int:

@@ -17,6 +17,7 @@ import msgspec
 from wherry.backends.repository_model import RepositoryModel
 from wherry.instances.dispatcher import Dispatcher
 from wherry.repository.layout import Fingerprint, Found, fingerprint
+from wherry.repository.normalise import normalised
 from wherry.repository.triton_config import TritonConfig
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -44,11 +45,12 @@ class LoadedFrom:
                 )
         return cls(found, tuple(own[True]), tuple(own[False]))
 
-    def differs_in_instances(self, other: LoadedFrom) -> bool:
-        """Whether nothing else has changed; False if nothing has."""
+    def is_touched(self, other: LoadedFrom) -> bool:
+        """Whether nothing but the configuration is another one, or was written again."""
         same = self.files == other.files and self.found.versions == other.found.versions
-        touched = self.configured != other.configured or self.found.config != other.found.config
-        return same and touched and _rest(self.found.config) == _rest(other.found.config)
+        return same and (
+            self.configured != other.configured or self.found.config != other.found.config
+        )
 
 
 class InstanceUpdate:
@@ -64,10 +66,14 @@ class InstanceUpdate:
         """Whether only its instances were to change, and have: in all its versions that serve.
         ConfigError if one cannot be loaded. Blocks."""
         key = after.found.key
-        if before is None or not after.differs_in_instances(before):
+        if before is None or not after.is_touched(before):
             return False
         with self._registry.locked() as life:
             serving = [one for one in life.all_ready() if one.key == key]
+        # Clients send the configuration that they were told, which is complete.
+        own = [one.model.triton for one in serving if isinstance(one.model, RepositoryModel)]
+        if _rest(after.found.config) not in [_rest(one) for one in (before.found.config, *own)]:
+            return False
         try:
             return bool(serving) and all(self._updated(one, after.found) for one in serving)
         except LoadFailed as error:
@@ -95,4 +101,5 @@ class InstanceUpdate:
 
 
 def _rest(config: TritonConfig) -> TritonConfig:
-    return msgspec.structs.replace(config, instance_group=[])
+    """A configuration, as Triton completes it, without its instances."""
+    return msgspec.structs.replace(normalised(config), instance_group=[])

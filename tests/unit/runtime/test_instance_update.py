@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.unit.runtime.test_control import ask, controlled
 from wherry.backends.repository_model import RepositoryModel
 from wherry.instances.dispatcher import Dispatcher
 from wherry.models.model import Device
+from wherry.repository.json_form import to_json
 from wherry.repository.triton_config import TritonConfig
 from wherry.runtime.control import ModelControl
 from wherry.values.errors import ConfigError
@@ -134,6 +136,12 @@ def test_the_instances_may_come_with_the_load(tmp_path: Path) -> None:
         patch = {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
         control.load("m", patch=patch)
         assert (did["load"], did["unload"]) == (2, 0)
+        model = control.runtime.model("m").model
+        assert isinstance(model, RepositoryModel)
+        told = to_json(model.triton)
+        told["instance_group"][0]["count"] = 1
+        control.load("m", json.dumps(told))
+        assert (did["load"], did["unload"]) == (2, 1)
 
 
 def test_an_instance_that_cannot_be_loaded_leaves_all_as_it_was(tmp_path: Path) -> None:
@@ -155,12 +163,14 @@ def test_an_instance_that_is_too_many_ends_what_it_runs(tmp_path: Path) -> None:
         for _ in waiting:
             Counting.started.acquire(timeout=PATIENCE)
         grouped(tmp_path, cpu(1))
-        control.load("m")
-        assert did["unload"] == 0
+        loading = pool.submit(control.load, "m")
+        until(lambda: len(runner_of(control).crew.makers) == 1)
         more = pool.submit(ask, control, "m", 5)
+        assert did["unload"] == 0
         Counting.may_finish.release(2)
         assert [one.result(PATIENCE) for one in (*waiting, more)] == [100, 100, 6]
-        until(lambda: did["unload"] == 1)
+        loading.result(PATIENCE)
+        assert did["unload"] == 1
         assert len(runner_of(control).instances) == 1
 
 
