@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from wherry.llm.library_errors import brief
+from wherry.llm.system_first import rendered
 from wherry.llm.template_turns import limited
 from wherry.llm.tokenizer_files import AGAIN, MOST_FILE_BYTES, WRITTEN
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
@@ -208,14 +210,15 @@ class Tokenizer:
             raise InvalidRequest(
                 f"template: {name!r} is not for a request to set", field="template"
             )
+        render = partial(
+            self.inner.apply_chat_template,
+            tools=[dict(tool) for tool in tools] if tools else None,
+            tokenize=False,
+            **{"add_generation_prompt": True, **(options or {})},
+        )
         try:
             with limited():
-                text: str = self.inner.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tools=[dict(tool) for tool in tools] if tools else None,
-                    tokenize=False,
-                    **{"add_generation_prompt": True, **(options or {})},
-                )
+                text: str = rendered(render, messages)
         except Exception as error:  # a template is a program: it may raise anything
             raise InvalidRequest(
                 f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",

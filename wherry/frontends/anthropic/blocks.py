@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.messages import BETWEEN_PARTS
 
 Json = dict[str, Any]
 
@@ -65,15 +66,16 @@ AnyBlock = (
 
 
 class GivenMessage(msgspec.Struct, kw_only=True):
-    """What one of the two has said."""
+    """What one of the two has said, or what the model is told between two turns."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: str | list[AnyBlock]
 
     #: The blocks that a role may have.
     ALLOWED: ClassVar = {
         "user": (TextBlock, ToolResultBlock),
         "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
+        "system": (TextBlock,),
     }
 
 
@@ -90,12 +92,14 @@ def conversation(messages: Sequence[GivenMessage]) -> Iterator[Json]:
                 raise _refused(block, f"{where}[{i}]", message.role)
         if message.role == "assistant":
             yield _assistants(message.content)
+        elif message.role == "system":
+            yield {"role": "system", "content": text_of(message.content, where)}
         else:
             yield from _users(message.content, where)
 
 
-def text_of(content: str | Sequence[AnyBlock] | None, where: str) -> str:
-    """A text, or blocks that are texts."""
+def text_of(content: str | Sequence[AnyBlock] | None, where: str, between: str = "") -> str:
+    """A text, or blocks that are texts, with this between them."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -103,7 +107,7 @@ def text_of(content: str | Sequence[AnyBlock] | None, where: str) -> str:
         if not isinstance(block, TextBlock):
             raise _refused(block, f"{where}[{i}]")
         texts.append(block.text)
-    return "".join(texts)
+    return between.join(texts)
 
 
 def marks_cache(content: object) -> bool:
@@ -138,12 +142,12 @@ def _users(blocks: Sequence[AnyBlock], where: str) -> Iterator[Json]:
             continue
         assert isinstance(block, ToolResultBlock)
         if texts:
-            yield {"role": "user", "content": "".join(texts)}
+            yield {"role": "user", "content": BETWEEN_PARTS.join(texts)}
             texts = []
-        result = text_of(block.content, f"{where}[{i}].content")
+        result = text_of(block.content, f"{where}[{i}].content", BETWEEN_PARTS)
         yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
     if texts or not blocks:
-        yield {"role": "user", "content": "".join(texts)}
+        yield {"role": "user", "content": BETWEEN_PARTS.join(texts)}
 
 
 def _refused(block: AnyBlock, where: str, role: str = "") -> BadField:

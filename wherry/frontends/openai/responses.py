@@ -12,7 +12,7 @@ from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
 from wherry.frontends.openai.fields.json_faults import json_in
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
-from wherry.frontends.openai.fields.messages import ROLES
+from wherry.frontends.openai.fields.messages import BETWEEN_PARTS, PARTS, ROLES
 from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
 from wherry.frontends.openai.fields.tools import (
     MOST_TOOLS,
@@ -257,12 +257,7 @@ NAMES: Final = {
     "chat_template_kwargs": "reasoning.effort",
     "truncate_prompt_tokens": "truncation",
 }
-TEXTS: Final = {
-    **dict.fromkeys(
-        ("input_text", "output_text", "text", "reasoning_text", "summary_text"), "text"
-    ),
-    "refusal": "refusal",
-}
+TEXTS: Final = {**PARTS, **dict.fromkeys(("reasoning_text", "summary_text"), "text")}
 #: Members of an item that holds thoughts.
 THOUGHTS: Final = ("content", "summary")
 
@@ -333,4 +328,4 @@ def _content(item: Mapping[str, Any], name: str, where: str) -> str:
         if kind not in TEXTS:
             raise BadField(f"{where}.{name}[{place}]", f"only text is supported, not {kind!r}")
         texts.append(_word(part, TEXTS[kind], f"{where}.{name}[{place}]"))
-    return "".join(texts)
+    return BETWEEN_PARTS.join(texts)

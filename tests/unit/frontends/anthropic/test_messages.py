@@ -67,6 +67,14 @@ def events(exchange: MemoryExchange) -> list[tuple[str, dict[str, Any]]]:
 # Requests
 
 
+def test_the_system_may_speak_between_two_turns() -> None:
+    texts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
+    found = messages(("user", "a"), ("system", texts), ("user", "d"))
+    assert [(one["role"], one["content"]) for one in found] == [
+        ("user", "a"), ("system", "bc"), ("user", "d"),
+    ]  # fmt: skip
+
+
 def test_blocks_become_the_messages_of_a_chat() -> None:
     found = messages(
         ("user", [{"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}]),
@@ -109,7 +117,7 @@ def test_blocks_become_the_messages_of_a_chat() -> None:
         {"role": "tool", "tool_call_id": "t1", "content": "3"},
         {"role": "tool", "tool_call_id": "t2", "content": "4"},
         {"role": "tool", "tool_call_id": "t3", "content": ""},
-        {"role": "user", "content": "and now?"},
+        {"role": "user", "content": "and\n now?"},
     ]
 
 
@@ -193,7 +201,11 @@ PICTURE = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
              "tool_use_id": "t"}]}]},
             "a message of the assistant has no block of type 'tool_result'",
         ),
-        ({"messages": [{"role": "system", "content": "x"}]}, r"messages\[0\].role: .*'system'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, r"messages\[0\].role: .*'tool'"),
+        (
+            {"messages": [{"role": "system", "content": [{"type": "thinking", "thinking": ""}]}]},
+            "a message of the system has no block of type 'thinking'",
+        ),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\[0\].type"),
         ({"tools": [{"name": "add"}]}, r"tools\[0\].input_schema: is missing"),
         ({"tool_choice": {"type": "any"}}, "tool_choice: asks for a tool"),

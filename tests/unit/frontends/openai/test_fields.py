@@ -446,9 +446,16 @@ def test_a_conversation_is_what_a_chat_template_takes() -> None:
     ]
     made = conversation(messages)
     assert [message["role"] for message in made] == ["system", "user", "assistant", "tool"]
-    assert made[1]["content"] == "1+"
+    assert made[1]["content"] == "1\n+"
     assert made[2]["content"] == ""
     assert made[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", ["text", "input_text", "output_text", "refusal"])
+def test_parts_are_texts_in_whatever_form_of_openai_s(kind: str) -> None:
+    part = {"type": kind, ("refusal" if kind == "refusal" else "text"): "a"}
+    (made,) = conversation([{"role": "user", "content": [part, "b"]}])
+    assert made["content"] == "a\nb"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,13 @@ def conversation(
 
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+#: The parts that are texts, in whatever form of OpenAI's, and the member that has it.
+PARTS: Final = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    "refusal": "refusal",
+}
+#: What stands between the parts of a message, as vLLM and llama.cpp have it.
+BETWEEN_PARTS: Final = "\n"
 #: Longest role, in characters.
 MOST_ROLE_CHARS: Final = 64
 
@@ -54,16 +61,19 @@ def _text(content: Any, where: str) -> str:
         raise BadField(where, "must be a text or a list of parts")
     texts: list[str] = []
     for i, part in enumerate(content):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
         kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get({"refusal": "refusal"}.get(str(kind), "text")) if kind else None
-        if kind not in ("text", "refusal"):
-            raise BadField(
-                f"{where}[{i}]", f"only parts of type 'text' are supported, not {kind!r}"
-            )
+        if not isinstance(kind, str) or kind not in PARTS:
+            shown = str(kind)[:40]
+            problem = f"only parts of type 'text' are supported, not {shown!r}"
+            raise BadField(f"{where}[{i}]", problem)
+        text = part.get(PARTS[kind])
         if not isinstance(text, str):
-            raise BadField(f"{where}[{i}].{kind}", "must be a text")
+            raise BadField(f"{where}[{i}].{PARTS[kind]}", "must be a text")
         texts.append(text)
-    return "".join(texts)
+    return BETWEEN_PARTS.join(texts)
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
