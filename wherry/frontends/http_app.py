@@ -23,6 +23,7 @@ from wherry.frontends.http.answers import describe, fail, respond
 from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
+from wherry.frontends.offload import RETRY_AFTER
 from wherry.frontends.openai.adapter_routes import AdapterRoutes
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.invocations import Invocations
@@ -41,6 +42,7 @@ from wherry.observability.fronts import FrontsSource
 from wherry.observability.metrics import Metrics
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ServerBusy
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -274,7 +276,7 @@ class HttpApp:
         try:
             threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
         except RuntimeError as error:  # the system gives no thread: none of them may wait for one
-            scraped(error)
+            scraped(ServerBusy(f"{error}; retry later", RETRY_AFTER))
 
 
 def refusal_form(path: str, status: int, message: str) -> bytes:

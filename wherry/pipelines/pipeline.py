@@ -48,13 +48,17 @@ END_SECONDS: Final = 1.0
 
 
 class LoopThread:
-    """An event loop on a thread of its own, started on first use."""
+    """An event loop on a thread of its own, started by `start` or on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """RuntimeError if the system gives no thread."""
+        assert self.loop is not None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -184,7 +188,9 @@ class PipelineRunner(Runner):
     # Life
 
     def start(self) -> None:
-        """Do nothing: a pipeline has nothing to load."""
+        """Start the loop, if it does not run: a request is too late to find that there is no thread
+        for it."""
+        self._thread.start()
 
     def wait_ready(self, timeout: float | None = None) -> None:
         self.readiness.loaded()

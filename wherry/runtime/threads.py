@@ -11,9 +11,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+THREAD_INTERVAL: Final = 0.05
+"""Seconds after which a system that had no thread is asked again."""
 
 
 class ThreadGroup:
@@ -114,10 +117,13 @@ def side_by_side(call: Callable[[T], None], things: Iterable[T], most: int, name
         raise errors[0]
 
 
-def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+def in_thread(call: Callable[[], T], name: str, *, patience: float = 0.0) -> asyncio.Future[T]:
     """Run a blocking call in a thread of its own; the running event loop may await what it gives.
-    If the future is cancelled the thread goes on."""
+    If the future is cancelled the thread goes on. RuntimeError if the system gives no thread; with
+    `patience` it is asked again for so many seconds, as others end, and the future has the error.
+    """
     loop = asyncio.get_running_loop()
+    gives_up_at = loop.time() + patience
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: Any, error: BaseException | None) -> None:
@@ -138,5 +144,20 @@ def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits it
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    def begin() -> None:
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+    def begin_patiently() -> None:
+        try:
+            begin()
+        except RuntimeError as refused:
+            if loop.time() < gives_up_at:
+                loop.call_later(THREAD_INTERVAL, begin_patiently)
+            else:
+                settle(None, refused)
+
+    if patience:
+        begin_patiently()
+    else:
+        begin()
     return future

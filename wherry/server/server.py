@@ -17,9 +17,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.owner import RowsOwner
@@ -44,6 +44,8 @@ from wherry.workers.loop import new_event_loop
 
 log = logging.getLogger("wherry")
 
+T = TypeVar("T")
+
 #: What `Server.run` returns and the command line exits with.
 DRAINED = 0
 NOT_DRAINED = 1
@@ -52,7 +54,9 @@ INTERRUPTED = 128 + signal.SIGINT
 #: Seconds from one line that says which models are still loading to the next.
 PROGRESS_INTERVAL = 10.0
 #: Seconds for the models to unload, however long the last requests took.
-UNLOADING = 10.0
+UNLOADING: Final = 10.0
+#: Seconds for which a thread is waited for at the start and the end, where the system has none.
+THREAD_PATIENCE: Final = 2.0
 
 
 class Server:
@@ -286,7 +290,7 @@ class Server:
         if self.pool is not None:
             loading = asyncio.ensure_future(self.pool.ready())
         elif self._owns_runtime or self.control.repositories:
-            loading = in_thread(self._start_models, "wherry-load")
+            loading = in_thread(self._start_models, "wherry-load", patience=THREAD_PATIENCE)
         else:
             return True
         stopped = asyncio.ensure_future(self._stopping.wait())
@@ -343,8 +347,8 @@ class Server:
             drained = await _close(self.runtime, drained, ends_at)
         # Every request has its answer by now, which may be an error.
         await listeners.end()
-        await in_thread(self.control.close, "wherry-close")
-        await in_thread(self._applications.common.traces.close, "wherry-close")
+        await _at_the_end(self.control.close, None)
+        await _at_the_end(self._applications.common.traces.close, None)
         if not drained:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
@@ -382,12 +386,21 @@ async def _close(runtime: Runtime, drained: bool, ends_at: float) -> bool:
     left = max(0.0, ends_at - time.monotonic())
     # Asked before the drain: after it all are "unloading".
     loads = "loading" in runtime.not_ready().values()
-    drained &= await in_thread(lambda: runtime.drain(left), "wherry-drain")
+    drained &= await _at_the_end(lambda: runtime.drain(left), False)
     # Wait for unloading only if nothing runs or loads any more; for UNLOADING seconds at least.
     left = max(UNLOADING, ends_at - time.monotonic())
     timeout = left if drained and not loads else 0.0
-    await in_thread(lambda: runtime.close(timeout), "wherry-close")
+    await _at_the_end(lambda: runtime.close(timeout), None)
     return drained
+
+
+async def _at_the_end(call: Callable[[], T], otherwise: T) -> T:
+    """Run it in a thread; leave it if the system has none, and end all the same."""
+    try:
+        return await in_thread(call, "wherry-close", patience=THREAD_PATIENCE)
+    except RuntimeError as error:
+        log.error("a part of the end is left out", extra={"why": str(error)})
+        return otherwise
 
 
 def _log_progress(control: ModelControl, seconds: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, gated, threads, until
+from tests.fakes import PATIENCE, Call, Gate, gated, no_new_threads, threads, until
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.testing import ManualClock
@@ -95,6 +95,15 @@ def test_the_models_of_a_pipeline_may_live_in_processes() -> None:
         assert list(rt.map("total", ["x" * n for n in range(30)])) == list(range(30))
         with pytest.raises(ModelFailed, match="ValueError: a bad piece"):
             rt.infer("total", "bad")
+
+
+def test_a_pipeline_that_is_loaded_has_its_thread() -> None:
+    with Runtime(length) as rt:
+        with no_new_threads(), pytest.raises(RuntimeError, match="new thread"):
+            rt.load(total)
+        rt.load(total)
+        with no_new_threads():
+            assert rt.infer("total", "a word") == 6
 
 
 def test_the_pieces_of_all_callers_share_batches() -> None:

@@ -16,17 +16,17 @@ def patience() -> float:
 
 
 def test_join_waits_for_what_was_started() -> None:
-    threads, may_end, ended = ThreadGroup(), threading.Event(), list[str]()
+    group, may_end, ended = ThreadGroup(), threading.Event(), list[str]()
 
     def run() -> None:
         assert may_end.wait(PATIENCE)
         ended.append(threading.current_thread().name)
 
-    threads.start(run, "first")
-    threads.join(lambda: 0.0)
+    group.start(run, "first")
+    group.join(lambda: 0.0)
     assert ended == []
     may_end.set()
-    threads.join(patience)
+    group.join(patience)
     assert ended == ["first"]
 
 
@@ -96,6 +96,20 @@ def test_a_loop_goes_on_while_a_thread_blocks_and_has_what_it_gave_or_raised() -
         assert not blocked.done()
         may_end.set()
         assert await blocked is True
+
+    asyncio.run(main())
+
+
+def test_a_loop_waits_for_the_system_to_have_a_thread_again_if_it_is_to() -> None:
+    async def main() -> None:
+        with no_new_threads(times=2):
+            assert await in_thread(lambda: "done", "late", patience=PATIENCE) == "done"
+        with no_new_threads():
+            given_up = in_thread(lambda: "never", "never", patience=1e-9)
+            with pytest.raises(RuntimeError, match="new thread"):
+                await given_up
+            with pytest.raises(RuntimeError, match="new thread"):
+                in_thread(lambda: "never", "never")
 
     asyncio.run(main())
 
