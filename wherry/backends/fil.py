@@ -226,7 +226,7 @@ def _read(treelite: Any, kind: str, path: str, config: TritonConfig) -> Any:
         load = treelite.frontend.load_xgboost_model
         try:
             return load(path, format_choice=form, allow_unknown_field=lenient)
-        except treelite.TreeliteError:
+        except (treelite.TreeliteError, ValueError):  # ValueError: it is neither of the two
             if kind != "xgboost":
                 raise
             return treelite.frontend.load_xgboost_model_legacy_binary(path)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import zlib
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +239,27 @@ def test_a_file_that_holds_no_trees_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"xgboost\.json cannot be read as xgboost_json: "):
         backend_for(str(tmp_path), "1", TritonConfig(name="trees"))
+
+
+#: x[0] > 1.5, as XGBoost 1.7 wrote it with save_model("xgboost.model"): later ones cannot.
+OLD_FORM = (
+    "eNrNUrEOwiAUpDXRuJh+A7ODXbu0i99BoD4rpi0VUIemSf9M/6yWFJS4uTReQo477iVHgPH6iBBKQzQh8Hjl6TkQ"
+    "WZZQJOpypRIOIKWQS+sXTEuAYOZWv8J0W3g6/INOw4jg06VH6JkaHixs7OGynjfmerOyae6NzOU9nTrh7r+xzEBp"
+    "wjVIqrmo3evtIv+4No9LSl5x7QLx2m4EO0Ou+Q321mhxTSvACf7+K3hrLFIKpUhDJa1w0mKV0xJIIxS5Ay9OepyL"
+    "cde9AG3mT4k="
+)
+
+
+def test_the_form_of_xgboost_before_2_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("treelite")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "xgboost.model").write_bytes(zlib.decompress(b64decode(OLD_FORM)))
+
+    model = backend_for(str(tmp_path), "1", config(model_type="xgboost"))
+    with wherry.Runtime(model) as runtime:
+        rows = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 5.0], [3.0, 1.0]], np.float32)
+        answer = runtime.infer_batch("trees", input__0=rows)["output__0"]
+    assert answer.tolist() == [[0.0], [0.0], [1.0], [1.0]]
 
 
 LIBRARIES = {
