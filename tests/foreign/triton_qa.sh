@@ -34,7 +34,7 @@ models() {
     generate gen_qa_dyna_sequence_implicit_models.py qa_dyna_sequence_implicit_model_repository "${onnx[@]}"
     generate gen_qa_models.py qa_ensemble_model_repository/qa_model_repository --ensemble
     generate gen_qa_sequence_models.py qa_ensemble_model_repository/qa_sequence_model_repository --ensemble
-    generate gen_qa_reshape_models.py qa_ensemble_model_repository/qa_reshape_model_repository --ensemble --variable
+    generate gen_qa_reshape_models.py qa_ensemble_model_repository/qa_reshape_model_repository --ensemble
     for model in "$data"/qa_*_repository/onnx_*; do  # compiled backends: ONNX models of these names
         for kind in plan openvino libtorch; do
             copy=$(dirname "$model")/$kind${model##*/onnx}
@@ -64,6 +64,7 @@ suites() {  # as Dockerfile.QA lays them out
 programs() {
     local bin=$work/tritonserver/bin name
     mkdir -p "$bin" "$work/stubs"
+    ln -sfn "$qa" "$work/tritonserver/qa"
     for name in nginx service pip pip3 gdb nvidia-smi ldconfig apt apt-get wget; do printf '#!/bin/sh\n' >"$work/stubs/$name"; done
     cat >"$bin/tritonserver" <<SERVER
 #!/bin/bash
@@ -84,7 +85,7 @@ SERVER
 }
 
 run() {  # SUITE
-    cd "$qa/$1"
+    cd "$work/tritonserver/qa/$1"  # a model of L0_backend_python looks for itself there
     local of_part=()
     [[ $1 != */* ]] || of_part=(MODELDIR="$(dirname "$PWD")")
     mkdir -p "$work/out/${1%/*}"

@@ -1056,9 +1056,14 @@ class TritonPythonModel:
         assert rt.infer("parrot", X=[1.0])["WHO"] == [b"parrot"]
 
 
-def test_an_environment_of_its_own_runs_the_model(tmp_path: Path) -> None:
+def test_an_environment_of_its_own_runs_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its libraries are found by name, but not by the programs that the model starts."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/server")
     environment = a_python_without_wherry(tmp_path / "environment")
     code = """
+import os
 import sys
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -1067,21 +1072,28 @@ class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
         config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
-        config.add_output({"name": "WHERE", "data_type": "TYPE_STRING", "dims": [3]})
+        config.add_output({"name": "WHERE", "data_type": "TYPE_STRING", "dims": [5]})
         return config
 
     def execute(self, requests):
         import importlib.util
         has = [importlib.util.find_spec(name) is not None for name in ("wherry", "msgspec")]
-        told = np.array([sys.prefix, *map(str, has)], dtype=np.object_)
+        with open("/proc/self/environ") as started:
+            own = [one for one in started.read().split(chr(0)) if one.startswith("LD_LIBRARY")]
+        paths = [own[0].partition("=")[2], os.environ["LD_LIBRARY_PATH"]]
+        told = np.array([sys.prefix, *map(str, has), *paths], dtype=np.object_)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("WHERE", told)]) for _ in requests]
 """
     path = {"EXECUTION_ENV_PATH": {"string_value": "$$TRITON_MODEL_DIRECTORY/../environment"}}
     with running(written_model(tmp_path, code, parameters=path)) as rt:
-        prefix, *has = rt.infer("written", X=np.ones(5000, np.float32))["WHERE"]
+        told = rt.infer("written", X=np.ones(5000, np.float32))["WHERE"]
 
-    assert Path(prefix.decode()).resolve() == environment.resolve()
-    assert has == [b"False", b"False"]
+    prefix, *has, started, here = [text.decode() for text in told]
+    assert Path(prefix).resolve() == environment.resolve()
+    assert has == ["False", "False"]
+    own, others = started.split(os.pathsep)
+    assert Path(own).resolve() == environment.resolve() / "lib"
+    assert others == here == "/of/the/server"
 
 
 def a_python_without_wherry(place: Path) -> Path:

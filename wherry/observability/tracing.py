@@ -44,10 +44,10 @@ class Span:
         self.add(span)
         return span
 
-    def ended(self, request: InferRequest, now: float) -> None:
-        """Its request has its outcome."""
+    def ended(self, request: InferRequest, now: float, *, in_batch: bool) -> None:
+        """Its request has its outcome. `in_batch`: it is of no pipeline or ensemble."""
         self.seconds = now - self.started
-        if request.started_at is not None:
+        if in_batch and request.started_at is not None:
             self.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
             self.ran_at, self.compute_ns = request.started_at, request.compute_ns
 

@@ -259,7 +259,7 @@ class LocalCalls:
             span.error = type(error).__name__
             raise
         finally:
-            span.ended(request, self._clock())
+            span.ended(request, self._clock(), in_batch=not loaded.is_pipeline)
 
 
 def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:

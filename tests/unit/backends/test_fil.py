@@ -259,7 +259,7 @@ def test_the_form_of_xgboost_before_2_is_read(tmp_path: Path) -> None:
     with wherry.Runtime(model) as runtime:
         rows = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 5.0], [3.0, 1.0]], np.float32)
         answer = runtime.infer_batch("trees", input__0=rows)["output__0"]
-    assert answer.tolist() == [[0.0], [0.0], [1.0], [1.0]]
+    assert np.asarray(answer).tolist() == [[0.0], [0.0], [1.0], [1.0]]
 
 
 LIBRARIES = {

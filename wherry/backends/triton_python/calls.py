@@ -258,8 +258,8 @@ class Calls:
                 if name not in answering
                 and any(answering.issuperset(awaited) for awaited in instances)
             }
-            if not more:
-                return name in answering
+            if not more:  # one that is gone by now says so itself
+                return name in answering or name not in waiting
             answering |= more
 
     def _response(
@@ -358,7 +358,8 @@ def _trace(
     """Have the request be below the one that it is made for, in the traces that has."""
     if isinstance(caller.span, Span):
         span = caller.span.call(request, loaded.name, loaded.version, clock())
-        request.reply.first(lambda _: span.ended(request, clock()))
+        in_batch = not loaded.is_pipeline
+        request.reply.first(lambda _: span.ended(request, clock(), in_batch=in_batch))
     if caller.trace is not None:
         follow_below(caller, request, loaded.name, loaded.version)
 

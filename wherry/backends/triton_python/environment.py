@@ -61,7 +61,10 @@ def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter
         for key, value in os.environ.items()
         if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
     }
-    environment["PATH"] = os.pathsep.join([os.path.join(where, "bin"), environment.get("PATH", "")])
+    environment["VIRTUAL_ENV"] = where
+    for name, folder in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
+        own, others = os.path.join(where, folder), environment.get(name)
+        environment[name] = os.pathsep.join([own, others]) if others else own
     return Interpreter(python, environment)
 
 

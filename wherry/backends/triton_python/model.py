@@ -150,7 +150,9 @@ class PythonBackendModel(RepositoryModel):
             "config": json.dumps(to_json(self.triton)) if complete else None,
             "log_level": logging.root.level,
             "model_dir": sent(os.path.abspath(self.version_folder)),
-            "python_path": sent(os.environ.get("PYTHONPATH", "")),
+            "variables": {
+                name: sent(os.environ.get(name, "")) for name in ("PYTHONPATH", "LD_LIBRARY_PATH")
+            },
         }
 
 

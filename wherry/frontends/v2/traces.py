@@ -144,6 +144,7 @@ class Trace:
         self._request = request
         self._clock = clock
         self._names = _OF_GRPC if over_grpc else _OF_HTTP
+        self._in_batch = not loaded.is_pipeline
         self._span = Span(loaded.name, request.rows, clock(), version=loaded.version)
         if request.span is None:
             request.span = self._span  # what a pipeline adds its calls to
@@ -162,7 +163,7 @@ class Trace:
             (received, span.started),
             (begun, span.started),
             ("REQUEST_START", span.started),
-            *_stamps(request),
+            *_stamps(request, in_batch=self._in_batch),
             ("REQUEST_END", self.settled_at),
             ("INFER_RESPONSE_COMPLETE", self.settled_at),
             (sending, self.settled_at),
@@ -231,11 +232,12 @@ def _not_written(error: OSError) -> None:
     log.error("traces cannot be written", extra={"why": error.strerror})
 
 
-def _stamps(request: InferRequest) -> Iterator[Stamp]:
-    """The times that the runtime noted: none if the request was not queued, few if it failed."""
+def _stamps(request: InferRequest, *, in_batch: bool) -> Iterator[Stamp]:
+    """The times that the runtime noted: none if the request was not queued, few if it failed or, as
+    in Triton, is an ensemble's."""
     if request.enqueued_at:
         yield "QUEUE_START", request.enqueued_at
-    if request.started_at is not None:
+    if in_batch and request.started_at is not None:
         yield from _computed(request.started_at, request.compute_ns)
 
 

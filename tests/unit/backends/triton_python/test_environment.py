@@ -37,11 +37,14 @@ def test_without_one_it_is_the_servers_own_python() -> None:
 
 def test_a_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/of/the/server")
     folder = environment(tmp_path / "m" / "env")
     for path in (str(folder), "$$TRITON_MODEL_DIRECTORY/env", "env"):
         it = interpreter("m", str(tmp_path / "m"), path)
         assert Path(it.python) == folder / "bin" / "python"
-        assert it.environment["PATH"].startswith(str(folder / "bin"))
+        assert it.environment["PATH"].startswith(f"{folder / 'bin'}{os.pathsep}")
+        assert it.environment["LD_LIBRARY_PATH"] == f"{folder / 'lib'}{os.pathsep}/of/the/server"
+        assert it.environment["VIRTUAL_ENV"] == str(folder)
         assert "PYTHONPATH" not in it.environment
 
 

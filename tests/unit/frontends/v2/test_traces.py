@@ -136,6 +136,8 @@ def test_the_calls_of_a_pipeline_are_traces_below_its_own(tmp_path: Path) -> Non
     moments = [stamp["ns"] for stamp in first["timestamps"]]
     assert moments[1:6] == sorted(moments[1:6])
     assert moments[0] <= moments[-1]
+    whole = next(entry for entry in read(path) if entry["id"] == 1 and "timestamps" in entry)
+    assert not {stamp["name"] for stamp in whole["timestamps"]} & set(CORE[2:-1])
 
 
 def test_one_in_so_many_is_traced_and_no_more_than_so_many(tmp_path: Path) -> None:

@@ -423,9 +423,10 @@ def _described(error: BaseException) -> list[str]:
 
 
 def _set_up(start: dict[str, Any]) -> None:
-    os.environ.pop("PYTHONPATH", None)
-    if start["python_path"]:
-        os.environ["PYTHONPATH"] = received(start["python_path"])
+    for name, value in start["variables"].items():  # what the model starts is not for this Python
+        os.environ.pop(name, None)
+        if value:
+            os.environ[name] = received(value)
     sys.argv[:] = [""]  # as in Triton; not the server's arguments
     # Line-buffered as on a terminal, although it is a pipe.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
