@@ -22,13 +22,37 @@ class Block(msgspec.Struct, kw_only=True, tag_field="type"):
 class TextBlock(Block, tag="text"):
     text: str
 
+    @property
+    def is_attribution(self) -> bool:
+        """Whether it only says whom to bill, in other words for each request of Claude Code: no
+        two would share a prefix."""
+        return self.text.startswith("x-anthropic-billing-header")
+
 
 class ImageBlock(Block, tag="image"):
     """A picture, which no model of texts takes."""
 
 
+class Citations(msgspec.Struct, kw_only=True):
+    enabled: bool = False
+
+
 class DocumentBlock(Block, tag="document"):
-    """A file, which no model of texts takes."""
+    """A file. No model of texts takes it unless it is one."""
+
+    source: dict[str, Any] = {}
+    title: str | None = None
+    context: str | None = None
+    citations: Citations | None = None
+
+
+class SearchResultBlock(Block, tag="search_result"):
+    """A text that was found somewhere."""
+
+    source: str
+    title: str
+    content: list[TextBlock]
+    citations: Citations | None = None
 
 
 class ThinkingBlock(Block, tag="thinking"):
@@ -50,7 +74,7 @@ class ToolUseBlock(Block, tag="tool_use"):
 
 class ToolResultBlock(Block, tag="tool_result"):
     tool_use_id: str
-    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+    content: str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock] | None = None
     is_error: bool | None = None
 
 
@@ -58,6 +82,7 @@ AnyBlock = (
     TextBlock
     | ImageBlock
     | DocumentBlock
+    | SearchResultBlock
     | ThinkingBlock
     | RedactedThinkingBlock
     | ToolUseBlock
@@ -73,7 +98,7 @@ class GivenMessage(msgspec.Struct, kw_only=True):
 
     #: The blocks that a role may have.
     ALLOWED: ClassVar = {
-        "user": (TextBlock, ToolResultBlock),
+        "user": (TextBlock, DocumentBlock, SearchResultBlock, ToolResultBlock),
         "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
         "system": (TextBlock,),
     }
@@ -104,10 +129,27 @@ def text_of(content: str | Sequence[AnyBlock] | None, where: str, between: str =
         return content or ""
     texts: list[str] = []
     for i, block in enumerate(content):
-        if not isinstance(block, TextBlock):
-            raise _refused(block, f"{where}[{i}]")
-        texts.append(block.text)
+        if not (isinstance(block, TextBlock) and block.is_attribution):
+            texts.append(_text(block, f"{where}[{i}]"))
     return between.join(texts)
+
+
+def _text(block: AnyBlock, where: str) -> str:
+    """What a model of texts is given of a block."""
+    match block:
+        case TextBlock(text=text):
+            return text
+        case DocumentBlock(source={"type": "text", "data": str(text)}):
+            said = (block.title, block.context, text)
+        case DocumentBlock(source={"type": "content", "content": str(text)}):
+            said = (block.title, block.context, text)
+        case SearchResultBlock():
+            said = (block.title, block.source, *(part.text for part in block.content))
+        case _:
+            raise _refused(block, where)
+    if block.citations is not None and block.citations.enabled:
+        raise BadField(f"{where}.citations", "is not supported: the answer cites nothing")
+    return BETWEEN_PARTS.join(part for part in said if part)
 
 
 def marks_cache(content: object) -> bool:
@@ -137,10 +179,9 @@ def _users(blocks: Sequence[AnyBlock], where: str) -> Iterator[Json]:
     """Results of tools are messages of their own; the texts between two of them are one."""
     texts: list[str] = []
     for i, block in enumerate(blocks):
-        if isinstance(block, TextBlock):
-            texts.append(block.text)
+        if not isinstance(block, ToolResultBlock):
+            texts.append(_text(block, f"{where}[{i}]"))
             continue
-        assert isinstance(block, ToolResultBlock)
         if texts:
             yield {"role": "user", "content": BETWEEN_PARTS.join(texts)}
             texts = []

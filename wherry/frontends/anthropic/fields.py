@@ -28,10 +28,12 @@ from wherry.frontends.openai.fields.tools import (
 )
 
 #: What asks for more than a model's answer.
+#: What Claude Code says of a conversation that is to be read whole.
+KEEPS_THOUGHTS: Final = {"type": "clear_thinking_20251015", "keep": "all"}
 NOT_DONE: Final = {
     "mcp_servers": NotDone(([],)),
     "container": NotDone(),
-    "context_management": NotDone(({}, {"edits": []})),
+    "context_management": NotDone(({}, {"edits": []}, {"edits": [KEEPS_THOUGHTS]})),
 }
 #: Fields of the chat by their names in the request.
 NAMES: Final = {

@@ -75,6 +75,40 @@ def test_the_system_may_speak_between_two_turns() -> None:
     ]  # fmt: skip
 
 
+def test_documents_and_findings_that_are_texts_are_read_as_texts() -> None:
+    document = {"type": "document", "title": "T", "source": {"type": "text", "data": "a"}}
+    whole = {"type": "document", "context": "C", "source": {"type": "content", "content": "b"}}
+    text = {"type": "text", "text": "c"}
+    found = {"type": "search_result", "source": "S", "title": "T", "content": [text, text]}
+    calls = [{"type": "tool_use", "id": "t", "name": "add", "input": {}}]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [document, found]}
+    talk = messages(("user", [document, whole, text]), ("assistant", calls), ("user", [result]))
+    assert talk[0]["content"] == "T\na\nC\nb\nc"
+    assert talk[2]["content"] == "T\na\nT\nS\nc\nc"
+    cites = {**document, "citations": {"enabled": True}}
+    with pytest.raises(BadField, match=r"messages\[0\].content\[0\].citations"):
+        messages(("user", [cites]))
+    assert messages(("user", [{**document, "citations": {"enabled": False}}]))
+    for source in ({"type": "base64", "data": "a"}, {"type": "text", "data": 1}, {}):
+        with pytest.raises(BadField, match="text only"):
+            messages(("user", [{"type": "document", "source": source}]))
+
+
+def test_whom_to_bill_is_not_said_to_the_model() -> None:
+    bill = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1f;"}
+    (first, _) = messages(("user", "a"), system=[bill, {"type": "text", "text": "Be brief."}])
+    assert first["content"] == "Be brief."
+    assert [one["role"] for one in messages(("user", "a"), system=[bill])] == ["user"]
+
+
+def test_a_conversation_that_is_to_be_read_whole_is() -> None:
+    keeps = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    assert messages(("user", "a"), context_management=keeps)
+    keeps["edits"][0]["keep"] = "none"
+    with pytest.raises(BadField, match="context_management"):
+        messages(("user", "a"), context_management=keeps)
+
+
 def test_blocks_become_the_messages_of_a_chat() -> None:
     found = messages(
         ("user", [{"type": "text", "text": "one", "cache_control": {"type": "ephemeral"}}]),
