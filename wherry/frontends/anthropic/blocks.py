@@ -140,7 +140,7 @@ def _text(block: AnyBlock, where: str) -> str:
         case TextBlock(text=text):
             return text
         case DocumentBlock(source={"type": "text", "data": str(text)}):
-            said = (block.title, block.context, text)
+            said: tuple[str | None, ...] = (block.title, block.context, text)
         case DocumentBlock(source={"type": "content", "content": str(text)}):
             said = (block.title, block.context, text)
         case SearchResultBlock():
