@@ -69,3 +69,16 @@ def test_a_full_disk_is_told_in_a_line() -> None:
         )  # fmt: skip
     said = "wherry: the output could not be written: No space left on device\n"
     assert (ran.returncode, ran.stderr) == (1, said)
+
+
+def test_what_the_terminals_encoding_does_not_have_is_written_as_its_number() -> None:
+    code = (
+        "from wherry.__main__ import write_what_can_be_written; write_what_can_be_written();"
+        r" print('\xfc\u2713')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert ran.stdout == b"\xfc\\u2713\n", ran.stderr

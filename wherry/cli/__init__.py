@@ -78,6 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A server's words may be a stranger's.
         sys.stderr.write(f"wherry: {printable(str(error), keep=chr(10) + chr(9))}\n")
         return USAGE if isinstance(error, ConfigError) else FAILED
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":
+            raise
+        sys.stderr.write(f"wherry: {error.object!a:.200} is no text in UTF-8\n")
+        return USAGE
     except BrokenPipeError:
         # The reader of our output has enough: `wherry models | head -1`. Not an error, but
         # Python would complain again when it flushes stdout at exit.

@@ -158,11 +158,25 @@ def _value(text: str, *, text_wanted: bool, file: bool) -> Any:
     if file and text.startswith("@"):
         return text[1:] if text.startswith("@@") else _file(text[1:])
     if text_wanted:
-        return text
+        return _in_utf8(text, bytes_do=file)
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         raise ConfigError(f"{text!r} is no JSON; the input is no text") from None
+
+
+def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:
+    """An argument as it was typed: Python has read it in the locale's encoding, whose C has no
+    letters beyond ASCII. What is no UTF-8 goes as bytes, where these do."""
+    if text.isascii():
+        return text
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        if bytes_do:
+            return data
+        raise ConfigError(f"{text!a} is no text in UTF-8, as the input must be") from None
 
 
 def _tell(result: Any, args: argparse.Namespace) -> None:

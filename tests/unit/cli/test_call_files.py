@@ -28,9 +28,14 @@ def halves(data: bytes) -> Iterator[int]:
     yield len(data) - len(data) // 2
 
 
+@wherry.model
+def echo(text: str) -> str:
+    return text
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with local_server(reverse, times, halves) as server:
+    with local_server(reverse, times, halves, echo) as server:
         yield server.url
 
 
@@ -114,10 +119,27 @@ def test_a_client_takes_paths_and_open_files(url: str, cat: Path) -> None:
             client.infer("reverse", data=opened)
 
 
+def test_words_that_the_locale_has_no_letters_for_are_what_was_typed(
+    url: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def read(typed: bytes) -> str:
+        return typed.decode("ascii", "surrogateescape")  # as Python does in the C locale
+
+    assert call(url, "echo", read("\xfc \u2713".encode())) == 0
+    assert call(url, "reverse", read(b"a\xffb")) == 0
+    assert capfdbinary.readouterr().out.decode("latin-1") == "\xc3\xbc \xe2\x9c\x93\nb\xffa"
+    assert call(url, "echo", read(b"a\xffb")) == 2
+    assert call(url, read(b"ec\xffho"), "a") == 2
+    assert capfdbinary.readouterr().err.splitlines() == [
+        rb"wherry: 'a\udcffb' is no text in UTF-8, as the input must be",
+        rb"wherry: 'ec\udcffho' is no text in UTF-8",
+    ]
+
+
 def test_a_model_that_is_not_there_has_a_guess_or_all_that_there_are(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(url, "revers", "x") == 1
     assert capsys.readouterr().err.endswith("; did you mean 'reverse'?\n")
     assert call(url, "zzz", "x") == 1
-    assert capsys.readouterr().err.endswith("; it has: halves, reverse, times\n")
+    assert capsys.readouterr().err.endswith("; it has: echo, halves, reverse, times\n")
