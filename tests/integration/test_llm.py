@@ -77,7 +77,9 @@ def test_a_killed_worker_ends_its_streams_with_an_error_and_comes_back(
         thread.start()
     begun.wait(60)
     runner = runtime.model("tiny").runner
-    os.kill(runner.instances[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    pid = runner.instances[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     for thread in threads:
         thread.join()
     # The context of the tiny model is short: some may have come to their end just before.
@@ -105,7 +107,9 @@ def test_one_who_waits_for_the_first_token_outlives_a_killed_worker(folder: Path
         )
         waiting.start()
         until(lambda: runner.queued_requests == 1 or answers)
-        os.kill(runner.instances[0].pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        pid = runner.instances[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
         waiting.join()
         assert answers == [alone]
         first.close()  # type: ignore[attr-defined]

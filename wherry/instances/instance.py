@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from math import inf
 from typing import Protocol
 
 from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.loadable import Loadable
 from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
 from wherry.observability.otel.following import BatchTrace
@@ -98,11 +98,11 @@ class Answers(LateAnswers, Protocol):
         ...
 
 
-class Instance(ABC):
-    """One loaded copy of a model. It tells `answers` what comes of the batches that it is given.
+class Instance(Loadable):
+    """An instance that runs batches. It tells `answers` what comes of those that it is given."""
 
-    One thread calls `load`, `serve` and `unload`, one after the other.
-    """
+    #: Set before it is given anything.
+    answers: Answers
 
     #: May one row `run_in_caller` while it is idle?
     runs_in_caller = False
@@ -111,28 +111,14 @@ class Instance(ABC):
     takes_ahead = False
 
     def __init__(self, name: str, device: Device) -> None:
-        self.name = name
-        self.device = device
-        self.answers: Answers | None = None
+        super().__init__(name, device)
         #: The batches that it was given and that have not ended, the oldest first.
         self.batches: list[Batch] = []
-        #: Since when the oldest one runs (seconds of the runtime's clock).
-        self.busy_since: float | None = None
         #: When a batch has ended last, and whether its callers are still being told.
         self.ended_at = -inf
         self.is_telling = False
-        self.good_batches = 0
         #: Whether it gets no batch any more, and stops when it has ended what it has.
         self.is_let_go = False
-
-    @cached_property
-    def number(self) -> int:
-        """Which of its model's instances it is; the one that takes its place is the same."""
-        return int(self.name.rpartition("_")[2])
-
-    @abstractmethod
-    def load(self) -> None:
-        """Load the model and warm it up. Raises what goes wrong."""
 
     @abstractmethod
     def serve(self) -> None:
@@ -153,14 +139,6 @@ class Instance(ABC):
         possible now."""
         raise NotImplementedError
 
-    @abstractmethod
-    def abort(self, reason: str) -> bool:
-        """Stop what runs now, from another thread; False if that is impossible (a thread)."""
-
-    @abstractmethod
-    def unload(self) -> None:
-        """Unload the model and give everything back."""
-
     @property
     def open_requests(self) -> Collection[InferRequest]:
         """Requests that have outlived their batch, or still may. Any thread."""
@@ -170,10 +148,6 @@ class Instance(ABC):
         """Tell the model that the caller of this request has left; False if it does not run it, or
         is not to be told. Any thread."""
         return False
-
-    def not_ready_reason(self) -> str:
-        """Why the model itself says that it is not ready; "" if it does not. Any thread."""
-        return ""
 
     def __repr__(self) -> str:
         state = f"running {self.batches[0].rows} rows" if self.batches else "idle"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
 from wherry.instances.executable import Failure
-from wherry.instances.life import InstanceLife, InstanceT, number_of
+from wherry.instances.life import InstanceLife, InstanceT
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.readiness import ModelState
 from wherry.instances.runner import Refused, Runner
@@ -137,7 +137,7 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         """Record that a worker died with `requests`. Returns the poison among them, with errors."""
         if not error.reached or self._life.closing:
             return {}
-        poison, excused = self._poisons.died(requests, number_of(instance), error)
+        poison, excused = self._poisons.died(requests, instance.number, error)
         self._life.excuse(excused)
         return poison
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from wherry.instances.berths import Berths
+from wherry.instances.loadable import Loadable
 from wherry.instances.model_errors import model_errors
 from wherry.instances.readiness import ModelState, Readiness
 from wherry.instances.restart import shortage
 from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
-from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics
 from wherry.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 
@@ -39,21 +39,6 @@ class Loss:
     #: What the system was short of when it was to be started.
     short_of: str = ""
     traceback: str = ""
-
-
-class Loadable(Protocol):
-    """What the life of an instance asks of it."""
-
-    name: str
-    device: Device
-    busy_since: float | None
-    #: Batches that it has run to their end.
-    good_batches: int
-
-    def load(self) -> None: ...
-    def abort(self, reason: str) -> bool: ...
-    def not_ready_reason(self) -> str: ...
-    def unload(self) -> None: ...
 
 
 InstanceT = TypeVar("InstanceT", bound=Loadable)
@@ -160,7 +145,7 @@ class InstanceLife(Generic[InstanceT]):
             self.berths.remove(numbers)
             self._load_error = None
             self._changed.notify_all()
-            return [one for one in self._alive if number_of(one) in numbers]
+            return [one for one in self._alive if one.number in numbers]
 
     def wait_until_gone(self, instances: Sequence[InstanceT], timeout: float | None) -> None:
         """Block until these have unloaded, or the model is closed."""
@@ -236,9 +221,9 @@ class InstanceLife(Generic[InstanceT]):
                 self._alive.remove(instance)
                 self._left_behind.append(instance)
             self._changed.notify_all()
-            if not self.closing and number_of(instance) in self.berths:
+            if not self.closing and instance.number in self.berths:
                 # Under the lock, so that close() waits for the new thread too.
-                self._start_thread(number_of(instance), hung=why)
+                self._start_thread(instance.number, hung=why)
 
     # The thread of one instance
 
@@ -392,11 +377,6 @@ def _why_none_is_left(config: ModelConfig, loss: Loss) -> str:
         f"every instance died more than {config.crash_budget} times within"
         f" {config.crash_window:g} s, or cannot be loaded again; the last time: {loss.why}"
     )
-
-
-def number_of(instance: Loadable) -> int:
-    """Which of its model's instances it is; the one that takes its place is the same."""
-    return int(instance.name.rpartition("_")[2])
 
 
 def _death(instance: Loadable, error: Exception) -> WorkerDied:

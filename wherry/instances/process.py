@@ -16,7 +16,7 @@ import numpy as np
 
 from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure
-from wherry.instances.instance import Answers, BatchRun, Instance
+from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer
 from wherry.instances.stream_run import StreamRun
@@ -51,6 +51,8 @@ class ProcessInstance(Instance):
     """A model in a worker process. `loop()` is the event loop for its sockets, asked once it is
     loaded."""
 
+    worker: ModelWorker
+
     def __init__(
         self,
         name: str,
@@ -62,7 +64,7 @@ class ProcessInstance(Instance):
         super().__init__(name, device)
         self._config = config
         self._restore = restorer(model, config)
-        self._worker = ModelWorker(
+        self.worker = ModelWorker(
             name,
             device,
             model,
@@ -85,13 +87,13 @@ class ProcessInstance(Instance):
     # Any thread
 
     def give(self, batches: Sequence[Batch]) -> None:
-        self._worker.do(self._begin, batches)
+        self.worker.do(self._begin, batches)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
         message = messages.Execute(with_blobs(columns), [1], True)
         sent_at = perf_counter_ns()
         try:
-            result = self._worker.ask(message, self._interrupted)
+            result = self.worker.ask(message, self._interrupted)
             if result is None:
                 self._lone_calls += 2  # one of them for the batch that it now becomes
                 return None
@@ -103,7 +105,7 @@ class ProcessInstance(Instance):
             reason = why_not_sent(columns) or str(error)
             return Failure("InvalidRequest", f"model {self._config.name!r}: {reason}")
         except Garbage:
-            self._worker.kill()
+            self.worker.kill()
             return None
 
     def _interrupted(self) -> None:
@@ -113,32 +115,18 @@ class ProcessInstance(Instance):
         self._runs.append(run)
 
     def stop(self) -> None:
-        self._worker.stop()
-
-    def abort(self, reason: str) -> bool:
-        self._worker.abort(reason)
-        return True
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process id while it runs."""
-        return self._worker.pid
-
-    @property
-    def rss_bytes(self) -> int:
-        """The worker's resident memory; 0 if it does not run, or the system does not say."""
-        return self._worker.rss_bytes
+        self.worker.stop()
 
     # The instance's thread
 
     def load(self) -> None:
-        self._worker.load()
+        self.worker.load()
 
     def serve(self) -> None:
-        self._worker.serve()
+        self.worker.serve()
 
     def unload(self) -> None:
-        self._worker.unload()
+        self.worker.unload()
 
     # The loop: a batch begins
 
@@ -146,12 +134,11 @@ class ProcessInstance(Instance):
         if self._lone_calls:
             self._lone_calls -= 1
         answers = self.answers
-        assert answers is not None
         for batch in batches:
             try:
                 run = _GivenBatch(batch, answers.prepared(batch), answers.now())
                 if not run.requests:
-                    self._worker.post(self._finish_empty, run)
+                    self.worker.post(self._finish_empty, run)
                     continue
                 for request in run.requests:
                     if request.trace is not None:
@@ -163,11 +150,11 @@ class ProcessInstance(Instance):
                 self._send(run, run.requests)
             except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
                 answers.crashed(self, batch)
-        self._worker.link.write()
+        self.worker.link.write()
 
     def _finish_empty(self, run: _GivenBatch) -> None:
         run.execution = Execution()
-        self._answers.finished(self, (run,))
+        self.answers.finished(self, (run,))
 
     def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
         if len(requests) == 1:
@@ -187,7 +174,7 @@ class ProcessInstance(Instance):
             if run.stream is None
             else messages.Generate(columns, counts, trace)
         )
-        self._worker.link.add(run.message, slab=slab, large=arrays + others > LARGE_BYTES)
+        self.worker.link.add(run.message, slab=slab, large=arrays + others > LARGE_BYTES)
 
     def _refused(self, message: Any, error: Exception) -> None:
         """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
@@ -200,7 +187,7 @@ class ProcessInstance(Instance):
                 raise error
             self._send_without_unsendable(run, error)
         except Exception:  # noqa: BLE001 - this process is short of something, or our own bug
-            self._answers.crashed(self, run.batch)
+            self.answers.crashed(self, run.batch)
 
     def _send_without_unsendable(self, run: _GivenBatch, error: Exception) -> None:
         if run.sent is None:
@@ -215,12 +202,12 @@ class ProcessInstance(Instance):
         run.sent = good = [i for i in run.sent if i not in run.failures]
         if good:
             self._send(run, [run.requests[i] for i in good])
-            self._worker.link.write()
+            self.worker.link.write()
         elif run.stream is None:
             run.execution = Execution(run.outcomes([]))
-            self._answers.finished(self, (run,))
+            self.answers.finished(self, (run,))
         else:
-            self._answers.streamed(run.stream, run.outcomes([]))
+            self.answers.streamed(run.stream, run.outcomes([]))
 
     # The loop: a message arrives
 
@@ -248,20 +235,20 @@ class ProcessInstance(Instance):
                 except Garbage:
                     raise
                 except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-                    self._worker.kill()  # with the answer half read
-                    self._answers.crashed(self, run.batch)
+                    self.worker.kill()  # with the answer half read
+                    self.answers.crashed(self, run.batch)
                     continue
                 if run.held is not None:
-                    self._worker.link.hold(arrived[number:])
+                    self.worker.link.hold(arrived[number:])
                     return
                 if run.stream is None and not run.is_abandoned:
                     ended.append(run)
         finally:
             if ended:
-                self._answers.finished(self, ended)
+                self.answers.finished(self, ended)
         if self._lone_calls >= _MANY_LONE_CALLS and not self._runs:
             self._lone_calls = 0
-            self._worker.link.lend()
+            self.worker.link.lend()
 
     def _take(self, run: _GivenBatch, message: Any) -> None:
         stream = run.stream
@@ -303,16 +290,16 @@ class ProcessInstance(Instance):
             self._respond(run, stream, message)
             return
         run.held = message  # the worker waits for its reader: what it sends is not read
-        run.given_up_at = self._answers.now() + self._config.stall_timeout
-        stream.when_room(lambda: self._worker.post(self._go_on, run))
+        run.given_up_at = self.answers.now() + self._config.stall_timeout
+        stream.when_room(lambda: self.worker.post(self._go_on, run))
         self._look(run)
 
     def _look(self, run: _GivenBatch) -> None:
         """A reader holds back its stream: the instance does not count as hung meanwhile."""
         if run.held is not None:
-            now = self.busy_since = self._answers.now()
+            now = self.busy_since = self.answers.now()
             if now < run.given_up_at:
-                self._worker.post_later(_LOOK, self._look, run)
+                self.worker.post_later(_LOOK, self._look, run)
             else:
                 self._go_on(run)
 
@@ -320,25 +307,20 @@ class ProcessInstance(Instance):
         message, run.held = run.held, None
         if message is not None and run.stream is not None:
             self._respond(run, run.stream, message)
-            self._worker.link.resume()
+            self.worker.link.resume()
 
     def _respond(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
         index = message.index if run.sent is None else run.sent[message.index]
         if not stream.respond(index, message.columns):
             run.gone |= {message.index}
-            self._worker.link.send(messages.Cancel(message.index))
+            self.worker.link.send(messages.Cancel(message.index))
 
     def _streamed(self, run: _GivenBatch, stream: StreamRun, end: messages.GenerateEnd) -> None:
         if len(end.failures) != len(run.requests if run.sent is None else run.sent):
             raise Garbage("a stream with another end")
         self._runs.popleft()
         ends = [None if failed is None else failed.failure() for failed in end.failures]
-        self._answers.streamed(stream, run.outcomes(ends))
-
-    @property
-    def _answers(self) -> Answers:
-        assert self.answers is not None
-        return self.answers
+        self.answers.streamed(stream, run.outcomes(ends))
 
 
 class _GivenBatch(BatchRun):

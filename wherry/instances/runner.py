@@ -14,7 +14,7 @@ from typing import Any
 from wherry.instances.delivery import Delivery
 from wherry.instances.executable import Failure
 from wherry.instances.failure_log import FailureLog
-from wherry.instances.life import Loadable
+from wherry.instances.loadable import Loadable
 from wherry.instances.readiness import Readiness
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics

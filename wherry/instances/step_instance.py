@@ -7,13 +7,14 @@ until `close`, and hands on what each step has done.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from wherry.instances import messages
 from wherry.instances.executable import Failure
-from wherry.instances.life import Loadable
+from wherry.instances.loadable import Loadable
 from wherry.instances.model_worker import ModelWorker, restorer
 from wherry.instances.process import are_large
 from wherry.instances.step_loop import Progress, Share, StepLoop
@@ -29,23 +30,29 @@ from wherry.workers.loop import LoopCalls
 HandOut = Callable[[Progress], None]
 
 
-class StepInstance(Loadable, Protocol):
-    """One loaded copy of a model that works in steps."""
+class StepInstance(Loadable):
+    """An instance of a model that works in steps."""
 
+    @abstractmethod
     def join(self, key: int, columns: Columns) -> None: ...
+
+    @abstractmethod
     def leave(self, key: int) -> None: ...
-    def close(self) -> None: ...
-    def serve(self, hand_out: HandOut) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Have `serve` return."""
+
+    @abstractmethod
+    def serve(self, hand_out: HandOut) -> None:
+        """Block until `close`, and hand on what each step has done."""
 
 
-class StepThread:
+class StepThread(StepInstance):
     """A step model called by the thread that serves it."""
 
     def __init__(self, name: str, device: Device, model: StepModel, config: ModelConfig) -> None:
-        self.name = name
-        self.device = device
-        self.busy_since: float | None = None
-        self.good_batches = 0
+        super().__init__(name, device)
         self._loop = StepLoop(model, config)
         self._mail: deque[messages.Join | messages.Leave] = deque()
         self._closed = False
@@ -69,12 +76,6 @@ class StepThread:
         while (mail := self._next_mail()) is not None:
             hand_out(self._loop.progress(mail))
 
-    def abort(self, reason: str) -> bool:
-        return False
-
-    def not_ready_reason(self) -> str:
-        return ""
-
     def unload(self) -> None:
         try:
             self._loop.unload()
@@ -95,9 +96,11 @@ class StepThread:
             self._changed.notify()
 
 
-class StepProcess:
+class StepProcess(StepInstance):
     """A step model in a worker process. `loop()` is the event loop for its sockets, asked once it
     is loaded; each step is handed out there."""
+
+    worker: ModelWorker
 
     def __init__(
         self,
@@ -107,13 +110,10 @@ class StepProcess:
         config: ModelConfig,
         loop: Callable[[], LoopCalls],
     ) -> None:
-        self.name = name
-        self.device = device
-        self.busy_since: float | None = None
-        self.good_batches = 0
+        super().__init__(name, device)
         self._config = config
         self._restore = restorer(model, config)
-        self._worker = ModelWorker(
+        self.worker = ModelWorker(
             name,
             device,
             model,
@@ -128,49 +128,32 @@ class StepProcess:
     # Any thread
 
     def join(self, key: int, columns: Columns) -> None:
-        self._worker.post(self._send, messages.Join(key, columns))
+        self.worker.post(self._send, messages.Join(key, columns))
 
     def leave(self, key: int) -> None:
-        self._worker.post(self._send, messages.Leave(key))
+        self.worker.post(self._send, messages.Leave(key))
 
     def close(self) -> None:
-        self._worker.stop()
-
-    def abort(self, reason: str) -> bool:
-        self._worker.abort(reason)
-        return True
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process id while it runs."""
-        return self._worker.pid
-
-    @property
-    def rss_bytes(self) -> int:
-        """The worker's resident memory; 0 if it does not run, or the system does not say."""
-        return self._worker.rss_bytes
+        self.worker.stop()
 
     # The instance's thread
 
     def load(self) -> None:
-        self._worker.load()
+        self.worker.load()
 
     def serve(self, hand_out: HandOut) -> None:
         self._hand_out = hand_out
-        self._worker.serve()
-
-    def not_ready_reason(self) -> str:
-        return ""
+        self.worker.serve()
 
     def unload(self) -> None:
-        self._worker.unload()
+        self.worker.unload()
 
     # The loop
 
     def _send(self, message: messages.Join | messages.Leave) -> None:
         large = isinstance(message, messages.Join) and are_large([message.columns])
-        self._worker.link.add(message, large=large)
-        self._worker.link.write()
+        self.worker.link.add(message, large=large)
+        self.worker.link.write()
 
     def _refused(self, join: Any, error: Exception) -> None:
         assert isinstance(join, messages.Join)

@@ -54,7 +54,6 @@ class ThreadInstance(Instance):
     def run(self, batch: Batch) -> None:
         """Run one batch and tell `answers` what came of it."""
         answers = self.answers
-        assert answers is not None
         stream = trace = None
         try:
             requests = answers.prepared(batch)
@@ -111,9 +110,6 @@ class ThreadInstance(Instance):
         if self.executable.decodes:
             return self.executable.run_decoded(columns, [1]).outcomes[0].outcome
         return self.executable.outcome(columns, 1)
-
-    def abort(self, reason: str) -> bool:
-        return False
 
     def unload(self) -> None:
         try:

@@ -73,7 +73,7 @@ class ModelValues:
             len(batch.requests) for one in runner.instances for batch in _ahead(one)
         )
         self.running = len(runner.running())
-        sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
+        sizes = {one.name: one.rss_bytes for one in runner.instances}
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.learnt = runner.explain()
         #: The gauges() of a StepModel, by instance.

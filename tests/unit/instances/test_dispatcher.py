@@ -623,7 +623,6 @@ class Worker(Instance):
             self.run(got)
 
     def run(self, batch: Batch) -> None:
-        assert self.answers is not None
         requests, started = self.answers.prepared(batch), self.answers.now()
         if requests and requests[-1].streams:
             run = self.answers.stream_run(self, batch, requests, started)

@@ -605,7 +605,7 @@ def test_ctrl_c_leaves_the_worker_with_a_row_whose_answer_is_dropped(
 
     def interrupt() -> None:
         files.append(os.open(fifo, os.O_WRONLY))  # the worker runs the row
-        while not served.instance._worker._asleep:
+        while not served.instance.worker._asleep:
             pass  # else it counts as sent by half
         signal.pthread_kill(main, signal.SIGINT)
 

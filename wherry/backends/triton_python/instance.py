@@ -34,6 +34,8 @@ from wherry.workers.frames import Garbage
 class PythonInstance(Instance):
     """A Python model in a process of its own. `host` is the Runtime, for the calls it makes."""
 
+    worker: LinkedWorker
+
     def __init__(
         self, name: str, device: Device, model: Any, config: ModelConfig, host: Host
     ) -> None:
@@ -41,7 +43,7 @@ class PythonInstance(Instance):
         self._model = model
         self._config = config
         self._codec = RequestCodec(model, config)
-        self._worker = LinkedWorker(
+        self.worker = LinkedWorker(
             name,
             host.ports.workers.calls,
             receive=self._receive,
@@ -49,7 +51,7 @@ class PythonInstance(Instance):
             stop_message=Plain(["stop"]),
             unload_timeout=config.unload_timeout,
         )
-        self._requests = ModelRequests(self, self._worker, config, self._codec)
+        self._requests = ModelRequests(self, self.worker, config, self._codec)
         self.calls = Calls(host, config.name, self._post_answer)
         self._metrics: CustomMetrics = model.custom_metrics
         self._memory: StubMemory | None = None
@@ -62,24 +64,10 @@ class PythonInstance(Instance):
     # Any thread
 
     def give(self, batches: Sequence[Batch]) -> None:
-        self._worker.do(self._requests.begin, batches)
+        self.worker.do(self._requests.begin, batches)
 
     def stop(self) -> None:
-        self._worker.stop()
-
-    def abort(self, reason: str) -> bool:
-        self._worker.abort(reason)
-        return True
-
-    @property
-    def pid(self) -> int | None:
-        """The process's id while it runs."""
-        return self._worker.pid
-
-    @property
-    def rss_bytes(self) -> int:
-        """The process's resident memory; 0 if it does not run, or the system does not say."""
-        return self._worker.rss_bytes
+        self.worker.stop()
 
     @property
     def open_requests(self) -> Collection[InferRequest]:
@@ -88,7 +76,7 @@ class PythonInstance(Instance):
     def cancel(self, request: InferRequest) -> bool:
         runs = self._requests.has(request)
         if runs:
-            self._worker.do(self._requests.cancel, request)
+            self.worker.do(self._requests.cancel, request)
         return runs
 
     def not_ready_reason(self) -> str:
@@ -96,11 +84,11 @@ class PythonInstance(Instance):
         model. It is called again."""
         if not self._has_is_ready:
             return ""
-        self._worker.do(PythonInstance._ask_ready, self)
+        self.worker.do(PythonInstance._ask_ready, self)
         return "" if self._is_ready else "its is_ready() says that it is not"
 
     def _post_answer(self, answer: CallAnswer) -> None:
-        self._worker.do(self._send_answer, answer)
+        self.worker.do(self._send_answer, answer)
 
     # The instance's thread
 
@@ -108,29 +96,29 @@ class PythonInstance(Instance):
         process, start = self._model.take_process(self.name)
         process.decoder.prepare = self._prepare
         self._memory = process.memory
-        self._worker.connect(process.process, process.sockets, process.memory)
+        self.worker.connect(process.process, process.sockets, process.memory)
         if start is not None:
             process.open(start)
-        self._worker.link_up()
+        self.worker.link_up()
         self._initialize()
         for columns, rows in self._model.warmup_batches():
             self._run_warm_up(columns, rows)
         self._requests.warm_up = None
 
     def serve(self) -> None:
-        self._worker.serve()
+        self.worker.serve()
 
     def unload(self) -> None:
-        self._worker.post(ModelRequests.give_up, self._requests)
-        self._worker.unload()
+        self.worker.post(ModelRequests.give_up, self._requests)
+        self.worker.unload()
         self.calls.drop_all()
 
     def _initialize(self) -> None:
         arguments = self._model.arguments(self.name, self.device)
         initialize = Plain(["initialize", arguments, self._codec.output_names])
-        self._worker.post(self._send, initialize)
+        self.worker.post(self._send, initialize)
         try:
-            self._worker.wait_for(lambda: self._initialized is not None)
+            self.worker.wait_for(lambda: self._initialized is not None)
         except WorkerDied as died:
             name = self._model.instance_name(self.name)
             raise LoadFailed(
@@ -144,8 +132,8 @@ class PythonInstance(Instance):
         may_wait = may_call or self._codec.decoupled or self._config.sequence is not None
         self.takes_ahead = not may_wait
         if self._has_is_ready:
-            self._worker.post(PythonInstance._ask_ready, self)
-            self._worker.wait_for(lambda: self._is_ready is not None)
+            self.worker.post(PythonInstance._ask_ready, self)
+            self.worker.wait_for(lambda: self._is_ready is not None)
 
     def _run_warm_up(self, columns: Columns, rows: int) -> None:
         """Run one warm-up batch: as in Triton, each row is a request of its own,
@@ -155,10 +143,10 @@ class PythonInstance(Instance):
         else:
             each = [(columns, rows)]
         requests = [self._warm_up_request(columns, rows) for columns, rows in each]
-        warm_up = self._requests.warm_up = WarmUp(requests, self._worker.ring)
-        self._worker.post(self._requests.begin, [Batch(tuple(requests), rows, "warm-up")])
-        self._worker.wait_for(warm_up.is_over)
-        self._worker.post(ModelRequests.forget_put_back, self._requests)
+        warm_up = self._requests.warm_up = WarmUp(requests, self.worker.ring)
+        self.worker.post(self._requests.begin, [Batch(tuple(requests), rows, "warm-up")])
+        self.worker.wait_for(warm_up.is_over)
+        self.worker.post(ModelRequests.forget_put_back, self._requests)
         warm_up.check()
 
     def _warm_up_request(self, columns: Columns, rows: int) -> InferRequest:
@@ -173,11 +161,11 @@ class PythonInstance(Instance):
     # Messages to the process
 
     def _send(self, message: StubMessage) -> None:
-        self._worker.link.send(message)
+        self.worker.link.send(message)
 
     def _send_answer(self, answer: CallAnswer) -> None:
-        self._worker.link.add(answer, large=answer.large)
-        self._worker.link.write()
+        self.worker.link.add(answer, large=answer.large)
+        self.worker.link.write()
 
     def _ask_ready(self) -> None:
         if not self.batches:
@@ -238,10 +226,10 @@ class PythonInstance(Instance):
                 self._requests.responded(*rest)
             elif kind in ("ready", "failed"):
                 self._initialized = message
-                self._worker.ring()
+                self.worker.ring()
             elif kind == "is_ready":
                 self._is_ready = bool(rest[0])
-                self._worker.ring()
+                self.worker.ring()
             elif kind != "measured":
                 self._take_call(kind, *rest)
         except (LookupError, TypeError, ValueError, AttributeError) as error:

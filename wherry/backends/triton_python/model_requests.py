@@ -210,9 +210,7 @@ class ModelRequests:
     @property
     def answers(self) -> Answers:
         """What is told what comes of requests."""
-        answers = self.warm_up or self._instance.answers
-        assert answers is not None
-        return answers
+        return self.warm_up or self._instance.answers
 
 
 def _response(request: InferRequest, answer: ModelAnswer, final: bool) -> InferResponse:

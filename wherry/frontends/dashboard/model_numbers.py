@@ -157,7 +157,7 @@ class ModelNumbers:
                     "state": "not ready" if reason else state,
                     "reason": without_paths(reason),
                     "device": str(instance.device),
-                    "pid": getattr(instance, "pid", None),
+                    "pid": instance.pid,
                     "resident_bytes": resident.get(instance.name),
                     "running_rows": rows[instance.name],
                     "running_since": None if began_at is None else unix + began_at,

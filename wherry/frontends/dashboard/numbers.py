@@ -215,7 +215,7 @@ def _footprint(models: Sequence[LoadedModel], machine: Machine) -> Footprint:
         (loaded.name, loaded.version): {
             instance.name: size
             for instance in loaded.runner.instances
-            if (size := getattr(instance, "rss_bytes", 0))
+            if (size := instance.rss_bytes)
         }
         for loaded in models
     }

@@ -226,7 +226,7 @@ def _inference_stats(counted: ModelStatistics) -> Json:
 
 def _memory_usage(loaded: LoadedModel) -> list[Json]:
     """The memory of instances that are processes; that of threads is not known."""
-    sizes = [getattr(instance, "rss_bytes", None) for instance in loaded.runner.instances]
+    sizes = [instance.rss_bytes for instance in loaded.runner.instances]
     held = sum(size for size in sizes if size)
     return [{"type": "CPU", "id": 0, "byte_size": held}] if held else []
 

@@ -24,6 +24,8 @@ class Place(Protocol):
     def name(self) -> str: ...
     @property
     def device(self) -> object: ...
+    @property
+    def pid(self) -> int | None: ...
 
 
 class FollowedRequest:
@@ -231,6 +233,6 @@ def begun(
 def where(place: Place) -> dict[str, Any]:
     """The attributes of what runs there."""
     told: dict[str, Any] = {"wherry.instance": place.name, "wherry.device": str(place.device)}
-    if (pid := getattr(place, "pid", None)) is not None:
-        told["wherry.worker.pid"] = pid
+    if place.pid is not None:
+        told["wherry.worker.pid"] = place.pid
     return told
