@@ -24,7 +24,15 @@ from wherry.frontends.openapi.openai_operations import (
     OpenAIError,
     openai_operations,
 )
-from wherry.frontends.openapi.operation import EVENTS, JSON, Json, Operation
+from wherry.frontends.openapi.operation import (
+    ANY_TEXT,
+    EVENTS,
+    JSON,
+    Json,
+    Operation,
+    list_of,
+    named,
+)
 from wherry.frontends.openapi.schemas import SchemaShelf
 from wherry.frontends.openapi.task_schemas import task_schemas
 from wherry.frontends.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
@@ -36,71 +44,42 @@ MAX_MODELS: Final = 100
 
 #: What stands for the parameters of a path when its route is looked up.
 SAMPLES: Final = {"model": "m", "version": "1", "region": "r", "response": "resp_1"}
+
+
+def _in_path(name: str, description: str, **limits: Any) -> Json:
+    return named(name, "path", {**ANY_TEXT, **limits}, description, required=True)
+
+
+_GROUPS: Final = list_of({"type": "string", "enum": list(GROUPS)})
+#: In paths, queries and headers; by its name, where no other has the same.
 PARAMETERS: Final[dict[str, Json]] = {
-    "model": {
-        "name": "model",
-        "in": "path",
-        "required": True,
-        "description": "The name of a model.",
-        "schema": {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"},
-    },
-    "response": {
-        "name": "response",
-        "in": "path",
-        "required": True,
-        "description": "The id of a response that is kept.",
-        "schema": {"type": "string", "pattern": "^resp_[0-9a-f]+$"},
-    },
-    "version": {
-        "name": "version",
-        "in": "path",
-        "required": True,
-        "description": "A version of the model; the paths without one mean the highest.",
-        "schema": {"type": "string", "pattern": "^[0-9]+$"},
-    },
-    "region": {
-        "name": "region",
-        "in": "path",
-        "required": True,
-        "description": "The name of a region of shared memory.",
-        "schema": {"type": "string", "minLength": 1},
-    },
-    "replica": {
-        "name": "replica",
-        "in": "query",
-        "description": "HOST:PORT of an owner of the pool, of whose models they are.",
-        "schema": {"type": "string"},
-    },
-    "without": {
-        "name": "without",
-        "in": "query",
-        "description": "Groups of routes that are left out.",
-        "schema": {"type": "array", "items": {"type": "string", "enum": list(GROUPS)}},
-    },
-    "model of the document": {
-        "name": "model",
-        "in": "query",
-        "description": "Names of models.",
-        "schema": {"type": "array", "items": {"type": "string"}, "maxItems": 16},
-    },
-    "X-Request-Timeout": {
-        "name": "X-Request-Timeout",
-        "in": "header",
-        "description": "Seconds; past them the answer is 504.",
-        "schema": {"type": "number", "exclusiveMinimum": 0},
-    },
-    "X-Request-Id": {
-        "name": "X-Request-Id",
-        "in": "header",
-        "description": "Comes back with the answer.",
-        "schema": {"type": "string"},
-    },
-    "X-Tenant-Id": {
-        "name": "X-Tenant-Id",
-        "in": "header",
-        "description": "On whose behalf; tenants are served in turns.",
-        "schema": {"type": "string"},
-    },
+    "model": _in_path("model", "The name of a model.", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"),
+    "response": _in_path(
+        "response", "The id of a response that is kept.", pattern="^resp_[0-9a-f]+$"
+    ),
+    "version": _in_path(
+        "version",
+        "A version of the model; the paths without one mean the highest.",
+        pattern="^[0-9]+$",
+    ),
+    "region": _in_path("region", "The name of a region of shared memory.", minLength=1),
+    "replica": named(
+        "replica", "query", ANY_TEXT, "HOST:PORT of an owner of the pool, of whose models they are."
+    ),
+    "without": named("without", "query", _GROUPS, "Groups of routes that are left out."),
+    "model of the document": named(
+        "model", "query", list_of(ANY_TEXT, maxItems=16), "Names of models."
+    ),
+    "X-Request-Timeout": named(
+        "X-Request-Timeout",
+        "header",
+        {"type": "number", "exclusiveMinimum": 0},
+        "Seconds; past them the answer is 504.",
+    ),
+    "X-Request-Id": named("X-Request-Id", "header", ANY_TEXT, "Comes back with the answer."),
+    "X-Tenant-Id": named(
+        "X-Tenant-Id", "header", ANY_TEXT, "On whose behalf; tenants are served in turns."
+    ),
 }
 FAILURES: Final = {
     400: "The request is wrong; the error names what is.",

@@ -10,9 +10,24 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.openapi.operation import FILE, JSON, Json
+from wherry.frontends.openapi.operation import (
+    ANY_TEXT,
+    FILE,
+    JSON,
+    Json,
+    list_of,
+    named,
+    object_of,
+)
 from wherry.frontends.openapi.schemas import SchemaShelf
-from wherry.frontends.openapi.v2_operations import INPUT_TENSOR, PARAMETER, TENSOR, WANTED
+from wherry.frontends.openapi.v2_operations import (
+    ANSWERED,
+    INPUT_TENSOR,
+    PARAMETER,
+    TENSOR,
+    TENSORS,
+    WANTED,
+)
 from wherry.frontends.v2.http.form_codec import FormCodec
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.wire_shape import wire_shape
@@ -24,13 +39,12 @@ _OR_NULL: Final[Json] = {"type": [*PARAMETER["type"], "null"]}
 #: JSON has no numbers of these.
 _BINARY_ONLY: Final = (FP16, BF16)
 #: Bytes in JSON, and in a form or as a whole body.
-_IN_BASE64: Final[Json] = {
-    "title": "Base64",
-    "type": "object",
-    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
-    "required": ["b64"],
-    "additionalProperties": False,
-}
+_IN_BASE64: Final = object_of(
+    {"b64": {"type": "string", "contentEncoding": "base64"}},
+    ["b64"],
+    title="Base64",
+    additionalProperties=False,
+)
 
 
 class ModelSchemas:
@@ -51,6 +65,7 @@ class ModelSchemas:
         self._gives_all = isinstance(loaded.model, FunctionModel)
         signature = loaded.signature
         self.inputs, self.outputs = signature.inputs, signature.outputs
+        self._needed = [spec.name for spec in self.inputs if not spec.optional]
         self._unnamed = signature.returns == "single"
         first = self.inputs[0]
         #: The input whose row is the whole object at the model's own route.
@@ -69,80 +84,55 @@ class ModelSchemas:
         """The inputs by name. Every other member is a parameter."""
         inputs = {spec.name: self._value(spec) for spec in self.inputs}
         ours = {
-            "id": {"type": "string"},
+            "id": ANY_TEXT,
             "parameters": {"type": "object", "additionalProperties": PARAMETER},
             **self._parameters(),
         }
-        return {
-            "title": f"{self._name}.Inputs",
-            "type": "object",
-            "properties": {**inputs, **{k: v for k, v in ours.items() if k not in inputs}},
-            "required": [spec.name for spec in self.inputs if not spec.optional],
-            "additionalProperties": PARAMETER,
-        }
+        return object_of(
+            {**inputs, **{k: v for k, v in ours.items() if k not in inputs}},
+            self._needed,
+            title=f"{self._name}.Inputs",
+            additionalProperties=PARAMETER,
+        )
 
     def generate_answer(self) -> Json:
         """The outputs by name: one row as it is, several as a list."""
         outputs = {spec.name: self._answered(spec) for spec in self.outputs}
-        named = ["model_name", "model_version", *(outputs if self._gives_all else ())]
-        return {
-            "title": f"{self._name}.Outputs",
-            "type": "object",
-            "properties": {
-                "id": {"type": "string"},
-                "model_name": {"type": "string"},
-                "model_version": {"type": "string"},
-                **outputs,
-            },
-            "required": sorted(set(named), key=named.index),
-        }
+        needed = ["model_name", "model_version", *(outputs if self._gives_all else ())]
+        return object_of(
+            {**ANSWERED, **outputs},
+            sorted(set(needed), key=needed.index),
+            title=f"{self._name}.Outputs",
+        )
 
     def infer_request(self) -> Json:
         """The envelope of tensors, whose names and datatypes are this model's."""
         needed = sum(not spec.optional for spec in self.inputs)
         tensors = [self._tensor(spec) for spec in self.inputs]
-        return {
-            "title": f"{self._name}.InferRequest",
-            "type": "object",
-            "properties": {
-                "inputs": {
-                    "type": "array",
-                    "minItems": needed,
-                    "maxItems": len(tensors),
-                    "items": tensors[0] if len(tensors) == 1 else {"oneOf": tensors},
-                },
-                "id": {"type": "string"},
-                "parameters": {
-                    "type": "object",
-                    "properties": self._parameters(),
-                    "additionalProperties": _OR_NULL,
-                },
-                "outputs": {"type": "array", "items": self._shelf.of(WANTED)},
+        inputs = list_of(
+            tensors[0] if len(tensors) == 1 else {"oneOf": tensors},
+            minItems=needed,
+            maxItems=len(tensors),
+        )
+        return object_of(
+            {
+                "inputs": inputs,
+                "id": ANY_TEXT,
+                "parameters": object_of(self._parameters(), additionalProperties=_OR_NULL),
+                "outputs": list_of(self._shelf.of(WANTED)),
             },
-            "required": ["inputs"],
-        }
+            ["inputs"],
+            title=f"{self._name}.InferRequest",
+        )
 
     def infer_answer(self) -> Json:
         names = [spec.name for spec in self.outputs]
         member = {**TENSOR["properties"], "name": {"type": "string", "enum": names}}
+        outputs = list_of(object_of(member, TENSOR["required"]))
         return {
+            **TENSORS,
             "title": f"{self._name}.InferAnswer",
-            "type": "object",
-            "properties": {
-                "id": {"type": "string"},
-                "model_name": {"type": "string"},
-                "model_version": {"type": "string"},
-                "parameters": {"type": "object"},
-                "outputs": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": member,
-                        "required": TENSOR["required"],
-                    },
-                },
-            },
-            "required": ["model_name", "model_version", "outputs"],
+            "properties": {**TENSORS["properties"], "outputs": outputs},
         }
 
     # At the model's own route
@@ -152,42 +142,31 @@ class ModelSchemas:
         if self._whole is not None:
             row = self._element(self._whole)
         else:
-            row = {
-                "title": f"{self._name}.Row",
-                "type": "object",
-                "properties": {spec.name: self._natural(spec) for spec in self.inputs},
-                "required": [spec.name for spec in self.inputs if not spec.optional],
-                "additionalProperties": False,
-            }
+            row = object_of(
+                {spec.name: self._natural(spec) for spec in self.inputs},
+                self._needed,
+                title=f"{self._name}.Row",
+                additionalProperties=False,
+            )
         return self._or_rows(self._shelf.of(row))
 
     def natural_answer(self) -> Json:
         """The value that the model returns: that of its only output, or an object of them."""
-        named = {spec.name: self._natural_output(spec) for spec in self.outputs}
-        row: Json = next(iter(named.values()))
+        outputs = {spec.name: self._natural_output(spec) for spec in self.outputs}
+        row: Json = next(iter(outputs.values()))
         if not self._unnamed:
-            needed = list(named) if self._gives_all else []
-            row = {"type": "object", "properties": named, "required": needed}
+            row = object_of(outputs, list(outputs) if self._gives_all else [])
         return self._or_rows(row)
 
     def form(self) -> Json:
         """The inputs as the fields of a multipart form; one that is repeated is several rows."""
         fields = {spec.name: self._field(spec) for spec in self.inputs}
-        return {
-            "title": f"{self._name}.Form",
-            "type": "object",
-            "properties": fields,
-            "required": [spec.name for spec in self.inputs if not spec.optional],
-        }
+        return object_of(fields, self._needed, title=f"{self._name}.Form")
 
     def priority_header(self) -> Json:
         """What a body at the model's own route has no member for."""
-        return {
-            "name": "X-Request-Priority",
-            "in": "header",
-            "description": "1 is first; 0 is the model's default.",
-            "schema": self._priority,
-        }
+        about = "1 is first; 0 is the model's default."
+        return named("X-Request-Priority", "header", self._priority, about)
 
     def _natural(self, spec: TensorSpec) -> Json:
         row = self._row(spec)
@@ -201,15 +180,13 @@ class ModelSchemas:
     def _field(self, spec: TensorSpec) -> Json:
         if spec.form is Form.BYTES and not spec.shape:
             many = self._most_rows is None and self._batched
-            return (
-                {"anyOf": [FILE, {"type": "array", "items": FILE, "minItems": 1}]} if many else FILE
-            )
+            return {"anyOf": [FILE, list_of(FILE, minItems=1)]} if many else FILE
         if spec.form is Form.TEXT and not spec.shape:
-            return {"type": "string"}
+            return ANY_TEXT
         return self._row(spec)
 
     def _or_rows(self, row: Json) -> Json:
-        many: Json = {"type": "array", "items": row, "minItems": 1}
+        many = list_of(row, minItems=1)
         most = self._most_rows if self._batched else 1
         return {"anyOf": [row, many if most is None else {**many, "maxItems": most}]}
 
@@ -246,7 +223,7 @@ class ModelSchemas:
         choices = [row]
         most = self._most_rows if self._batched else 1
         if most is None or most > 1 or spec.shape == ():
-            many: Json = {"type": "array", "items": row, "minItems": 1}
+            many = list_of(row, minItems=1)
             choices.append(many if most is None else {**many, "maxItems": most})
         if spec.optional:
             choices.append({"type": "null"})
@@ -257,14 +234,14 @@ class ModelSchemas:
         element = self._element(spec)
         if _is_float(spec):
             element = {"type": ["number", "null"], "description": "null: no finite number"}
-        many = {"type": "array", "items": element}
+        many = list_of(element)
         return many if _known(spec) > 1 else {"anyOf": [element, many]}
 
     def _row(self, spec: TensorSpec, element: Json | None = None) -> Json:
         """One row: an element, or a list of as many as its shape says, nested by its dimensions."""
         schema = element or self._element(spec)
         for size in reversed(spec.shape):
-            schema = {"type": "array", "items": schema}
+            schema = list_of(schema)
             if size >= 0:
                 schema |= {"minItems": size, "maxItems": size}
         return schema
@@ -274,7 +251,7 @@ class ModelSchemas:
             prefix = f"{self._name}."
             return self._shelf.of(spec.json_type, prefix) or {"type": "object"}
         if spec.form is Form.BYTES:
-            return {"anyOf": [{"type": "string"}, self._shelf.of(_IN_BASE64)]}
+            return {"anyOf": [ANY_TEXT, self._shelf.of(_IN_BASE64)]}
         return _scalar(spec)
 
     def _tensor(self, spec: TensorSpec) -> Json:
@@ -283,18 +260,17 @@ class ModelSchemas:
         if spec.form is Form.JSON:  # as text, which V2 asks for, or as it is
             as_text = {**element, "contentMediaType": JSON, "contentSchema": self._element(spec)}
             element = {"anyOf": [as_text, self._element(spec)]}
-        return {
-            "title": f"{self._name}.{spec.name}",
-            "type": "object",
-            "properties": {
+        return object_of(
+            {
                 **TENSOR["properties"],
                 "name": {"const": spec.name},
                 "datatype": {"const": spec.datatype.name},
                 "shape": self._shape(spec),
-                "data": {"type": "array", "items": element},
+                "data": list_of(element),
             },
-            "required": INPUT_TENSOR["required"],
-        }
+            INPUT_TENSOR["required"],
+            title=f"{self._name}.{spec.name}",
+        )
 
     def _shape(self, spec: TensorSpec) -> Json:
         """The shape of a tensor on the wire, in which -1 is any size."""
@@ -307,20 +283,16 @@ class ModelSchemas:
         ]
         if spec.shape == () and self._batched:
             sizes.append({"const": 1})  # [rows, 1] is taken, too
-        return {
-            "type": "array",
-            "items": {"type": "integer"},
-            "prefixItems": sizes,
-            "minItems": len(dims),
-            "maxItems": len(sizes),
-        }
+        return list_of(
+            {"type": "integer"}, prefixItems=sizes, minItems=len(dims), maxItems=len(sizes)
+        )
 
 
 def _scalar(spec: TensorSpec) -> Json:
     """One element of a tensor as JSON."""
     datatype = spec.datatype
     if datatype is BYTES:
-        return {"type": "string"}
+        return ANY_TEXT
     if datatype is BOOL:
         return {"type": "boolean"}
     if datatype.dtype.kind == "f":

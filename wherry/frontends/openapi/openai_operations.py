@@ -36,9 +36,13 @@ from wherry.frontends.openapi.operation import (
     Json,
     Operation,
     json_of,
+    list_of,
+    named,
+    object_of,
+    tells,
 )
 from wherry.frontends.openapi.schemas import without_raw
-from wherry.frontends.openapi.v2_operations import OF_INFERENCE
+from wherry.frontends.openapi.v2_operations import OF_INFERENCE, READS
 
 
 class OpenAIErrorFields(msgspec.Struct, kw_only=True):
@@ -385,70 +389,45 @@ class TokensText(msgspec.Struct, kw_only=True):
 _CONTENT: Final[Json] = {
     "anyOf": [
         ANY_TEXT,
-        {
-            "type": "array",
-            "items": {
+        list_of(
+            {
                 "anyOf": [
-                    {
-                        "type": "object",
-                        "properties": {"type": {"const": kind}, kind: ANY_TEXT},
-                        "required": ["type", kind],
-                    }
+                    object_of({"type": {"const": kind}, kind: ANY_TEXT}, ["type", kind])
                     for kind in ("text", "refusal")
                 ]
-            },
-        },
+            }
+        ),
     ]
 }
-#: What a message calls.
-_CALLS: Final[Json] = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["function"],
-        "properties": {
-            "function": {
-                "type": "object",
-                "required": ["name"],
-                # An object, or its JSON as a text.
-                "properties": {"name": ANY_TEXT, "arguments": {}},
-            }
-        },
+#: What a message calls; the arguments are an object, or its JSON as a text.
+_CALL: Final = object_of(
+    {"function": object_of({"name": ANY_TEXT, "arguments": {}}, ["name"])}, ["function"]
+)
+_MESSAGE: Final = object_of(
+    {
+        "role": {"type": "string", "minLength": 1, "maxLength": MOST_ROLE_CHARS},
+        "content": {"anyOf": [_CONTENT, {"type": "null"}]},
     },
-}
+    ["role"],
+    anyOf=[
+        {"required": ["content"], "properties": {"content": _CONTENT}},
+        {
+            "properties": {
+                "role": {"const": "assistant"},
+                "tool_calls": list_of(_CALL, minItems=1),
+            },
+            "required": ["tool_calls"],
+        },
+    ],
+)
 #: More than the types of the fields say.
 SHARPER: Final[dict[str, Json]] = {
-    "ChatRequest": {
-        "properties": {
-            "messages": {
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "role": {"type": "string", "minLength": 1, "maxLength": MOST_ROLE_CHARS},
-                        "content": {"anyOf": [_CONTENT, {"type": "null"}]},
-                    },
-                    "required": ["role"],
-                    "anyOf": [
-                        {"required": ["content"], "properties": {"content": _CONTENT}},
-                        {
-                            "properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS},
-                            "required": ["tool_calls"],
-                        },
-                    ],
-                },
-            },
-        },
-    },
+    "ChatRequest": {"properties": {"messages": list_of(_MESSAGE, minItems=1)}}
 }
 
 #: The form of a recording.
-_RECORDING: Final[Json] = {
-    "title": "TranscriptionForm",
-    "type": "object",
-    "properties": {
+_RECORDING: Final = object_of(
+    {
         "file": FILE,
         **dict.fromkeys(("model", "language", "prompt"), ANY_TEXT),
         "temperature": {"type": "number"},
@@ -457,65 +436,44 @@ _RECORDING: Final[Json] = {
             "type": "string",
             "enum": ["json", "text", "verbose_json", "srt", "vtt"],
         },
-        "timestamp_granularities[]": {
-            "type": "array",
-            "items": {"type": "string", "enum": ["segment", "word"]},
-        },
+        "timestamp_granularities[]": list_of({"type": "string", "enum": ["segment", "word"]}),
     },
-    "required": ["file"],
-}
+    ["file"],
+    title="TranscriptionForm",
+)
 
 #: Of a page of items.
-
-
-def _query(**schemas: Json) -> tuple[Json, ...]:
-    """The parameters of a query."""
-    return tuple({"name": n, "in": "query", "schema": schema} for n, schema in schemas.items())
-
-
-_PAGE: Final = _query(
-    order={"type": "string", "enum": ["asc", "desc"], "default": "desc"},
-    limit={"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-    after=ANY_TEXT,
+_PAGE: Final = (
+    named("order", "query", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+    named("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+    named("after", "query", ANY_TEXT),
 )
-_REPLAY: Final = _query(
-    stream={"type": "boolean", "default": False},
-    starting_after={"type": "integer", "minimum": 0},
+_REPLAY: Final = (
+    named("stream", "query", {"type": "boolean", "default": False}),
+    named("starting_after", "query", {"type": "integer", "minimum": 0}),
 )
-_READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
+_STREAMED: Final = "With `stream` the answer is a stream of server-sent events."
+
+
+def _run(summary: str, takes: Any, gives: Any, also: Json | None = None, **more: Any) -> Operation:
+    """What a model runs for; `also`: the answers of other types than JSON."""
+    return Operation(
+        summary=summary,
+        takes=json_of(without_raw(takes)),
+        gives={JSON: gives, **(also or {})},
+        errors=OF_INFERENCE,
+        reads=READS,
+        **more,
+    )
 
 
 def _generation(summary: str, takes: Any, gives: Any, events: Any) -> Operation:
-    return Operation(
-        summary=summary,
-        description="With `stream` the answer is a stream of server-sent events.",
-        takes=json_of(without_raw(takes)),
-        gives={JSON: gives, EVENTS: {}},
-        events=events,
-        errors=OF_INFERENCE,
-        reads=_READS,
-    )
-
-
-def _conversion(summary: str, takes: Any, gives: Any) -> Operation:
-    return Operation(
-        summary=summary,
-        takes=json_of(without_raw(takes)),
-        gives=json_of(gives),
-        errors=OF_INFERENCE,
-        reads=_READS,
-    )
+    return _run(summary, takes, gives, {EVENTS: {}}, description=_STREAMED, events=events)
 
 
 def _numbers(summary: str, takes: Any, gives: Any) -> Operation:
-    return Operation(
-        summary=summary,
-        description="With an `encoding_format` of `bytes` the answer is nothing but numbers.",
-        takes=json_of(without_raw(takes)),
-        gives={JSON: gives, BINARY: FILE},
-        errors=OF_INFERENCE,
-        reads=_READS,
-    )
+    about = "With an `encoding_format` of `bytes` the answer is nothing but numbers."
+    return _run(summary, takes, gives, {BINARY: FILE}, description=about)
 
 
 def _adapter(summary: str, takes: Any) -> Operation:
@@ -531,22 +489,22 @@ def _adapter(summary: str, takes: Any) -> Operation:
 def _hearing(summary: str) -> Operation:
     return Operation(
         summary=summary,
-        description="With `stream` the answer is a stream of server-sent events.",
+        description=_STREAMED,
         takes={FORM: _RECORDING},
         gives={JSON: Transcription, TEXT: ANY_TEXT, "text/vtt": ANY_TEXT, EVENTS: {}},
         events=TranscriptionEvent,
         errors=(*OF_INFERENCE, 415),
-        reads=_READS,
+        reads=READS,
     )
 
 
 _OF_PAIRS: Final = {
     **{
-        ("POST", path): _conversion("Documents in the order of a query", RerankRequest, Ranking)
+        ("POST", path): _run("Documents in the order of a query", RerankRequest, Ranking)
         for path in ("/v1/rerank", "/rerank", "/v2/rerank")
     },
     **{
-        ("POST", path): _conversion("Scores of pairs of texts", ScoreRequest, PairScores)
+        ("POST", path): _run("Scores of pairs of texts", ScoreRequest, PairScores)
         for path in ("/v1/score", "/score")
     },
 }
@@ -554,29 +512,23 @@ _OF_PAIRS: Final = {
 #: By the ability that a model must have; "": any.
 OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     "": {
-        ("GET", "/v1/models"): Operation(
-            summary="The models that can answer OpenAI's requests", gives=json_of(OpenAIModels)
-        ),
-        ("GET", "/v1/models/{model}"): Operation(
-            summary="One of these models", gives=json_of(OpenAIModel), errors=(404, 503)
-        ),
+        ("GET", "/v1/models"): tells("The models that can answer OpenAI's requests", OpenAIModels),
+        ("GET", "/v1/models/{model}"): tells("One of these models", OpenAIModel, 404, 503),
         ("POST", "/invocations"): Operation(
             summary="The route that the body's fields and the model tell",
             takes=json_of({"type": "object"}),
             gives={JSON: {}, EVENTS: {}, BINARY: FILE},
             errors=OF_INFERENCE,
-            reads=_READS,
+            reads=READS,
         ),
-        ("GET", "/version"): Operation(summary="The server's version", gives=json_of(VersionText)),
-        ("GET", "/load"): Operation(
-            summary="The requests that are unanswered", gives=json_of(ServerLoad)
-        ),
+        ("GET", "/version"): tells("The server's version", VersionText),
+        ("GET", "/load"): tells("The requests that are unanswered", ServerLoad),
     },
     "chat": {
         ("POST", "/v1/chat/completions"): _generation(
             "A conversation goes on", ChatRequest, ChatCompletion, ChatChunk
         ),
-        ("POST", "/v1/chat/completions/batch"): _conversion(
+        ("POST", "/v1/chat/completions/batch"): _run(
             "Several conversations go on", BatchRequest, ChatCompletion
         ),
         ("POST", "/v1/responses"): _generation(
@@ -585,7 +537,7 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             ResponseObject,
             ResponseEvent,
         ),
-        ("POST", "/v1/responses/input_tokens"): _conversion(
+        ("POST", "/v1/responses/input_tokens"): _run(
             "How many tokens a response's request has", ResponsesRequest, ResponseTokens
         ),
         ("GET", "/v1/responses/{response}"): Operation(
@@ -596,18 +548,17 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             errors=(400, 404),
             parameters=_REPLAY,
         ),
-        ("DELETE", "/v1/responses/{response}"): Operation(
-            summary="A response is forgotten", gives=json_of(ResponseDeleted), errors=(404,)
+        ("DELETE", "/v1/responses/{response}"): tells(
+            "A response is forgotten", ResponseDeleted, 404
         ),
-        ("POST", "/v1/responses/{response}/cancel"): Operation(
-            summary="A response in the background ends",
-            gives=json_of(ResponseObject),
-            errors=(400, 404),
+        ("POST", "/v1/responses/{response}/cancel"): tells(
+            "A response in the background ends", ResponseObject, 400, 404
         ),
-        ("GET", "/v1/responses/{response}/input_items"): Operation(
-            summary="The items of a response's input, page by page",
-            gives=json_of(ResponseItems),
-            errors=(400, 404),
+        ("GET", "/v1/responses/{response}/input_items"): tells(
+            "The items of a response's input, page by page",
+            ResponseItems,
+            400,
+            404,
             parameters=_PAGE,
         ),
         ("POST", "/v1/messages"): _generation(
@@ -624,12 +575,12 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     },
     "embeddings": {
         ("POST", "/v1/embeddings"): _numbers("Texts become vectors", EmbeddingRequest, Vectors),
-        ("POST", "/v2/embed"): _conversion(
+        ("POST", "/v2/embed"): _run(
             "Texts become vectors, in Cohere's form", EmbedRequest, CohereVectors
         ),
     },
     "classifications": {
-        ("POST", "/classify"): _conversion("Classes of texts", ClassifyRequest, TextClasses),
+        ("POST", "/classify"): _run("Classes of texts", ClassifyRequest, TextClasses),
     },
     "poolings": {
         ("POST", "/pooling"): _numbers("Numbers of texts", PoolingRequest, Poolings),
@@ -647,13 +598,13 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ("POST", "/v1/unload_lora_adapter"): _adapter("Unload an adapter (LoRA)", UnloadAdapter),
     },
     "tokens": {
-        ("POST", "/v1/messages/count_tokens"): _conversion(
+        ("POST", "/v1/messages/count_tokens"): _run(
             "How many tokens a conversation in Anthropic's form has", CountRequest, CountedTokens
         ),
-        ("POST", "/tokenize"): _conversion(
+        ("POST", "/tokenize"): _run(
             "A text or a conversation as tokens", TokenizeRequest, TokenList
         ),
-        ("POST", "/detokenize"): _conversion("Tokens as text", DetokenizeRequest, TokensText),
+        ("POST", "/detokenize"): _run("Tokens as text", DetokenizeRequest, TokensText),
     },
 }
 

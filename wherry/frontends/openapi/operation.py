@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,3 +52,27 @@ class Operation:
 def json_of(schema: Any) -> dict[str, Any]:
     """The media types of a body that is JSON."""
     return {JSON: schema}
+
+
+def tells(summary: str, gives: Any, *errors: int, **more: Any) -> Operation:
+    """An operation that answers with JSON, or with one of these statuses."""
+    return Operation(summary=summary, gives=json_of(gives), errors=errors, **more)
+
+
+def object_of(
+    properties: Mapping[str, Any], required: Sequence[str] | None = None, **more: Any
+) -> Json:
+    """The schema of an object with these members, of which some are `required`."""
+    needed = {} if required is None else {"required": [*required]}
+    return {"type": "object", "properties": properties, **needed, **more}
+
+
+def list_of(items: Any, **more: Any) -> Json:
+    """The schema of a list of these."""
+    return {"type": "array", "items": items, **more}
+
+
+def named(name: str, place: str, schema: Json, description: str = "", **more: Any) -> Json:
+    """A parameter that is in the path, the query or a header."""
+    about = {"description": description} if description else {}
+    return {"name": name, "in": place, **about, "schema": schema, **more}

@@ -20,6 +20,9 @@ from wherry.frontends.openapi.operation import (
     Json,
     Operation,
     json_of,
+    list_of,
+    object_of,
+    tells,
 )
 from wherry.frontends.v2.settings import LOG_FORMATS
 from wherry.frontends.v2.trace_settings import TRACE_LEVELS
@@ -32,8 +35,6 @@ OF_NATURAL: Final = (*OF_INFERENCE, 406, 415)
 READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
 
 _EMPTY: Final = {TEXT: NO_TEXT}
-#: Of a command: application/json, and nothing in it.
-_DONE: Final = json_of({})
 _WHOLE_NUMBER: Final[Json] = {"type": "string", "pattern": "^[0-9]{1,18}$"}
 
 
@@ -43,53 +44,41 @@ def _text_number(least: int) -> Json:
     return {"anyOf": [number, {"type": "string", "pattern": pattern}, {"type": "null"}]}
 
 
+def _or_null(kind: str, **more: Any) -> Json:
+    return {"type": [kind, "null"], **more}
+
+
 _LEVELS: Final = {"type": "string", "enum": list(TRACE_LEVELS)}
+_AT_START: Final = "Only the server's start decides."
 
 #: Changes of the settings; what is not said, or null, stays.
-LOG_CHANGES: Final[Json] = {
-    "title": "LogChanges",
-    "type": "object",
-    "properties": {
-        "log_info": {"type": ["boolean", "null"]},
-        "log_warning": {"type": ["boolean", "null"]},
-        "log_error": {"type": ["boolean", "null"]},
-        "log_verbose_level": {"type": ["integer", "null"], "minimum": 0},
-        "log_format": {"type": ["string", "null"], "enum": [*LOG_FORMATS, None]},
-        "log_file": {
-            "enum": ["", None],
-            "description": "Only the server's start decides.",
-        },
+LOG_CHANGES: Final = object_of(
+    {
+        "log_info": _or_null("boolean"),
+        "log_warning": _or_null("boolean"),
+        "log_error": _or_null("boolean"),
+        "log_verbose_level": _or_null("integer", minimum=0),
+        "log_format": _or_null("string", enum=[*LOG_FORMATS, None]),
+        "log_file": {"enum": ["", None], "description": _AT_START},
     },
-    "additionalProperties": False,
-}
-TRACE_CHANGES: Final[Json] = {
-    "title": "TraceChanges",
-    "description": "null takes a setting back.",
-    "type": "object",
-    "properties": {
-        "trace_level": {
-            "anyOf": [
-                {"type": "array", "items": _LEVELS, "minItems": 1},
-                _LEVELS,
-                {"type": "null"},
-            ]
-        },
+    title="LogChanges",
+    additionalProperties=False,
+)
+TRACE_CHANGES: Final = object_of(
+    {
+        "trace_level": {"anyOf": [list_of(_LEVELS, minItems=1), _LEVELS, {"type": "null"}]},
         "trace_rate": _text_number(0),
         "trace_count": _text_number(-1),
         "log_frequency": _text_number(0),
-        "trace_file": {
-            "type": ["string", "null"],
-            "enum": ["", None],
-            "description": "Only the server's start decides.",
-        },
-        "trace_mode": {"enum": ["triton", None], "description": "Only the server's start decides."},
+        "trace_file": _or_null("string", enum=["", None], description=_AT_START),
+        "trace_mode": {"enum": ["triton", None], "description": _AT_START},
     },
-    "additionalProperties": False,
-}
-REGION: Final[Json] = {
-    "title": "RegionRequest",
-    "type": "object",
-    "properties": {
+    title="TraceChanges",
+    description="null takes a setting back.",
+    additionalProperties=False,
+)
+REGION: Final = object_of(
+    {
         "key": {
             "type": "string",
             "minLength": 1,
@@ -98,101 +87,75 @@ REGION: Final[Json] = {
         "byte_size": {"type": "integer", "minimum": 1},
         "offset": {"type": "integer", "minimum": 0, "default": 0},
     },
-    "required": ["key", "byte_size"],
-}
-CUDA_REGION: Final[Json] = {
-    "title": "CudaRegionRequest",
-    "type": "object",
-    "properties": {
-        "raw_handle": {
-            "type": "object",
-            "properties": {"b64": {"type": "string"}},
-            "required": ["b64"],
-        },
-        "byte_size": {"type": "integer"},
-    },
-    "required": ["raw_handle", "byte_size"],
-}
+    ["key", "byte_size"],
+    title="RegionRequest",
+)
+CUDA_REGION: Final = object_of(
+    {"raw_handle": object_of({"b64": ANY_TEXT}, ["b64"]), "byte_size": {"type": "integer"}},
+    ["raw_handle", "byte_size"],
+    title="CudaRegionRequest",
+)
 _JSON_TEXT: Final[Json] = {"type": "string", "contentMediaType": JSON}
-LOAD: Final[Json] = {
-    "title": "LoadRequest",
-    "type": "object",
-    "properties": {
-        "parameters": {
-            "description": (
+LOAD: Final = object_of(
+    {
+        "parameters": object_of(
+            {"config": _JSON_TEXT, "config_patch": _JSON_TEXT},
+            description=(
                 "A configuration in place of the model's own, or changes of it, as JSON text; and"
                 " files in place of its folder's, each in base64."
             ),
-            "type": "object",
-            "properties": {"config": _JSON_TEXT, "config_patch": _JSON_TEXT},
-            "patternProperties": {"^file:": {"type": "string", "contentEncoding": "base64"}},
-            "additionalProperties": False,
-        }
+            patternProperties={"^file:": {"type": "string", "contentEncoding": "base64"}},
+            additionalProperties=False,
+        )
     },
+    title="LoadRequest",
+)
+UNLOAD: Final = object_of(
+    {"parameters": object_of({"unload_dependents": {"type": "boolean", "default": False}})},
+    title="UnloadRequest",
+)
+_MEMBERS: Final[Json] = {
+    "name": ANY_TEXT,
+    "datatype": ANY_TEXT,
+    "shape": list_of({"type": "integer", "minimum": 0}),
+    "data": list_of({}),
+    "parameters": {"type": "object"},
 }
-UNLOAD: Final[Json] = {
-    "title": "UnloadRequest",
-    "type": "object",
-    "properties": {
-        "parameters": {
-            "type": "object",
-            "properties": {"unload_dependents": {"type": "boolean", "default": False}},
-        }
-    },
-}
-TENSOR: Final[Json] = {
-    "title": "Tensor",
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "datatype": {"type": "string"},
-        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-        "data": {"type": "array", "items": {}},
-        "parameters": {"type": "object"},
-    },
-    "required": ["name", "datatype", "shape"],
-}
-TENSORS: Final[Json] = {
-    "title": "InferAnswer",
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "model_name": {"type": "string"},
-        "model_version": {"type": "string"},
-        "parameters": {"type": "object"},
-        "outputs": {"type": "array", "items": TENSOR},
-    },
-    "required": ["model_name", "model_version", "outputs"],
-}
+TENSOR: Final = object_of(_MEMBERS, ["name", "datatype", "shape"], title="Tensor")
+#: Who answers.
+ANSWERED: Final[Json] = {"id": ANY_TEXT, "model_name": ANY_TEXT, "model_version": ANY_TEXT}
+TENSORS: Final = object_of(
+    {**ANSWERED, "parameters": {"type": "object"}, "outputs": list_of(TENSOR)},
+    ["model_name", "model_version", "outputs"],
+    title="InferAnswer",
+)
 #: Of a request and of its tensors.
 PARAMETERS: Final[Json] = {
     "type": "object",
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
-WANTED: Final[Json] = {
-    "title": "RequestedOutput",
-    "description": "Parameters: binary_data, classification, and those of shared memory.",
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "parameters": PARAMETERS},
-    "required": ["name"],
-}
-INPUT_TENSOR: Final[Json] = {
-    **TENSOR,
-    "title": "InputTensor",
-    "description": "`data` is flat or nested; without it, parameters name shared memory.",
-    "required": ["name", "datatype", "shape", "data"],
-}
-INFER_REQUEST: Final[Json] = {
-    "title": "InferRequest",
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
+WANTED: Final = object_of(
+    {"name": ANY_TEXT, "parameters": PARAMETERS},
+    ["name"],
+    title="RequestedOutput",
+    description="Parameters: binary_data, classification, and those of shared memory.",
+)
+INPUT_TENSOR: Final = object_of(
+    _MEMBERS,
+    ["name", "datatype", "shape", "data"],
+    title="InputTensor",
+    description="`data` is flat or nested; without it, parameters name shared memory.",
+)
+INFER_REQUEST: Final = object_of(
+    {
+        "id": ANY_TEXT,
         "parameters": PARAMETERS,
-        "inputs": {"type": "array", "items": INPUT_TENSOR},
-        "outputs": {"type": "array", "items": WANTED},
+        "inputs": list_of(INPUT_TENSOR),
+        "outputs": list_of(WANTED),
     },
-    "required": ["inputs"],
-}
+    ["inputs"],
+    title="InferRequest",
+)
 #: A member of `generate` that is no input is a parameter.
 PARAMETER: Final[Json] = {"type": ["string", "number", "boolean"]}
 INPUTS: Final[Json] = {
@@ -200,17 +163,12 @@ INPUTS: Final[Json] = {
     "description": "The model's inputs by name; what is no input is a parameter.",
     "type": "object",
 }
-OUTPUTS: Final[Json] = {
-    "title": "GenerateAnswer",
-    "description": "The model's outputs by name.",
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "model_name": {"type": "string"},
-        "model_version": {"type": "string"},
-    },
-    "required": ["model_name", "model_version"],
-}
+OUTPUTS: Final = object_of(
+    ANSWERED,
+    ["model_name", "model_version"],
+    title="GenerateAnswer",
+    description="The model's outputs by name.",
+)
 
 _STREAM: Final = "Each response is a server-sent event; after 15 to 30 seconds without one there is"
 INFER: Final = Operation(
@@ -240,92 +198,80 @@ GENERATE_STREAM: Final = Operation(
     errors=OF_NATURAL,
     reads=READS,
 )
-_TRACE: Final = Operation(
-    summary="Tell the trace settings", gives=json_of(answers.TraceValues), errors=()
-)
-_SET_TRACE: Final = Operation(
-    summary="Change the trace settings",
-    takes=json_of(TRACE_CHANGES),
-    may_be_empty=True,
-    gives=json_of(answers.TraceValues),
-    errors=(400, 413, 501),
-)
-_LIVE: Final = Operation(
-    summary="Whether the server lives", gives={**json_of(answers.ServerLive), **_EMPTY}
-)
-_READY: Final = Operation(
-    summary="Whether the server and its models are ready",
+_COMMAND: Final = (400, 413, 501)
+_TRACE: Final = tells("Tell the trace settings", answers.TraceValues)
+
+
+def _command(
+    summary: str, takes: Any, gives: Any, *errors: int, description: str = ""
+) -> Operation:
+    """An operator's command, whose body may be left out."""
+    return Operation(
+        summary=summary,
+        description=description,
+        takes=json_of(takes),
+        may_be_empty=True,
+        gives=json_of(gives),
+        errors=(*_COMMAND, *errors),
+    )
+
+
+_SET_TRACE: Final = _command("Change the trace settings", TRACE_CHANGES, answers.TraceValues)
+
+
+def _health(summary: str, told: Any, *errors: int, description: str = "") -> Operation:
+    """What answers with JSON to a client that takes it, and else with nothing."""
+    gives = {**json_of(told), **_EMPTY}
+    return Operation(summary=summary, description=description, gives=gives, errors=errors)
+
+
+_LIVE: Final = _health("Whether the server lives", answers.ServerLive)
+_READY: Final = _health(
+    "Whether the server and its models are ready",
+    answers.ServerReady,
+    503,
     description="With status 503 the body has the reason for each model that is not.",
-    gives={**json_of(answers.ServerReady), **_EMPTY},
-    errors=(503,),
-)
-_INDEX: Final = Operation(
-    summary="List the models of the repositories",
-    takes=json_of(answers.IndexRequest),
-    may_be_empty=True,
-    gives=json_of(list[answers.IndexRow]),
-    errors=(400, 413, 501, 503),
 )
 
 #: What may stand behind a model's name.
 _OF_MODEL: Final[dict[str, tuple[str, Operation]]] = {
     "": (
         "GET",
-        Operation(
-            summary="A model's versions, inputs and outputs",
-            gives=json_of(answers.ModelMetadata),
-            errors=(404, 503),
-        ),
+        tells("A model's versions, inputs and outputs", answers.ModelMetadata, 404, 503),
     ),
     "/config": (
         "GET",
-        Operation(
-            summary="A model's configuration, as Triton's ModelConfig",
-            gives=json_of(dict[str, Any]),
-            errors=(404, 503),
-        ),
+        tells("A model's configuration, as Triton's ModelConfig", dict[str, Any], 404, 503),
     ),
-    "/ready": (
-        "GET",
-        Operation(
-            summary="Whether a model is ready",
-            gives={**json_of(answers.ModelReady), **_EMPTY},
-            errors=(404, 503),
-        ),
-    ),
-    "/stats": (
-        "GET",
-        Operation(
-            summary="A model's statistics",
-            gives=json_of(answers.AllStatistics),
-            errors=(400, 404, 503),
-        ),
-    ),
+    "/ready": ("GET", _health("Whether a model is ready", answers.ModelReady, 404, 503)),
+    "/stats": ("GET", tells("A model's statistics", answers.AllStatistics, 400, 404, 503)),
     "/batching": (
         "GET",
-        Operation(
-            summary="What a model's batcher believes and has decided",
-            gives=json_of(answers.Batching),
-            errors=(404, 503),
-        ),
+        tells("What a model's batcher believes and has decided", answers.Batching, 404, 503),
     ),
     "/infer": ("POST", INFER),
     "/generate": ("POST", GENERATE),
     "/generate_stream": ("POST", GENERATE_STREAM),
 }
 
+
+def _object_with(*names: str) -> Json:
+    return {"type": "object", "required": [*names]}
+
+
 V2_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
-    ("GET", "/openapi.json"): Operation(
-        summary="This document",
+    ("GET", "/openapi.json"): tells(
+        "This document",
+        _object_with("openapi", "info", "paths"),
+        400,
+        404,
         description="With `model=NAME`, which may be there more than once, of these models only.",
-        gives=json_of({"type": "object", "required": ["openapi", "info", "paths"]}),
-        errors=(400, 404),
         reads=("model of the document", "without"),
     ),
-    ("GET", "/dashboard/numbers"): Operation(
-        summary="The numbers of the dashboard, now",
-        gives=json_of({"type": "object", "required": ["at", "server", "models"]}),
-        errors=(404,),
+    ("GET", "/dashboard/numbers"): tells(
+        "The numbers of the dashboard, now",
+        _object_with("at", "server", "models"),
+        404,
         reads=("replica",),
     ),
     ("GET", "/dashboard/events"): Operation(
@@ -338,24 +284,17 @@ V2_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/docs"): Operation(summary="This document as a page", gives={"text/html": ANY_TEXT}),
     ("GET", "/"): Operation(summary="The start page", gives={"text/html": ANY_TEXT}),
-    ("GET", "/v2/health/live"): _LIVE,
-    ("GET", "/livez"): _LIVE,
-    ("GET", "/healthz"): _LIVE,
-    ("GET", "/health"): _LIVE,
-    ("GET", "/ping"): _LIVE,
+    **{
+        ("GET", path): _LIVE
+        for path in ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
+    },
     ("GET", "/v2/health/ready"): _READY,
     ("GET", "/readyz"): _READY,
-    ("GET", "/v2"): Operation(
-        summary="The server's name, version and extensions",
-        gives=json_of(answers.ServerMetadata),
+    ("GET", "/v2"): tells("The server's name, version and extensions", answers.ServerMetadata),
+    ("GET", "/v2/models"): tells(
+        "Every model with its state, inputs, outputs and examples", answers.ModelList
     ),
-    ("GET", "/v2/models"): Operation(
-        summary="Every model with its state, inputs, outputs and examples",
-        gives=json_of(answers.ModelList),
-    ),
-    ("GET", "/v2/models/stats"): Operation(
-        summary="The statistics of every model", gives=json_of(answers.AllStatistics)
-    ),
+    ("GET", "/v2/models/stats"): tells("The statistics of every model", answers.AllStatistics),
     **{
         (method, f"/v2/models/{{model}}{version}{rest}"): operation
         for rest, (method, operation) in _OF_MODEL.items()
@@ -367,31 +306,21 @@ V2_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
     ("GET", "/v2/trace/setting"): _TRACE,
     ("POST", "/v2/trace/setting"): _SET_TRACE,
-    ("GET", "/v2/logging"): Operation(
-        summary="Tell the log's settings", gives=json_of(answers.LogValues)
+    ("GET", "/v2/logging"): tells("Tell the log's settings", answers.LogValues),
+    ("POST", "/v2/logging"): _command("Change the log's settings", LOG_CHANGES, answers.LogValues),
+    ("POST", "/v2/repository/index"): _command(
+        "List the models of the repositories", answers.IndexRequest, list[answers.IndexRow], 503
     ),
-    ("POST", "/v2/logging"): Operation(
-        summary="Change the log's settings",
-        takes=json_of(LOG_CHANGES),
-        may_be_empty=True,
-        gives=json_of(answers.LogValues),
-        errors=(400, 413, 501),
-    ),
-    ("POST", "/v2/repository/index"): _INDEX,
-    ("POST", "/v2/repository/models/{model}/load"): Operation(
-        summary="Load a model, or load it again",
+    ("POST", "/v2/repository/models/{model}/load"): _command(
+        "Load a model, or load it again",
+        LOAD,
+        {},
+        404,
+        503,
         description="Answers when it is ready. What a client loads is code that the server runs.",
-        takes=json_of(LOAD),
-        may_be_empty=True,
-        gives=_DONE,
-        errors=(400, 404, 413, 501, 503),
     ),
-    ("POST", "/v2/repository/models/{model}/unload"): Operation(
-        summary="Take a model out of service",
-        takes=json_of(UNLOAD),
-        may_be_empty=True,
-        gives=_DONE,
-        errors=(400, 404, 413, 501, 503),
+    ("POST", "/v2/repository/models/{model}/unload"): _command(
+        "Take a model out of service", UNLOAD, {}, 404, 503
     ),
     ("GET", "/metrics"): Operation(
         summary="What the server counts, for Prometheus",
@@ -399,43 +328,43 @@ V2_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
     ),
 }
 
-_REGIONS: Final = json_of(list[answers.RegionStatus])
+_REGIONS: Final = list[answers.RegionStatus]
+
+
+def _memory(
+    kind: str, region: Json, status: str, one: str, register: str, forget: str, forget_all: str
+) -> dict[tuple[str, str], Operation]:
+    """The routes of one kind of shared memory, each with its summary."""
+    path = f"/v2/{kind}sharedmemory"
+    return {
+        ("GET", f"{path}/status"): tells(status, _REGIONS),
+        ("GET", f"{path}/region/{{region}}/status"): tells(one, _REGIONS, 404),
+        ("POST", f"{path}/region/{{region}}/register"): tells(
+            register, {}, *_COMMAND, takes=json_of(region)
+        ),
+        ("POST", f"{path}/region/{{region}}/unregister"): tells(forget, {}),
+        ("POST", f"{path}/unregister"): tells(forget_all, {}),
+    }
+
+
 #: Only there if the server may use its clients' shared memory.
 SHARED_MEMORY_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
-    ("GET", "/v2/systemsharedmemory/status"): Operation(
-        summary="The registered regions", gives=_REGIONS
+    **_memory(
+        "system",
+        REGION,
+        "The registered regions",
+        "A registered region, in a list",
+        "Map a region of shared memory",
+        "Forget a region",
+        "Forget all regions",
     ),
-    ("GET", "/v2/systemsharedmemory/region/{region}/status"): Operation(
-        summary="A registered region, in a list", gives=_REGIONS, errors=(404,)
-    ),
-    ("POST", "/v2/systemsharedmemory/region/{region}/register"): Operation(
-        summary="Map a region of shared memory",
-        takes=json_of(REGION),
-        gives=_DONE,
-        errors=(400, 413, 501),
-    ),
-    ("POST", "/v2/systemsharedmemory/region/{region}/unregister"): Operation(
-        summary="Forget a region", gives=_DONE
-    ),
-    ("POST", "/v2/systemsharedmemory/unregister"): Operation(
-        summary="Forget all regions", gives=_DONE
-    ),
-    ("GET", "/v2/cudasharedmemory/status"): Operation(
-        summary="No region: this server takes no CUDA memory", gives=_REGIONS
-    ),
-    ("GET", "/v2/cudasharedmemory/region/{region}/status"): Operation(
-        summary="404: this server takes no CUDA memory", gives=_REGIONS, errors=(404,)
-    ),
-    ("POST", "/v2/cudasharedmemory/region/{region}/register"): Operation(
-        summary="501: this server takes no CUDA memory",
-        takes=json_of(CUDA_REGION),
-        gives=_DONE,
-        errors=(400, 413, 501),
-    ),
-    ("POST", "/v2/cudasharedmemory/region/{region}/unregister"): Operation(
-        summary="Forget a region, of which there are none", gives=_DONE
-    ),
-    ("POST", "/v2/cudasharedmemory/unregister"): Operation(
-        summary="Forget all regions, of which there are none", gives=_DONE
+    **_memory(
+        "cuda",
+        CUDA_REGION,
+        "No region: this server takes no CUDA memory",
+        "404: this server takes no CUDA memory",
+        "501: this server takes no CUDA memory",
+        "Forget a region, of which there are none",
+        "Forget all regions, of which there are none",
     ),
 }
