@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from wherry.values.errors import InvalidRequest
 
 
 @dataclass(slots=True)
@@ -52,10 +49,3 @@ class Delta:
         self.logprobs += further.logprobs
         self.finish_reason = further.finish_reason
         self.details |= further.details
-
-
-def check_one_prompt(model: str, prompt: str, messages: Sequence[Any], ids: Sequence[int]) -> None:
-    """Raise InvalidRequest unless exactly one of the three forms of a prompt is given."""
-    if [bool(prompt), bool(messages), bool(ids)].count(True) != 1:
-        problem = f"model {model!r}: give one of prompt, messages and token_ids"
-        raise InvalidRequest(problem, field="prompt")

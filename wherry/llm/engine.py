@@ -17,13 +17,14 @@ from typing import Final
 
 from torch import Tensor
 
+from wherry.llm.checks import check_tokens, no_room
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
 from wherry.llm.sampler import prompt_report, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
-from wherry.values.errors import InvalidRequest, PromptTooLong
+from wherry.values.errors import InvalidRequest
 
 #: Each of `n` answers copies the prompt's token list: at most 8 MiB for a request.
 MOST_COPIED_TOKENS: Final = 1 << 20
@@ -111,24 +112,8 @@ class Engine:
 
         `constraints` is empty or has one for each answer. `adapter` is the key of one, or "".
         """
-        sampling.checked(self.name, self.vocabulary)
+        self._check(prompt, sampling)
         room = self.context_tokens - len(prompt)
-        if not prompt:
-            raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
-        if room < (0 if sampling.max_tokens == 0 else 1):
-            raise PromptTooLong(
-                # Clients recognise OpenAI's words: they shorten the prompt and try again.
-                f"model {self.name!r}: the prompt has {len(prompt)} tokens, which leaves none for"
-                f" an answer: this model's maximum context length is {self.context_tokens} tokens",
-                field="prompt",
-            )
-        if sampling.n > 1 and sampling.n * len(prompt) > MOST_COPIED_TOKENS:
-            raise InvalidRequest(
-                f"model {self.name!r}: n must be at most {MOST_COPIED_TOKENS // len(prompt) or 1}"
-                f" for a prompt of {len(prompt)} tokens; it is {sampling.n}",
-                field="n",
-            )
-        self.check_tokens(prompt)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         ends = frozenset(sampling.stop_token_ids)
         formed = constraints and (sampling.thinking_budget is None or sampling.constraint)
@@ -157,13 +142,24 @@ class Engine:
             self._followers[sequences[0]] = sequences[1:]
         return sequences
 
+    def _check(self, prompt: Many[int], sampling: Sampling) -> None:
+        """Raise InvalidRequest if the prompt cannot be used."""
+        sampling.checked(self.name, self.vocabulary)
+        if not prompt:
+            raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
+        if self.context_tokens - len(prompt) < (0 if sampling.max_tokens == 0 else 1):
+            raise no_room(self.name, len(prompt), self.context_tokens)
+        if sampling.n > 1 and sampling.n * len(prompt) > MOST_COPIED_TOKENS:
+            raise InvalidRequest(
+                f"model {self.name!r}: n must be at most {MOST_COPIED_TOKENS // len(prompt) or 1}"
+                f" for a prompt of {len(prompt)} tokens; it is {sampling.n}",
+                field="n",
+            )
+        self.check_tokens(prompt)
+
     def check_tokens(self, tokens: Many[int]) -> None:
         """Raise InvalidRequest if a token is outside the vocabulary."""
-        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            raise InvalidRequest(
-                f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}",
-                field="prompt",
-            )
+        check_tokens(self.name, tokens, self.vocabulary)
 
     def remove(self, sequence: Sequence) -> None:
         """Stop a generation (cancelled, or ended by a stop string) and free its blocks."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from wherry.llm.checks import check_one_prompt
 from wherry.llm.constraint import MOST_CHARACTERS, AnswerForm
-from wherry.llm.delta import Delta, check_one_prompt
+from wherry.llm.delta import Delta
 from wherry.llm.formats.read_already import STYLE, OneText
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.models.model import Device

@@ -15,20 +15,14 @@ import msgspec
 
 from wherry.instances.devices import for_torch
 from wherry.llm.adapters import AdapterFolders
+from wherry.llm.checks import check_room, check_task, tokens_to_keep
 from wherry.llm.choice import AUTO
 from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
-from wherry.llm.prompt import (
-    Form,
-    Prompt,
-    PromptReader,
-    TokenizedPrompt,
-    check_room,
-    tokens_to_keep,
-)
+from wherry.llm.prompt import Form, Prompt, PromptReader, TokenizedPrompt
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
@@ -354,14 +348,9 @@ class LLM(StepModel):
         task: str = "generate",
     ) -> _EngineRequest:
         """Add a request. A long prompt is tokenized in another thread."""
+        check_task(self.engine.name, task)
         if task == "detokenize":
             return self._answered(_text_of(self.engine, self.tokenizer, token_ids))
-        if task not in ("generate", "tokenize"):
-            raise InvalidRequest(
-                f"model {self.engine.name!r}: task must be 'generate', 'tokenize' or 'detokenize',"
-                f" not {task[:40]!r}",
-                field="task",
-            )
         given = Prompt(
             prompt=prompt,
             messages=messages,

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from wherry.llm.checks import check_one_prompt
 from wherry.llm.constraint import AnswerForm, Grammars, Matcher
-from wherry.llm.delta import check_one_prompt
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
-from wherry.llm.sampling import Parameters
 from wherry.llm.strict_calls import FormedCalls, are_strict, strict_functions
 from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer, truncated
@@ -68,6 +67,13 @@ class Prompt:
     #: Whether all three forms may be missing.
     may_be_empty: bool = False
 
+    def checked(self, model: str) -> Self:
+        """The same. InvalidRequest unless one of the three forms is given."""
+        nothing = not (self.prompt or self.messages or self.token_ids)
+        if not (nothing and self.may_be_empty):
+            check_one_prompt(model, self.prompt, self.messages, self.token_ids)
+        return self
+
     @property
     def is_short(self) -> bool:
         """Whether reading it takes no longer than a step of the engine."""
@@ -103,7 +109,7 @@ class PromptReader:
     def read(self, given: Prompt) -> TokenizedPrompt:
         """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
         InvalidRequest says what is wrong. Any thread, but one call at a time."""
-        tokens = self._tokens(given)
+        tokens = tokens_of(given.checked(self._model), self._tokenizer)
         if given.truncate is not None:
             tokens = truncated(tokens, given.truncate, given.truncation_side)
         words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
@@ -175,51 +181,23 @@ class PromptReader:
             if spaced[:1] != alone[:1] and len(spaced) == len(alone):
                 yield tuple(spaced)
 
-    def _tokens(self, given: Prompt) -> list[int]:
-        nothing = not (given.prompt or given.messages or given.token_ids)
-        if not (nothing and given.may_be_empty):
-            check_one_prompt(self._model, given.prompt, given.messages, given.token_ids)
-        if given.messages:
-            return self._tokenizer.encode_chat(
-                given.messages,
-                tools=given.tools,
-                options=given.template,
-                special=bool(given.special),
-                keep=given.truncate,
-                side=given.truncation_side,
-            )
-        if given.token_ids:
-            return list(given.token_ids)
-        return self._tokenizer.encode(
-            given.prompt,
-            special=given.special is not False,
+
+def tokens_of(given: Prompt, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a prompt, however it was given; not less than it is to be truncated to."""
+    if given.messages:
+        return tokenizer.encode_chat(
+            given.messages,
+            tools=given.tools,
+            options=given.template,
+            special=bool(given.special),
             keep=given.truncate,
             side=given.truncation_side,
         )
-
-
-def check_room(model: str, parameters: Parameters, context: int) -> None:
-    """InvalidRequest if more tokens are asked for than `context` can hold, whatever the prompt."""
-    for field in ("min_tokens", "max_tokens"):
-        wanted = getattr(parameters, field) or 0
-        if field == "max_tokens" and parameters.clip_max_tokens:
-            continue
-        if wanted > context:
-            raise InvalidRequest(
-                f"model {model!r}: {field} must be at most {context}, this model's maximum context"
-                f" length; it is {wanted}",
-                field=field,
-            )
-
-
-def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | None:
-    """The number of tokens to which a request has its prompt truncated; None: it has not.
-    InvalidRequest if they do not fit into `context` tokens."""
-    keep = parameters.truncate_prompt
-    if keep is not None and not 0 <= keep < context:
-        raise InvalidRequest(
-            f"model {model!r}: truncate_prompt must be at most {context - 1}, which leaves room for"
-            f" one token; it is {keep}",
-            field="truncate_prompt",
-        )
-    return max(1, context - (parameters.max_tokens or 1)) if keep == 0 else keep
+    if given.token_ids:
+        return list(given.token_ids)
+    return tokenizer.encode(
+        given.prompt,
+        special=given.special is not False,
+        keep=given.truncate,
+        side=given.truncation_side,
+    )

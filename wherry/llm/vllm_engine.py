@@ -18,17 +18,19 @@ import msgspec
 
 from wherry.llm.adapters import AdapterFolders
 from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.checks import check_task, check_tokens, no_room
 from wherry.llm.constraint import AnswerForm
-from wherry.llm.delta import Delta, check_one_prompt
+from wherry.llm.delta import Delta
 from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
+from wherry.llm.prompt import Prompt, tokens_of
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.vllm_adapters import VllmAdapters, engine_arguments
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
-from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong, WorkerDied
+from wherry.values.errors import ConfigError, InvalidRequest, WorkerDied
 
 #: Seconds between two reads of vLLM's metrics, which take some milliseconds.
 READ_EVERY: Final = 1.0
@@ -170,15 +172,19 @@ class VLLM(StepModel):
         stream: bool = True,
         task: str = "generate",
     ) -> _VllmRequest:
+        check_task(self._name, task)
         if task == "detokenize":
             return self._answered(self._text_of(token_ids))
-        if task not in ("generate", "tokenize"):
-            raise self._refused(
-                f"task must be 'generate', 'tokenize' or 'detokenize', not {task[:40]!r}", "task"
-            )
-        if task == "generate" or prompt or messages or token_ids:
-            check_one_prompt(self._name, prompt, messages, token_ids)
-        tokens = self._tokens(prompt, messages, token_ids, tools, template, parameters)
+        prompted = Prompt(
+            prompt=prompt,
+            messages=messages,
+            token_ids=token_ids,
+            tools=tools,
+            template=template,
+            special=parameters.add_special_tokens,
+            may_be_empty=task == "tokenize",
+        )
+        tokens = tokens_of(prompted.checked(self._name), self._tokenizer)
         if task == "tokenize":
             names = bool(parameters.report_prompt_tokens)
             return self._answered(
@@ -189,11 +195,7 @@ class VLLM(StepModel):
             if getattr(wanted, name) not in (None, False, ()):
                 raise self._refused(f"{name} is not supported by vLLM's adapter", name)
         if len(tokens) >= self._context:
-            raise PromptTooLong(
-                f"model {self._name!r}: the prompt has {len(tokens)} tokens, which leaves none for"
-                f" an answer: this model's maximum context length is {self._context} tokens",
-                field="prompt",
-            )
+            raise no_room(self._name, len(tokens), self._context)
         given = {"type": "token", "prompt_token_ids": tokens}
         adapter = self._loras.request(parameters.adapter)
         request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
@@ -244,31 +246,9 @@ class VLLM(StepModel):
 
     # Parts
 
-    def _tokens(
-        self,
-        prompt: str,
-        messages: Sequence[dict[str, Any]],
-        token_ids: Sequence[int],
-        tools: Sequence[dict[str, Any]],
-        template: dict[str, Any],
-        parameters: Parameters,
-    ) -> list[int]:
-        """The tokens of a prompt, however it was given."""
-        special = parameters.add_special_tokens
-        if messages:
-            return self._tokenizer.encode_chat(
-                messages, tools=tools, options=template, special=bool(special)
-            )
-        if prompt:
-            return self._tokenizer.encode(prompt, special=special is not False)
-        return list(token_ids)
-
     def _text_of(self, tokens: Sequence[int]) -> Delta:
         """The text of tokens, special ones included, as an answer."""
-        if any(not 0 <= token < self._vocabulary for token in tokens):
-            raise self._refused(
-                f"token ids must be between 0 and {self._vocabulary - 1}", "token_ids"
-            )
+        check_tokens(self._name, tokens, self._vocabulary, "token_ids")
         return Delta(0, self._tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
 
     def _answered(self, answer: Delta) -> _VllmRequest:
