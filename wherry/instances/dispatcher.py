@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from wherry.instances.crew import Crew
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.in_caller import InCaller
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.instance_runner import InstanceRunner

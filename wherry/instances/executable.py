@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any
@@ -19,130 +18,35 @@ from typing import Any
 import numpy as np
 
 from wherry.instances.async_calls import AsyncCalls
+from wherry.instances.execution import (
+    BatchParts,
+    Execution,
+    Failure,
+    Outcome,
+    SharedOutcome,
+    sendable,
+    text_of,
+)
 from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.model_errors import model_errors
+from wherry.instances.model_outputs import ModelOutputs, WrongColumn
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model, load_on
 from wherry.models.row_types import WrongRow, converter
-from wherry.models.rows import as_array, columns_of_row, describe
+from wherry.models.rows import columns_of_row
 from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
-from wherry.values.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
+from wherry.values.errors import BY_NAME, InvalidRequest
 from wherry.values.media_codec import is_converted
-from wherry.values.request import Column, Columns, InferRequest, concatenate, rows_of
+from wherry.values.request import Columns, concatenate, rows_of
 
 #: How often parts of a failed batch are run again, at most: finding one bad request among 256
 #: takes 2 * log2(256) = 16 runs.
 MAX_RERUNS = 48
 
-#: The `error` of a Failure that is none: the model wants this request again in its next batch
-#: (iterative sequences).
-RESCHEDULED = "Rescheduled"
-
-#: Of an error's text, and of its traceback, so much is passed on.
-MAX_ERROR_CHARS = 2**16
-
 #: The forms whose rows are strings, and the type of a row.
 _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: bytes})
-
-#: What has a length, and yet is no column.
-NO_COLUMNS = (str, bytes, Mapping, Set)
-
-
-class WrongColumn(BadModelOutput):
-    """What the model returned is wrong for all rows: no column, or one of another length or shape.
-    No part of the batch would fare better."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error as a value that can cross to another process."""
-
-    error: str
-    message: str
-    traceback: str = ""
-    #: In the same process: what the model raised.
-    exception: BaseException | None = None
-    #: Of an InvalidRequest: what of the request is to blame.
-    field: str | None = None
-
-    @property
-    def is_the_models(self) -> bool:
-        """Must the model's author act, and not the caller?"""
-        return issubclass(BY_NAME.get(self.error, ModelFailed), ModelFailed)
-
-    def as_exception(self) -> WherryError:
-        error = BY_NAME.get(self.error, ModelFailed)(self.message)
-        if isinstance(error, InvalidRequest):
-            error.field = self.field
-        error.__cause__ = self.exception
-        if self.traceback and self.exception is None:  # it was raised in another process
-            error.add_note(self.traceback)
-        return error
-
-
-Outcome = Columns | Failure
-
-
-@dataclass(frozen=True, slots=True)
-class SharedOutcome:
-    """What one call of the model gave for neighbours in a batch, `counts[i]` rows each."""
-
-    outcome: Outcome
-    counts: Sequence[int]
-
-    def scatter(self) -> list[Outcome]:
-        """Give each caller its rows, or the same failure."""
-        outputs = self.outcome
-        if isinstance(outputs, Failure) or len(self.counts) == 1:
-            return [outputs] * len(self.counts)
-        answers: list[Outcome] = []
-        start = 0
-        for count in self.counts:
-            stop = start + count
-            answers.append({name: column[start:stop] for name, column in outputs.items()})
-            start = stop
-        return answers
-
-
-@dataclass(slots=True)
-class Execution:
-    """What one batch gave: an outcome for each caller, and where the time (ns) went."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    input_ns: int = 0
-    infer_ns: int = 0
-    output_ns: int = 0
-    #: Rows of each call of the model; more than one if a failed batch was tried in parts.
-    executed_rows: list[int] = field(default_factory=list)
-    #: The smallest number of rows for which memory did not suffice; 0: it did.
-    out_of_memory_rows: int = 0
-    #: Requests that outlive the batch: they are answered later, and their outcomes here are none.
-    later: Set[InferRequest] = frozenset()
-    #: What the model says to a request beside its outputs.
-    parameters: Mapping[InferRequest, Mapping[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class BatchParts:
-    """What a batch gave that the model failed for: the outcomes of neighbours, in order."""
-
-    outcomes: list[SharedOutcome]
-    #: How long the model was called in all, and the rows of each call.
-    infer_ns: int
-    executed_rows: list[int]
-    #: The smallest number of rows for which memory did not suffice; 0: it did.
-    out_of_memory_rows: int = 0
-    #: How long images, audio and files were decoded before the model was called.
-    decode_ns: int = 0
-
-    def add(self, part: BatchParts) -> None:
-        """Count what came of a part of the batch too."""
-        self.outcomes += part.outcomes
-        self.infer_ns += part.infer_ns
-        self.executed_rows += part.executed_rows
-        self.out_of_memory_rows = max(self.out_of_memory_rows, part.out_of_memory_rows)
 
 
 class Executable:
@@ -163,8 +67,8 @@ class Executable:
         self.encodes = any(is_converted(spec.media) for spec in self.signature.outputs)
         #: May rows of what the code returns be long bytes?
         self.gives_bytes = any(spec.form is Form.BYTES for spec in self.signature.outputs)
-        #: Does the code return one row, and not a column?
-        self._returns_row = self.signature.row_wise or not config.max_batch_size
+        #: Checks what the code returns.
+        self.outputs = ModelOutputs(self.signature, config, self._media)
         #: The only output, if its rows are strings, and their type.
         self._strings: tuple[str, type] | None = None
         if self.signature.returns == "single" and not self.signature.is_async:
@@ -221,7 +125,7 @@ class Executable:
         result = self.call(columns)
         if self.signature.is_async:
             result = self._async.run(result)
-        return self.outputs(result, rows)
+        return self.outputs.of(result, rows)
 
     def outcome(self, columns: Columns, rows: int) -> Outcome:
         """Call the model once with merged columns. Never raises.
@@ -233,12 +137,12 @@ class Executable:
                 return self.execute(columns, rows)
             result = self.call(columns)
             name, kind = self._strings
-            if self._returns_row:
+            if self.outputs.returns_row:
                 if type(result) is kind and rows == 1:
                     return {name: [result]}
             elif type(result) is list and len(result) == rows and set(map(type, result)) == {kind}:
                 return {name: result.copy()}  # the model may keep its list
-            return self.outputs(result, rows)
+            return self.outputs.of(result, rows)
         except model_errors() as error:
             return self.failure(error)
 
@@ -246,13 +150,13 @@ class Executable:
         """Run a batch of several callers (`counts[i]` rows each). Never raises. What a model that
         fails is asked again for, `run_again` says."""
         if self.decodes:
-            return _execution(self.run_decoded(columns, counts))
+            return self.run_decoded(columns, counts).execution()
         rows = sum(counts)
         started = perf_counter_ns()
         outcome = self.outcome(columns, rows)
         ended = perf_counter_ns()
         if isinstance(outcome, Failure):
-            return _execution(self.run_again(columns, counts, outcome, ended - started))
+            return self.run_again(columns, counts, outcome, ended - started).execution()
         outcomes = SharedOutcome(outcome, counts).scatter()
         return Execution(outcomes, 0, ended - started, perf_counter_ns() - ended, [rows])
 
@@ -330,107 +234,11 @@ class Executable:
             items = self._async.iterate(items)
         try:
             for item in items:
-                yield self.outputs(item, rows, sparse=True)
+                yield self.outputs.of(item, rows, sparse=True)
         finally:
             close = getattr(items, "close", None)
             if close is not None:
                 close()
-
-    def outputs(self, result: Any, rows: int, *, sparse: bool = False) -> Columns:
-        """What the model returned as checked columns; BadModelOutput names what is wrong.
-
-        With `sparse` a row may be None: a stream has nothing for it this time.
-        """
-        signature = self.signature
-        if signature.returns == "single":
-            spec = signature.outputs[0]
-            if self._returns_row:
-                result = [result]
-            return {spec.name: self._checked(spec, result, rows, sparse)}
-        if signature.returns == "tuple":
-            if not isinstance(result, tuple) or len(result) != len(signature.outputs):
-                raise WrongColumn(
-                    f"model {self.config.name!r} must return a tuple of"
-                    f" {len(signature.outputs)} outputs, not {describe(result)}"
-                )
-            result = {
-                spec.name: value for spec, value in zip(signature.outputs, result, strict=True)
-            }
-        elif not isinstance(result, Mapping):
-            result = {spec.name: getattr(result, spec.name, None) for spec in signature.outputs}
-        outputs: Columns = {}
-        for spec in signature.outputs:
-            if spec.name not in result:
-                if spec.optional:
-                    continue
-                raise WrongColumn(f"model {self.config.name!r} returned no output {spec.name!r}")
-            value = result[spec.name]
-            if self._returns_row:
-                value = [value]
-            outputs[spec.name] = self._checked(spec, value, rows, sparse)
-        return outputs
-
-    def _checked(self, spec: TensorSpec, value: Any, rows: int, sparse: bool) -> Column:
-        """The column as the core keeps it; BadModelOutput if it is not what was declared."""
-        count = len(value) if hasattr(value, "__len__") else None
-        if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
-            raise self._wrong_rows(spec, value, rows)
-        if is_converted(spec.media):
-            return self._media.encoded(spec, value)
-        if spec.form is Form.TEXT:
-            return self._checked_elements(spec, list(value), str, sparse)
-        if spec.form is Form.BYTES:
-            return self._checked_elements(spec, list(value), bytes, sparse)
-        if spec.form is Form.JSON:
-            return list(value)
-        where = f"model {self.config.name!r}: output {spec.name!r}"
-        # Of an array every row has the datatype and the shape; of a list a row may be to blame.
-        wrong = WrongColumn if isinstance(value, np.ndarray) else BadModelOutput
-        column: Column
-        try:
-            if spec.form is Form.ARRAYS or (sparse and any(row is None for row in value)):
-                column = [None if row is None and sparse else as_array(row, spec) for row in value]
-                shapes = [row.shape for row in column if row is not None]
-            else:
-                column = as_array(value, spec)
-                shapes = [column.shape[1:]]
-        except (TypeError, ValueError, OverflowError) as error:
-            raise wrong(f"{where} must be {spec.datatype}: {error}") from None
-        for shape in shapes:
-            if not spec.fits(shape):
-                raise wrong(_bad_shape(where, spec, shape))
-        return column
-
-    def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> WrongColumn:
-        where = f"model {self.config.name!r}: output {spec.name!r}"
-        if not hasattr(value, "__len__") or isinstance(value, NO_COLUMNS):
-            return WrongColumn(
-                f"{where} must hold one row for each of the {rows} input rows, not"
-                f" {describe(value)}"
-            )
-        return WrongColumn(
-            f"{where} has {len(value)} rows for {rows} input rows; return exactly one row out for"
-            " each row in"
-        )
-
-    def _checked_elements(
-        self, spec: TensorSpec, column: list[Any], wanted: type, sparse: bool
-    ) -> list[Any]:
-        kinds = set(map(type, column)) - {wanted}
-        if np.ndarray in kinds and spec.shape:  # of an empty list numpy cannot know the kind
-            column = [[] if isinstance(row, np.ndarray) and not row.size else row for row in column]
-            kinds = set(map(type, column)) - {wanted}
-        for kind in kinds:
-            if issubclass(kind, wanted) or (sparse and kind is type(None)):
-                continue
-            wrong: Any = next(row for row in column if type(row) is kind)
-            if spec.shape and issubclass(kind, list) and all(isinstance(e, wanted) for e in wrong):
-                continue
-            raise BadModelOutput(
-                f"model {self.config.name!r}: output {spec.name!r} must hold {wanted.__name__}"
-                f" rows, not {describe(wrong)}"
-            )
-        return column
 
     def failure(self, error: BaseException) -> Failure:
         for cls in type(error).__mro__:  # a user's own subclass too
@@ -444,36 +252,6 @@ class Executable:
             sendable("".join(traceback.format_exception(error))),
             error,
         )
-
-
-def _execution(parts: BatchParts) -> Execution:
-    return Execution(
-        [outcome for part in parts.outcomes for outcome in part.scatter()],
-        parts.decode_ns,
-        parts.infer_ns,
-        executed_rows=parts.executed_rows,
-        out_of_memory_rows=parts.out_of_memory_rows,
-    )
-
-
-def text_of(error: BaseException) -> str:
-    """What it says, as a worker can send it."""
-    try:
-        return sendable(str(error))
-    except Exception:  # noqa: BLE001 - the user's own __str__: a bug there costs no instance
-        return "<its str() raised>"
-
-
-def sendable(text: str) -> str:
-    """What a worker can send, whatever an error quotes: lone surrogates are no UTF-8, and an input
-    may be large."""
-    if len(text) > MAX_ERROR_CHARS:
-        text = f"{text[:MAX_ERROR_CHARS]}... ({len(text)} characters)"
-    return text.encode(errors="replace").decode()
-
-
-def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:
-    return f"{where} has rows of shape {list(shape)}, declared is {list(spec.shape)}"
 
 
 def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutcome:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol
 
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.instance import Instance
 from wherry.instances.readiness import Readiness
 from wherry.instances.resources import NothingShared

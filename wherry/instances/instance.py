@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from math import inf
 from typing import Protocol
 
-from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.loadable import Loadable
 from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device

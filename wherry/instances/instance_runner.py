@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.life import InstanceLife, InstanceT
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.readiness import ModelState

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
+from wherry.instances.execution import Execution, Failure, Outcome, SharedOutcome
 from wherry.instances.source import AnyText, Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from wherry.instances.delivery import Delivery
-from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
+from wherry.instances.execution import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.sequence_inputs import SequenceInputs

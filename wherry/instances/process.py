@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances import messages
-from wherry.instances.executable import Execution, Failure
+from wherry.instances.execution import Execution, Failure
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wherry.instances.delivery import Delivery
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.failure_log import FailureLog
 from wherry.instances.loadable import Loadable
 from wherry.instances.readiness import Readiness

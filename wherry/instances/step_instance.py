@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wherry.instances import messages
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.loadable import Loadable
 from wherry.instances.model_worker import ModelWorker, restorer
 from wherry.instances.process import are_large

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.instances.executable import Executable, Failure
+from wherry.instances.executable import Executable
+from wherry.instances.execution import Failure
 from wherry.instances.messages import Join, Leave
 from wherry.instances.model_errors import model_errors
 from wherry.models.config import ModelConfig
@@ -130,7 +131,7 @@ class StepLoop:
             del self._active[key]
             return Share(key, failure=self._executable.failure(step.error))
         try:
-            responses = [self._executable.outputs(item, 1) for item in step.responses]
+            responses = [self._executable.outputs.of(item, 1) for item in step.responses]
         except BadModelOutput as error:
             if not step.done:
                 self._stop_quietly(self._active[key])

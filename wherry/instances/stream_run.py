@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
 
-from wherry.instances.executable import Failure, Outcome
+from wherry.instances.execution import Failure, Outcome
 from wherry.models.config import ModelConfig
 from wherry.observability.otel.following import BatchTrace
 from wherry.observability.statistics import ModelStatistics, ResponseCount

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter_ns
 
-from wherry.instances.executable import Executable, Execution, Failure, Outcome
+from wherry.instances.executable import Executable
+from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.model_errors import model_errors
 from wherry.instances.stream_run import StreamRun

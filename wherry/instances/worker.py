@@ -23,9 +23,9 @@ import traceback
 from time import perf_counter_ns
 
 from wherry.instances import messages
-from wherry.instances.executable import (
+from wherry.instances.executable import Executable
+from wherry.instances.execution import (
     BatchParts,
-    Executable,
     Failure,
     Outcome,
     SharedOutcome,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wherry.backends.repository_model import RepositoryModel
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.pipelines.fan_out import gather, stop
 from wherry.repository.triton_config import TritonEnsemblingStep
 from wherry.values.datatypes import TensorSpec

@@ -16,7 +16,8 @@ from contextlib import aclosing
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
-from wherry.instances.executable import Executable, Failure
+from wherry.instances.executable import Executable
+from wherry.instances.execution import Failure
 from wherry.instances.model_errors import model_errors
 from wherry.instances.runner import Refused, Runner
 from wherry.instances.timer import Alarm, Timer
@@ -147,8 +148,8 @@ class RowByRow:
 
     async def _outputs(self, result: Any) -> Columns:
         if not self._executable.encodes:
-            return self._executable.outputs(result, 1)
-        return await asyncio.to_thread(self._executable.outputs, result, 1)
+            return self._executable.outputs.of(result, 1)
+        return await asyncio.to_thread(self._executable.outputs.of, result, 1)
 
 
 class PipelineRunner(Runner):

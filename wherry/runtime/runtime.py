@@ -21,7 +21,7 @@ from collections.abc import (
 from contextlib import aclosing, closing
 from typing import Any, TypeVar
 
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.resources import Resources
 from wherry.instances.timer import Timer
 from wherry.models.model import Model

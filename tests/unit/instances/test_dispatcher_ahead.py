@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, desk, until
-from wherry.instances.executable import Execution
+from wherry.instances.execution import Execution
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.resources import Resources
 from wherry.models.config import ModelConfig

@@ -12,7 +12,7 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, desk, gated
-from wherry.instances.executable import RESCHEDULED, Execution, Failure
+from wherry.instances.execution import RESCHEDULED, Execution, Failure
 from wherry.instances.instance import Instance
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.thread import ThreadInstance

@@ -14,7 +14,8 @@ from PIL.PngImagePlugin import PngImageFile
 
 import wherry
 from wherry.instances import media_rows
-from wherry.instances.executable import Executable, Failure
+from wherry.instances.executable import Executable
+from wherry.instances.execution import Failure
 from wherry.models.config import ModelConfig
 from wherry.values import image_bytes
 from wherry.values.media import FileBytes

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from wherry.instances import messages
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.messages import Answer, Failed
 from wherry.instances.source import Module, Source, sent
 from wherry.models.config import ModelConfig

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fakes import Call, ManualClock
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.instances.stream_run import ModelStreams, StreamRun
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics

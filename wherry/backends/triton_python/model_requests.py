@@ -10,7 +10,7 @@ from wherry.backends.triton_python.messages import Plain
 from wherry.backends.triton_python.open_requests import OpenRequests
 from wherry.backends.triton_python.request_codec import Decoded, ModelAnswer, RequestCodec
 from wherry.backends.triton_python.running_batch import NothingToSend, RunningBatch
-from wherry.instances.executable import RESCHEDULED, Failure, Outcome
+from wherry.instances.execution import RESCHEDULED, Failure, Outcome
 from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.linked_worker import LinkedWorker
 from wherry.instances.process import are_large

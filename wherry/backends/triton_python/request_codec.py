@@ -15,7 +15,7 @@ import numpy as np
 from wherry.backends.triton_python.codes import error_of
 from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
 from wherry.backends.triton_python.tensors import get, put
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.repository.kind import is_decoupled

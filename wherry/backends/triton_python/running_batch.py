@@ -8,7 +8,7 @@ from typing import Any
 
 from wherry.backends.triton_python.request_codec import RequestCodec
 from wherry.backends.triton_python.stub.wire import Outgoing
-from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun
 from wherry.values.request import Batch, InferRequest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
+from wherry.instances.execution import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.stream_run import StreamRun
 from wherry.values.errors import LoadFailed, WherryError

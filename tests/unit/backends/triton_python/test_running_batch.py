@@ -6,7 +6,7 @@ import pytest
 
 from wherry.backends.triton_python.running_batch import NothingToSend, RunningBatch
 from wherry.backends.triton_python.stub.wire import Outgoing
-from wherry.instances.executable import Failure
+from wherry.instances.execution import Failure
 from wherry.values.reply import Reply
 from wherry.values.request import Batch, InferRequest
 

@@ -1,0 +1,136 @@
+"""Is what a model's code has returned what it has declared?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from wherry.instances.media_rows import MediaRows
+from wherry.models.config import ModelConfig
+from wherry.models.rows import as_array, describe
+from wherry.models.signature import Signature
+from wherry.values.datatypes import Form, TensorSpec
+from wherry.values.errors import BadModelOutput
+from wherry.values.media_codec import is_converted
+from wherry.values.request import Column, Columns
+
+#: What has a length, and yet is no column.
+NO_COLUMNS = (str, bytes, Mapping, Set)
+
+
+class WrongColumn(BadModelOutput):
+    """What the model returned is wrong for all rows: no column, or one of another length or shape.
+    No part of the batch would fare better."""
+
+
+class ModelOutputs:
+    """Makes columns of what a model returns. `media` encodes images, audio and files."""
+
+    def __init__(self, signature: Signature, config: ModelConfig, media: MediaRows) -> None:
+        self._signature = signature
+        self._model = config.name
+        self._media = media
+        #: Does the code return one row, and not a column?
+        self.returns_row = signature.row_wise or not config.max_batch_size
+
+    def of(self, result: Any, rows: int, *, sparse: bool = False) -> Columns:
+        """What the model returned as checked columns; BadModelOutput names what is wrong.
+
+        With `sparse` a row may be None: a stream has nothing for it this time.
+        """
+        signature = self._signature
+        if signature.returns == "single":
+            spec = signature.outputs[0]
+            if self.returns_row:
+                result = [result]
+            return {spec.name: self._checked(spec, result, rows, sparse)}
+        if signature.returns == "tuple":
+            if not isinstance(result, tuple) or len(result) != len(signature.outputs):
+                raise WrongColumn(
+                    f"model {self._model!r} must return a tuple of"
+                    f" {len(signature.outputs)} outputs, not {describe(result)}"
+                )
+            result = {
+                spec.name: value for spec, value in zip(signature.outputs, result, strict=True)
+            }
+        elif not isinstance(result, Mapping):
+            result = {spec.name: getattr(result, spec.name, None) for spec in signature.outputs}
+        outputs: Columns = {}
+        for spec in signature.outputs:
+            if spec.name not in result:
+                if spec.optional:
+                    continue
+                raise WrongColumn(f"model {self._model!r} returned no output {spec.name!r}")
+            value = result[spec.name]
+            if self.returns_row:
+                value = [value]
+            outputs[spec.name] = self._checked(spec, value, rows, sparse)
+        return outputs
+
+    def _checked(self, spec: TensorSpec, value: Any, rows: int, sparse: bool) -> Column:
+        """The column as the core keeps it; BadModelOutput if it is not what was declared."""
+        count = len(value) if hasattr(value, "__len__") else None
+        if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
+            raise self._wrong_rows(spec, value, rows)
+        if is_converted(spec.media):
+            return self._media.encoded(spec, value)
+        if spec.form is Form.TEXT:
+            return self._checked_elements(spec, list(value), str, sparse)
+        if spec.form is Form.BYTES:
+            return self._checked_elements(spec, list(value), bytes, sparse)
+        if spec.form is Form.JSON:
+            return list(value)
+        where = f"model {self._model!r}: output {spec.name!r}"
+        # Of an array every row has the datatype and the shape; of a list a row may be to blame.
+        wrong = WrongColumn if isinstance(value, np.ndarray) else BadModelOutput
+        column: Column
+        try:
+            if spec.form is Form.ARRAYS or (sparse and any(row is None for row in value)):
+                column = [None if row is None and sparse else as_array(row, spec) for row in value]
+                shapes = [row.shape for row in column if row is not None]
+            else:
+                column = as_array(value, spec)
+                shapes = [column.shape[1:]]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise wrong(f"{where} must be {spec.datatype}: {error}") from None
+        for shape in shapes:
+            if not spec.fits(shape):
+                raise wrong(_bad_shape(where, spec, shape))
+        return column
+
+    def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> WrongColumn:
+        where = f"model {self._model!r}: output {spec.name!r}"
+        if not hasattr(value, "__len__") or isinstance(value, NO_COLUMNS):
+            return WrongColumn(
+                f"{where} must hold one row for each of the {rows} input rows, not"
+                f" {describe(value)}"
+            )
+        return WrongColumn(
+            f"{where} has {len(value)} rows for {rows} input rows; return exactly one row out for"
+            " each row in"
+        )
+
+    def _checked_elements(
+        self, spec: TensorSpec, column: list[Any], wanted: type, sparse: bool
+    ) -> list[Any]:
+        kinds = set(map(type, column)) - {wanted}
+        if np.ndarray in kinds and spec.shape:  # of an empty list numpy cannot know the kind
+            column = [[] if isinstance(row, np.ndarray) and not row.size else row for row in column]
+            kinds = set(map(type, column)) - {wanted}
+        for kind in kinds:
+            if issubclass(kind, wanted) or (sparse and kind is type(None)):
+                continue
+            wrong: Any = next(row for row in column if type(row) is kind)
+            if spec.shape and issubclass(kind, list) and all(isinstance(e, wanted) for e in wrong):
+                continue
+            raise BadModelOutput(
+                f"model {self._model!r}: output {spec.name!r} must hold {wanted.__name__}"
+                f" rows, not {describe(wrong)}"
+            )
+        return column
+
+
+def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:
+    return f"{where} has rows of shape {list(shape)}, declared is {list(spec.shape)}"
