@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import logging
+import os
 import re
 import signal
 import sys
@@ -143,3 +144,19 @@ def _no_event_loop_is_blocked() -> Iterator[None]:
         blocking.functions["threading.Lock.acquire"].deactivate()
         blocking.functions["threading.Lock.acquire_lock"].deactivate()
         yield
+
+
+@pytest.fixture
+def _threads_switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    """A FIFO at which a model and its test meet."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return str(path)

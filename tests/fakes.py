@@ -31,8 +31,8 @@ from wherry.values.request import Columns, InferRequest, InferResponse
 PATIENCE = 30.0
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does without telling anybody."""
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what another thread or process does without telling anybody."""
     gives_up_at = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < gives_up_at, "what the test waits for does not happen"

@@ -17,12 +17,13 @@ from typing import Any
 
 import wherry
 from tests.fakes import PATIENCE
-from tests.http_exchange import app_loop, at_the_end_of_the_turn
+from tests.http_exchange import LoopClient, app_loop, at_the_end_of_the_turn
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Metadata, Rpc
 from wherry.frontends.grpc_app import SERVICE, GrpcApp
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.models.model import Model
 from wherry.values.buffer import Buffer
 
@@ -148,15 +149,15 @@ class MemoryRpc(Rpc):
         return self.answers
 
 
-class Client:
-    """Sends calls to an application that lives in a loop on another thread."""
+def words(*texts: str, model: str = "shout", **more: Any) -> dict[str, Any]:
+    """A request with texts for the input `text`."""
+    given = {"name": "text", "datatype": "BYTES", "shape": [len(texts)]}
+    raw = [pack_bytes([t.encode() for t in texts])]
+    return {"model_name": model, "inputs": [given], "raw_input_contents": raw, **more}
 
-    def __init__(
-        self, app: GrpcApp, runtime: wherry.Runtime, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.app = app
-        self.runtime = runtime
-        self._loop = loop
+
+class Client(LoopClient[GrpcApp]):
+    """Sends calls to the application."""
 
     def begin(
         self,
@@ -198,19 +199,6 @@ class Client:
             rpc.read()
 
         self.call(close)
-
-    def call(self, function: Callable[[], object]) -> Any:
-        """Run something in the loop's thread, and wait for it."""
-        done: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - the test shall see it
-                done.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return done.result(PATIENCE)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -146,15 +146,33 @@ class MemoryExchange(Exchange):
         return [json.loads(part.removeprefix("data: ")) for part in parts]
 
 
-class Client:
-    """Sends requests to an application that lives in a loop on another thread."""
+AppT = TypeVar("AppT")
 
-    def __init__(
-        self, app: HttpApp, runtime: wherry.Runtime, loop: asyncio.AbstractEventLoop
-    ) -> None:
+
+class LoopClient(Generic[AppT]):
+    """A client of an application that lives in a loop on another thread."""
+
+    def __init__(self, app: AppT, runtime: wherry.Runtime, loop: asyncio.AbstractEventLoop) -> None:
         self.app = app
         self.runtime = runtime
         self._loop = loop
+
+    def call(self, function: Callable[[], object]) -> Any:
+        """Run something in the loop's thread, and wait for it."""
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - the test shall see it
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result(PATIENCE)
+
+
+class Client(LoopClient[HttpApp]):
+    """Sends requests to the application."""
 
     def begin(
         self,
@@ -196,19 +214,6 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> MemoryExchange:
         return self.ask("POST", path, body, headers)
-
-    def call(self, function: Callable[[], object]) -> Any:
-        """Run something in the loop's thread, and wait for it."""
-        done: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - the test shall see it
-                done.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        return done.result(PATIENCE)
 
 
 @contextmanager

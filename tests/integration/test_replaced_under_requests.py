@@ -3,9 +3,8 @@
 import faulthandler
 import http.client
 import json
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,14 +55,6 @@ def echo(text: list[str]) -> list[str]:
 
 def _echo(isolation: str) -> Model:
     return wherry.model(max_batch_size=8, isolation=isolation, name="written")(echo)
-
-
-@pytest.fixture
-def _threads_switch_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.full

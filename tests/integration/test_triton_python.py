@@ -8,8 +8,7 @@ import shutil
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import until
 from tests.python_models import REPOSITORY, python_model, running, written_model
 from wherry.backends.load import backend_for
 from wherry.backends.triton_python.instance import PythonInstance
@@ -51,12 +51,6 @@ def rt() -> Iterator[wherry.Runtime]:
     names = ["add_sub", "upper", "asked", "repeat", "squares", "caller", "awaiter", "kept"]
     with running(*names) as runtime:
         yield runtime
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Something outside of this process is to happen; pytest-timeout ends a wait in vain."""
-    while not condition():
-        time.sleep(0.001)
 
 
 def instances(rt: wherry.Runtime, model: str) -> list[PythonInstance]:

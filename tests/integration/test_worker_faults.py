@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 
 import wherry
 from tests import worker_models
+from tests.fakes import until
 from tests.worker_models import Loader, Point, SecondTimeUnlucky, obedient
 from wherry.instances.process import ProcessInstance
 from wherry.values.reply import Reply
@@ -41,23 +41,10 @@ def callers() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-@pytest.fixture
-def fifo(tmp_path: Path) -> str:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return str(path)
-
-
 def meet(fifo: str) -> Callable[[], None]:
     """Wait until the model is at the FIFO, where it stays until the result is called."""
     file = os.open(fifo, os.O_WRONLY)
     return lambda: os.close(file)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Something outside of this process is to happen; pytest-timeout ends a wait in vain."""
-    while not condition():
-        time.sleep(0.001)
 
 
 def pid_of(answer: str) -> int:

@@ -10,13 +10,12 @@ import pytest
 
 import wherry
 from tests.fakes import Gate, gated
-from tests.grpc_calls import Client, served
+from tests.grpc_calls import Client, served, words
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.grpc.answers import MAX_TEXT_BYTES
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.config import InstanceGroup
@@ -36,12 +35,6 @@ def shout(text: list[str]) -> list[str]:
 @wherry.model(instances=[InstanceGroup(count=2)])
 def count(n: int) -> Iterator[int]:
     yield from range(n)
-
-
-def words(*texts: str, model: str = "shout", **more: Any) -> dict[str, Any]:
-    given = {"name": "text", "datatype": "BYTES", "shape": [len(texts)]}
-    raw = [pack_bytes([t.encode() for t in texts])]
-    return {"model_name": model, "inputs": [given], "raw_input_contents": raw, **more}
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
 from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.readiness import ModelState
 from wherry.instances.thread import ThreadInstance
@@ -61,14 +61,6 @@ FOREVER = 1e9
 @pytest.fixture
 def gate() -> Gate:
     return Gate()
-
-
-@pytest.fixture
-def _threads_switch_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def totals(statistics: ModelStatistics) -> dict[str, int]:

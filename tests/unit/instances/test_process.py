@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -18,7 +17,7 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.worker_models import Stubborn, big_stream, count, obedient, plus_one, says_twice
 from wherry.instances import process
-from wherry.instances.executable import Execution, Failure
+from wherry.instances.execution import Execution, Failure
 from wherry.instances.instance import BatchRun
 from wherry.instances.model_worker import ModelWorker
 from wherry.instances.process import ProcessInstance, are_large
@@ -141,13 +140,6 @@ def serve() -> Iterator[Callable[..., Served]]:
 @pytest.fixture
 def served(serve: Callable[..., Served]) -> Served:
     return serve()
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> str:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return str(path)
 
 
 def request(**columns: Any) -> InferRequest:

@@ -54,14 +54,6 @@ def gate() -> Gate:
     return Gate()
 
 
-@pytest.fixture
-def _threads_switch_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 @wherry.model(max_batch_size=8)
 def shout(text: list[str]) -> list[str]:
     return [t.upper() for t in text]

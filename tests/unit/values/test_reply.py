@@ -1,22 +1,12 @@
 """Does a request end exactly once, whoever comes first?"""
 
-import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from tests.fakes import PATIENCE, threads
 from wherry.values.errors import Cancelled
 from wherry.values.reply import LIMIT_BYTES, WINDOW_BYTES, Reply, StreamReply
-
-
-@pytest.fixture
-def _threads_switch_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("_threads_switch_often")

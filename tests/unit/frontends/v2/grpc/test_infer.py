@@ -10,7 +10,7 @@ import pytest
 
 import wherry
 from tests.fakes import Gate, gated
-from tests.grpc_calls import Client, served
+from tests.grpc_calls import Client, served, words
 from wherry.frontends.admission import Admission
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
@@ -32,12 +32,6 @@ def shout(text: list[str]) -> list[str]:
 @wherry.model
 def count(n: int) -> Iterator[int]:
     yield from range(n)
-
-
-def words(*texts: str, model: str = "shout", **more: Any) -> dict[str, Any]:
-    given = {"name": "text", "datatype": "BYTES", "shape": [len(texts)]}
-    raw = [pack_bytes([t.encode() for t in texts])]
-    return {"model_name": model, "inputs": [given], "raw_input_contents": raw, **more}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Gate, gated
-from tests.grpc_calls import Client, MemoryRpc, served
+from tests.grpc_calls import Client, MemoryRpc, served, words
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc import stream as stream_module
 
@@ -30,12 +30,6 @@ def count(n: int) -> Iterator[int]:
         if i == 100:
             raise wherry.InvalidRequest("a hundred is too much")
         yield i
-
-
-def words(*texts: str, model: str = "shout", **more: Any) -> dict[str, Any]:
-    given = {"name": "text", "datatype": "BYTES", "shape": [len(texts)]}
-    raw = [pack_bytes([t.encode() for t in texts])]
-    return {"model_name": model, "inputs": [given], "raw_input_contents": raw, **more}
 
 
 def number(n: int, model: str = "count", **more: Any) -> dict[str, Any]:
