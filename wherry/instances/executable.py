@@ -157,7 +157,9 @@ class Executable:
         ended = perf_counter_ns()
         if isinstance(outcome, Failure):
             return self.run_again(columns, counts, outcome, ended - started).execution()
-        outcomes = SharedOutcome(outcome, counts).scatter()
+        outcomes: list[Outcome] = [outcome]
+        if len(counts) > 1:
+            outcomes = SharedOutcome(outcome, counts).scatter()
         return Execution(outcomes, 0, ended - started, perf_counter_ns() - ended, [rows])
 
     def run_decoded(self, columns: Columns, counts: Sequence[int]) -> BatchParts:

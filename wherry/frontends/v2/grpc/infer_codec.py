@@ -344,9 +344,10 @@ def _takes_a_long_copy(column: Column) -> bool:
 
 
 def _is_absent(column: list[Any], codec: OutputCodec) -> bool:
-    if not any(row is None for row in column):
+    absent = [row for row in column if row is None]
+    if not absent:
         return False
-    if all(row is None for row in column):
+    if len(absent) == len(column):
         return True
     raise InvalidRequest(
         f"output '{codec.name}': the model has an answer for some rows of this request and not for"
