@@ -217,7 +217,7 @@ class Server:
             self._say("stopping", signal=signal.Signals(number).name)
             self._stopping.set()
 
-        for number in _ending_signals():
+        for number in _unblocked(self._signals()):
             try:
                 loop.add_signal_handler(number, on_signal, number)
             except NotImplementedError:  # Windows
@@ -226,6 +226,9 @@ class Server:
         if not drained:
             return NOT_DRAINED
         return INTERRUPTED if received == [signal.SIGINT] else DRAINED
+
+    def _signals(self) -> list[int]:
+        return ending_signals()
 
     def _say(self, event: str, **fields: object) -> None:
         """Log an event of the server's life."""
@@ -368,13 +371,17 @@ def _refuse_elsewhere() -> None:
     )
 
 
-def _ending_signals() -> list[int]:
-    """The signals that end the server. None is blocked any more: a program that has blocked them in
-    the thread that starts us hands that down."""
+def ending_signals() -> list[int]:
+    """Signals that end a program, as far as they are not ignored."""
     numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
     # The terminal was closed; nohup ignores that.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
+    return numbers
+
+
+def _unblocked(numbers: list[int]) -> list[int]:
+    """The same, which the thread that has started us may have blocked: that is handed down."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     return numbers
