@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from wherry.cli.show import print_line, print_table
 from wherry.runtime.engines import with_options
+
+if TYPE_CHECKING:  # what it imports takes time, and is for those who ask
+    from wherry.llm.needs import Needs
 
 #: The engines that run in a worker of the server's, in wherry's loop.
 OURS = ("wherry", "transformers")
@@ -39,16 +45,7 @@ def print_checkpoint(target: str) -> None:
         ("KV cache", _size(needs.cache_bytes(TOKENS, dtype)), f"for {TOKENS} tokens"),
     ]
     if choice.engine in OURS and not machine.gpu:
-        from wherry.llm.memory import free_bytes, parts_on_cpu, total_bytes
-
-        free = free_bytes()
-        parts = parts_on_cpu(needs, engine=choice.engine, dtype=dtype, options=given, free=free)
-        least, most = map(_size, total_bytes(parts))
-        listed = ", ".join(
-            f"{part.name} {'' if part.certain else 'up to '}{_size(part.nbytes)}" for part in parts
-        )
-        total = most if least == most else f"{least} to {most}"
-        rows.append(("memory", total, f"of {_size(free)} free: {listed}"))
+        rows.append(_memory(needs, choice.engine, dtype, given))
     if needs.has_chat_template:
         parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
         rows.append(("chat", "yes", parsers))
@@ -57,6 +54,22 @@ def print_checkpoint(target: str) -> None:
     print_line(f"{target}")
     print_table(rows, indent="  ")
     print_line("")
+
+
+def _memory(
+    needs: Needs, engine: str, dtype: str, given: Mapping[str, Any]
+) -> tuple[str, str, str]:
+    """What wherry's own engine takes on a CPU."""
+    from wherry.llm.memory import free_bytes, parts_on_cpu, total_bytes
+
+    free = free_bytes()
+    parts = parts_on_cpu(needs, engine=engine, dtype=dtype, options=given, free=free)
+    least, most = map(_size, total_bytes(parts))
+    listed = ", ".join(
+        f"{part.name} {'' if part.certain else 'up to '}{_size(part.nbytes)}" for part in parts
+    )
+    total = most if least == most else f"{least} to {most}"
+    return "memory", total, f"of {_size(free)} free: {listed}"
 
 
 def _weights(parameters: int, dtype: str) -> str:

@@ -285,6 +285,12 @@ def load_net(
     except Exception as error:  # of many types: mismatched shapes, invalid files
         refusal = ConfigError if attention is None else AttentionDiffers
         raise refusal(f"{name}: not loaded by transformers: {brief(error)}") from error
+    _check_tensors(name, found, exact=exact)
+    return (net if quantized else net.to(device)).eval()
+
+
+def _check_tensors(name: str, found: Mapping[str, Any], *, exact: bool) -> None:
+    """Check what transformers has said of a checkpoint's tensors."""
     if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
         raise ConfigError(
             f"{name}: {len(missing)} tensors are missing, or have another shape:"
@@ -294,7 +300,6 @@ def load_net(
         refuse_unused(name, list(found["unexpected_keys"]))
     elif unused := sorted(found["unexpected_keys"]):
         log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
-    return (net if quantized else net.to(device)).eval()
 
 
 def _check_size(checkpoint: Checkpoint, config: Any) -> None:

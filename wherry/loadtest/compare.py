@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,16 +25,28 @@ SMALLEST = 0.01
 #: What a request costs its server, where the server is on this machine: latency and throughput
 #: hide it as long as cores are free.
 CPU: Final = "server CPU ms/request"
-#: What is compared: its name, the field, its unit's factor, if more is better, and how many times
-#: as noisy as a mean it is taken to be where runs cannot tell.
+
+
+class ComparedFigure(NamedTuple):
+    """What is compared."""
+
+    name: str
+    field: str
+    #: Of its unit.
+    factor: float
+    more_is_better: bool
+    #: How many times as noisy as a mean it is taken to be, where runs cannot tell.
+    noisier: float = 1.0
+
+
 METRICS: Final = (
-    ("requests/s", "requests_per_second", 1.0, True, 1.0),
-    ("tokens/s", "tokens_out_per_second", 1.0, True, 1.0),
-    ("mean ms", "mean", 1e3, False, 1.0),
-    ("p50 ms", "p50", 1e3, False, 1.0),
-    ("p95 ms", "p95", 1e3, False, 1.5),
-    ("p99 ms", "p99", 1e3, False, 2.0),
-    (CPU, "cpu_seconds_per_request", 1e3, False, 1.0),
+    ComparedFigure("requests/s", "requests_per_second", 1.0, True),
+    ComparedFigure("tokens/s", "tokens_out_per_second", 1.0, True),
+    ComparedFigure("mean ms", "mean", 1e3, False),
+    ComparedFigure("p50 ms", "p50", 1e3, False),
+    ComparedFigure("p95 ms", "p95", 1e3, False, 1.5),
+    ComparedFigure("p99 ms", "p99", 1e3, False, 2.0),
+    ComparedFigure(CPU, "cpu_seconds_per_request", 1e3, False),
 )
 
 
@@ -75,36 +87,37 @@ def compare(before: Report, after: Report, *, in_turns: bool = False) -> list[Ch
         for key in old
         if key in new
         for metric in METRICS
-        if any(_values(old[key], metric[1])) and any(_values(new[key], metric[1]))
+        if any(_values(old[key], metric.field)) and any(_values(new[key], metric.field))
     ]
-    changes = []
-    for was, now, (metric, name, factor, more_is_better, noisier) in compared:
-        if in_turns:  # one that was interrupted may lack its last half
-            pairs = min(len(was), len(now))
-            was, now = was[:pairs], now[:pairs]
-        values = _values(was, name), _values(now, name)
-        if not all((*values[0], *values[1])):  # a run without an answer has no figure
-            interval = None
-        elif in_turns and len(was) > 1:
-            interval = paired(*values, len(compared))
-        elif min(_pieces(point) for point in (*was, *now)) < FEWEST:
-            interval = None
-        else:
-            interval = unpaired(*values, len(compared), noisier)
-        middle = float(np.median(values[0])), float(np.median(values[1]))
-        changes.append(
-            Change(
-                was[0].label,
-                metric,
-                middle[0] * factor,
-                middle[1] * factor,
-                _share(*values),
-                interval,
-                more_is_better,
-                (len(was), len(now)),
-            )
-        )
-    return changes
+    return [_change(*one, len(compared), in_turns=in_turns) for one in compared]
+
+
+def _change(
+    was: list[Point], now: list[Point], metric: ComparedFigure, compared: int, *, in_turns: bool
+) -> Change:
+    """One of as many figures as are `compared`."""
+    if in_turns:  # one that was interrupted may lack its last half
+        pairs = min(len(was), len(now))
+        was, now = was[:pairs], now[:pairs]
+    values = _values(was, metric.field), _values(now, metric.field)
+    if not all((*values[0], *values[1])):  # a run without an answer has no figure
+        interval = None
+    elif in_turns and len(was) > 1:
+        interval = paired(*values, compared)
+    elif min(_pieces(point) for point in (*was, *now)) < FEWEST:
+        interval = None
+    else:
+        interval = unpaired(*values, compared, metric.noisier)
+    return Change(
+        was[0].label,
+        metric.name,
+        float(np.median(values[0])) * metric.factor,
+        float(np.median(values[1])) * metric.factor,
+        _share(*values),
+        interval,
+        metric.more_is_better,
+        (len(was), len(now)),
+    )
 
 
 def unmatched(before: Report, after: Report) -> list[str]:

@@ -138,13 +138,7 @@ class Registry:
         """Load models side by side and publish them; call `on_ready(model, seconds)` for each.
         Versions that they replace are given to `replaced`, which must retire them."""
         self.refuse_a_copy()
-        names = [(one.key, one.version) for one in made]
-        for name, version in names:
-            if names.count((name, version)) > 1:
-                raise ConfigError(
-                    f"two models are called {name!r} (version {version}); give one another name:"
-                    " `@wherry.model(name=...)`, or `name = ...` in its class"
-                )
+        _check_names(made)
         started = self._clock()
         with self.locked() as life:
             _check_apart(made, [*life.all_ready(), *life.being_loaded()])
@@ -274,3 +268,13 @@ def _check_apart(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> 
                     f"model {one.name!r}: its {what} {value!r} is that of model {owner!r}; give"
                     " each its own"
                 )
+
+
+def _check_names(made: Sequence[LoadedModel]) -> None:
+    names = [(one.key, one.version) for one in made]
+    for name, version in names:
+        if names.count((name, version)) > 1:
+            raise ConfigError(
+                f"two models are called {name!r} (version {version}); give one another name:"
+                " `@wherry.model(name=...)`, or `name = ...` in its class"
+            )

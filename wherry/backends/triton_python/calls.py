@@ -181,42 +181,29 @@ class Calls:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise type(error)(f"{text} Error when running inference: {error}") from None
 
+    def _reply(self, key: int, loaded: Any, names: Any) -> Reply[InferResponse]:
+        if not loaded.signature.streams:
+            return Reply(lambda done: self._done(key, loaded, done, names))
+        ended = _Ended()
+        return StreamReply(
+            lambda stream, response: self._response(key, loaded, response, names, stream, ended),
+            lambda done: self._ended(key, done, ended),
+        )
+
     def _begin(
         self, key: int, what: Sequence[Any], called: Called, traced: InferRequest | None
     ) -> None:
         name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, *more = what
         waits, made, _ = more
         loaded = called.loaded
-        signature: Signature = loaded.signature
-        for output in wanted:
-            if signature.output(output) is None:
-                raise InvalidRequest(
-                    f"unexpected inference output {output!r} for model {name!r}; it has"
-                    f" {', '.join(spec.name for spec in signature.outputs)}"
-                )
-        if signature.streams and not streams:
-            raise Unsupported(
-                f"model {name!r} is decoupled: call it with exec(decoupled=True) or"
-                " async_exec(decoupled=True)"
-            )
+        _check_call(name, loaded.signature, wanted, streams=streams)
         if timeout and perf_counter_ns() - made > timeout * 1000:  # the way here counts
             raise RequestTimeoutExpired(name, timeout * 1e-6)
-        reply: Reply[InferResponse]
         names = wanted or None
-        if signature.streams:
-            ended = _Ended()
-            reply = StreamReply(
-                lambda stream, response: self._response(
-                    key, loaded, response, names, stream, ended
-                ),
-                lambda done: self._ended(key, done, ended),
-            )
-        else:
-            reply = Reply(lambda done: self._done(key, loaded, done, names))
         request = loaded.request(
             called.columns,
             called.rows,
-            reply,
+            self._reply(key, loaded, names),
             id=id,
             timeout=timeout * 1e-6 if timeout else None,
             parameters=json.loads(parameters) or None,
@@ -429,6 +416,22 @@ def _body(
         problem = f"model {loaded.name!r}: its outputs are no tensors: {error}"
         return [[code_of(error), problem], "{}", []]
     return [None, json.dumps(dict(response.parameters or {})), outputs]
+
+
+def _check_call(name: str, called: Signature, wanted: Sequence[str], *, streams: bool) -> None:
+    """Raise InvalidRequest for an output that the model has not, and Unsupported for one response
+    of a model that streams."""
+    for output in wanted:
+        if called.output(output) is None:
+            raise InvalidRequest(
+                f"unexpected inference output {output!r} for model {name!r}; it has"
+                f" {', '.join(spec.name for spec in called.outputs)}"
+            )
+    if called.streams and not streams:
+        raise Unsupported(
+            f"model {name!r} is decoupled: call it with exec(decoupled=True) or"
+            " async_exec(decoupled=True)"
+        )
 
 
 def _step(correlation_id: int | str, flags: int) -> SequenceStep | None:
