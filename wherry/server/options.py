@@ -194,8 +194,9 @@ class Capacity:
     max_received_bytes: int | None = option(None,
         "memory for requests that have not come in full, of all connections; beyond it the one "
         "with the oldest is cut off; a share of the machine's if not said", "SIZE", least=1)
-    max_connection_received_bytes: int = option(256 * 2**20,
-        "of one gRPC connection: beyond it a call is refused", "SIZE", least=1)
+    max_connection_received_bytes: int | None = option(None,
+        "of one gRPC connection: beyond it a call is refused; not said: 256 MiB, or more if one "
+        "body may be larger", "SIZE", least=1)
     max_kept_responses: int = option(64 * 2**20,
         "memory for responses of /v1/responses, which clients may refer to within an hour; 0: none "
         "are kept, as with several fronts", "SIZE", least=0)

@@ -134,7 +134,7 @@ def plan_for(capacity: Capacity) -> MemoryPlan:
         or Limits(
             idle_timeout=capacity.idle_timeout,
             max_connection_unsent_bytes=capacity.max_connection_unsent_bytes,
-            max_connection_received_bytes=capacity.max_connection_received_bytes,
+            max_connection_received_bytes=capacity.max_connection_received_bytes or 0,
         ),
     )
     if memory is not None and plan.full_bytes > memory:

@@ -31,6 +31,8 @@ COPIES: Final = 3
 
 MOST_CONNECTIONS: Final = 4096
 LEAST_CONNECTIONS: Final = 256
+#: Messages of one connection that are not whole, or not read.
+CONNECTION_RECEIVED_BYTES: Final = 256 * MIB
 MOST_BODY_BYTES: Final = 64 * MIB
 LEAST_BODY_BYTES: Final = MIB
 MOST_OFFLOADED_BYTES: Final = 256 * MIB
@@ -76,8 +78,9 @@ def memory_plan(
     """Limits for a machine, or a control group, of `memory` bytes (None: not known).
 
     What is given stays as it is, and the others share what it leaves of half the memory. `limits`
-    has what is no matter of memory.
+    has what is no matter of memory; its max_connection_received_bytes may be 0: not given.
     """
+    limits = limits or Limits()
     memory = ASSUMED_MEMORY if memory is None else memory
     threads = 2 if memory >= TWO_THREADS_FROM else 1
     if connections is None:
@@ -92,15 +95,18 @@ def memory_plan(
         + (threads + 1) * _read_bytes(body_bytes)
     )
     rest = max(int(memory * SHARE) - fixed, int(memory * LEAST_REST))
+    one = body_bytes + MIB  # a body that is allowed can come in, wait, and leave again
     return MemoryPlan(
         replace(
-            limits or Limits(),
+            limits,
             max_connections=connections,
             max_body_bytes=body_bytes,
-            max_received_bytes=received_bytes or rest // 6,
-            max_unsent_bytes=unsent_bytes or rest // 6,
+            max_received_bytes=received_bytes or max(one, rest // 6),
+            max_unsent_bytes=unsent_bytes or max(one, rest // 6),
+            max_connection_received_bytes=limits.max_connection_received_bytes
+            or max(one, CONNECTION_RECEIVED_BYTES),
         ),
-        max_queue_bytes=queue_bytes or rest * 2 // 3 // COPIES,
+        max_queue_bytes=queue_bytes or max(one, rest * 2 // 3 // COPIES),
         max_offloaded_bytes=offloaded,
         offload_threads=threads,
     )

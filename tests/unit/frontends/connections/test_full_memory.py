@@ -87,3 +87,13 @@ def test_what_is_given_stays_and_the_others_share_the_rest() -> None:
 
 def test_memory_that_is_not_known_counts_as_four_gibibytes() -> None:
     assert memory_plan(None) == memory_plan(4 * GIB)
+
+
+def test_a_body_that_is_allowed_can_come_in_and_wait_and_leave() -> None:
+    unsaid = Limits(max_connection_received_bytes=0)
+    plan = memory_plan(4 * GIB, body_bytes=2 * GIB, limits=unsaid)
+    limits = plan.limits
+    room = (limits.max_received_bytes, limits.max_unsent_bytes, plan.max_queue_bytes)
+    assert min(*room, limits.max_connection_received_bytes) > 2 * GIB
+    assert memory_plan(None, limits=unsaid).limits.max_connection_received_bytes == 256 * MIB
+    assert plan.full_bytes > 4 * GIB  # of which a warning speaks
