@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wherry.frontends.openai.answers import ChoiceDelta, Json
@@ -14,17 +14,23 @@ class ResponseAnswer(PartedAnswer):
     """Items: what the model thought, messages, and calls of tools.
 
     `repeated` is what the response says of its request; `keep` is called with the response when it
-    has ended, and returns whether it is kept: it may be too large.
+    has ended, and returns whether it is kept: it may be too large. `names` are what items say of a
+    call in place of the name that the model gave it.
     """
 
     kind, chunk_kind, prefix = "response", "response", "resp"
 
     def __init__(
-        self, chat: ChatAnswer, repeated: Json, keep: Callable[[Json], bool] | None = None
+        self,
+        chat: ChatAnswer,
+        repeated: Json,
+        keep: Callable[[Json], bool] | None = None,
+        names: Mapping[str, Json] | None = None,
     ) -> None:
         super().__init__(chat)
         self._repeated = repeated
         self._keep = keep
+        self._names = names or {}
         self._status = "in_progress"
         self._items: list[Json] = []
         self._events = 0
@@ -50,7 +56,7 @@ class ResponseAnswer(PartedAnswer):
         item = self._item(part, "incomplete" if cut else "completed")
         self._items.append(item)
         if part.kind == "call":
-            told = {"name": part.name, "arguments": part.text}
+            told = {"name": item["name"], "arguments": part.text}
             events = [self._of_part(part, "function_call_arguments.done", **told)]
         else:
             events = [
@@ -133,7 +139,8 @@ class ResponseAnswer(PartedAnswer):
         """A part as an item, with what it holds so far."""
         item = {"id": self._id(part), "status": status}
         if part.kind == "call":
-            call = {"call_id": part.id, "name": part.name, "arguments": part.text}
+            named = self._names.get(part.name, {"name": part.name})
+            call = {"call_id": part.id, **named, "arguments": part.text}
             return {**item, "type": "function_call", **call}
         if part.kind == "reasoning":
             thoughts = [{"type": "reasoning_text", "text": part.text}]

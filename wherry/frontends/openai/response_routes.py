@@ -87,6 +87,10 @@ class ResponseRoutes:
     def _read(self, body: Buffer, ignored: list[str] | None) -> ResponseAsked:
         wanted = decoded(body, ResponsesRequest, ignored)
         wanted.check_kept(keeps=bool(self._kept))
+        if left_out := wanted.hosted():
+            if ignored is None:
+                raise BadField(left_out[0], "is a tool that no server runs here")
+            ignored += left_out
         asked = ResponseAsked(wanted)
         return asked if wanted.refers() else asked.read()
 
@@ -146,7 +150,8 @@ class ResponseRoutes:
         chat = ChatAnswer(loaded.told_name(wanted.model), secrets.token_hex(16), asked.chat.calls())
         keeps = bool(self._kept) and wanted.store is not False
         keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
-        answer = ResponseAnswer(chat, {**wanted.repeated(), "store": keeps}, keep)
+        repeated = {**wanted.repeated(), "store": keeps}
+        answer = ResponseAnswer(chat, repeated, keep, wanted.call_names())
 
         def submit(exchange: Exchange) -> None:
             Generation(self._entry, exchange, loaded, wanted, answer).submit([asked.inputs])

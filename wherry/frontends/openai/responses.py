@@ -17,11 +17,17 @@ from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
 from wherry.frontends.openai.fields.tools import (
     MOST_TOOLS,
     AllowedTools,
-    FunctionSpec,
     NamedFunction,
     NamedTool,
     SomeTools,
-    Tool,
+)
+from wherry.frontends.openai.response_tools import (
+    HOSTED,
+    ResponseTool,
+    call_names,
+    flat_name,
+    functions_of,
+    hosted,
 )
 
 
@@ -51,14 +57,6 @@ class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class FunctionTool(msgspec.Struct, kw_only=True):
-    type: str
-    name: str = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
 class ToolByName(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     name: str
 
@@ -83,7 +81,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     temperature: float | None = None
     top_p: float | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
+    tools: Annotated[list[ResponseTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolByName | SomeByName | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
@@ -121,6 +119,14 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
                 raise BadField(field, problem)
         if self.background and self.store is False:
             raise BadField("background", "needs store: what nobody waits for must be kept")
+
+    def hosted(self) -> list[str]:
+        """The places of tools that OpenAI's server would run, and none runs here."""
+        return hosted(self.tools or ())
+
+    def call_names(self) -> dict[str, dict[str, Any]]:
+        """How calls are named in items, where that is not how the model names them."""
+        return call_names(self.tools or ())
 
     def items(self) -> list[dict[str, Any]]:
         """The items of the request's own input."""
@@ -164,7 +170,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             temperature=self.temperature,
             top_p=self.top_p,
             response_format=self._format(),
-            tools=None if self.tools is None else [_tool(tool) for tool in self.tools],
+            tools=None if self.tools is None else functions_of(self.tools),
             tool_choice=self._choice(),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=None if self.reasoning is None else self.reasoning.effort,
@@ -180,7 +186,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "top_p": self.top_p,
             "top_logprobs": self.top_logprobs or 0,
             "text": {"format": msgspec.to_builtins(form or TextFormat(type="text"))},
-            "tools": msgspec.to_builtins(self.tools or []),
+            "tools": [msgspec.to_builtins(t) for t in self.tools or () if t.type not in HOSTED],
             "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
@@ -267,16 +273,6 @@ def _said(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": text}
 
 
-def _tool(tool: FunctionTool) -> Tool:
-    function = FunctionSpec(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
-    return Tool(type=tool.type, function=function)
-
-
 def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     """An item of the input as a message."""
     kind = item.get("type", "message")
@@ -287,7 +283,9 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "function_call":
         called = {name: _word(item, name, where) for name in ("name", "arguments", "call_id")}
         arguments = json_in(called["arguments"] or "{}", f"{where}.arguments")
-        function = {"name": called["name"], "arguments": arguments}
+        namespace = item.get("namespace") or ""
+        name = flat_name(str(namespace), called["name"])
+        function = {"name": name, "arguments": arguments}
         call = {"id": called["call_id"], "type": "function", "function": function}
         return {"role": "assistant", "tool_calls": [call]}
     if kind == "function_call_output":
