@@ -24,7 +24,9 @@ import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
+import wherry
 from tests.fakes import until
+from wherry.server import fronts
 from wherry.testing import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -302,6 +304,21 @@ def test_a_killed_front_is_replaced_and_the_server_goes_on(server: ServerProcess
         assert time.monotonic() < ends_at, "no other front has come"
         time.sleep(0.05)  # the kernel tells no event of another process's child
     assert re.search(r"wherry_front_restarts_total [1-9]", get(f"{server.url}/metrics").decode())
+
+
+@wherry.model
+def same(text: str) -> str:
+    return text
+
+
+def test_a_front_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fronts, "LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr(fronts, "SILENCE", 2.0)
+    with wherry.Server(same, port=0, fronts=2) as running:
+        hung = children(os.getpid())[0]
+        os.kill(hung, signal.SIGSTOP)
+        until(lambda: hung not in (now := children(os.getpid())) and len(now) == 2)
+        assert post(f"{running.url}/v2/models/same/generate", {"text": "a"})["output"] == "a"
 
 
 def test_sigterm_ends_all_processes(tmp_path: Path) -> None:

@@ -162,9 +162,14 @@ class FrontServer(Server):
 
     def _measure(self) -> None:
         """Tell the owner what this process has counted."""
-        in_thread(process_figures, "wherry-metrics").add_done_callback(self._measured)
+        try:
+            looks = in_thread(process_figures, "wherry-metrics")
+        except RuntimeError:  # the system gives no thread, and the owner takes silence for a hang
+            self._tell(process_figures())
+        else:
+            looks.add_done_callback(lambda looked: self._tell(looked.result()))
 
-    def _measured(self, process: asyncio.Future[ProcessFigures]) -> None:
+    def _tell(self, process: ProcessFigures) -> None:
         link, listeners, common = self._owner.link(), self._listeners, self._applications.common
         if link is not None:
             stall = common.loop_stall
@@ -175,7 +180,7 @@ class FrontServer(Server):
                 list(stall.seconds.counts),
                 stall.seconds.total,
                 stall.longest,
-                process.result(),
+                process,
             )
             link.add(FrontMeasured(figures))
             link.write_soon()

@@ -26,6 +26,8 @@ class FiguresOfFronts:
         self.stalls_before = Histogram(BUCKETS)
         self._figures: dict[int, FrontFigures] = {}
         self._connections: dict[int, FrontConnection] = {}
+        #: Since when fronts have not answered, by the loop's time.
+        self._silent: dict[int, float] = {}
         #: Fronts that have not answered, and what waits for them.
         self._missing: set[int] = set()
         self._waiting: list[Callable[[], None]] = []
@@ -39,6 +41,11 @@ class FiguresOfFronts:
     def figures(self) -> Mapping[int, FrontFigures]:
         return self._figures.copy()
 
+    def silent_for(self, seconds: float) -> list[int]:
+        """The fronts that were asked and have not answered for so long."""
+        now = asyncio.get_running_loop().time()
+        return [number for number, since in self._silent.items() if now - since >= seconds]
+
     def begun(self, number: int, connection: FrontConnection) -> None:
         """The front of this number has a new process."""
         self._connections[number] = connection
@@ -48,6 +55,7 @@ class FiguresOfFronts:
         """Its process has ended, and is replaced."""
         self.restarts += 1
         self._connections.pop(number, None)
+        self._silent.pop(number, None)
         last = self._figures.pop(number, None)
         if last is not None:
             before = self.stalls_before
@@ -74,6 +82,7 @@ class FiguresOfFronts:
 
     def _measured(self, number: int, message: FrontMeasured) -> None:
         self._figures[number] = message.figures
+        self._silent.pop(number, None)
         self._answered(number)
 
     def _answered(self, number: int) -> None:
@@ -86,6 +95,8 @@ class FiguresOfFronts:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for number in self._missing:
+            self._silent.setdefault(number, asyncio.get_running_loop().time())
         self._missing = set()
         waiting, self._waiting = self._waiting, []
         for done in waiting:

@@ -36,6 +36,11 @@ LIVED: Final = 1.0
 LONGEST_PAUSE: Final = 5.0
 #: Seconds that fronts have to listen, before the server is said not to come up.
 START: Final = 30.0
+#: Seconds between two looks whether each front still answers.
+LOOK_INTERVAL: Final = 10.0
+#: Seconds of silence after which a front is killed, and so replaced: its share of the clients would
+#: wait for ever. A loop that lives answers within a turn.
+SILENCE: Final = 20.0
 
 
 @dataclass(eq=False)
@@ -69,6 +74,7 @@ class Fronts:
         #: Large messages are encoded and decoded there.
         self._aside = ThreadPool("wherry-rows", 2).run
         self._replacing: set[asyncio.Task[None]] = set()
+        self._next_look: asyncio.TimerHandle | None = None
         #: What they have counted, for the metrics.
         self.figures = FiguresOfFronts()
         self.url = ""
@@ -103,11 +109,14 @@ class Fronts:
             while not all(one.connection and one.connection.is_told for one in self._fronts):
                 self._told.clear()
                 await self._told.wait()
+        self._look_later()
 
     async def drain(self, last_call: float) -> bool:
         """Have the fronts answer what they have and end; for `last_call` seconds they still accept
         connections. False if some request was not answered."""
         self._draining = True
+        if self._next_look is not None:
+            self._next_look.cancel()
         self.figures.close()
         for front in self._fronts:
             _signal(front, signal.SIGTERM)
@@ -171,6 +180,19 @@ class Fronts:
             process_group=0,  # what a terminal sends to all is for the owner
             env=environment,
         )
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._next_look = loop.call_later(LOOK_INTERVAL, self.figures.measure, self._look)
+
+    def _look(self) -> None:
+        """Kill the fronts that hang."""
+        if self._draining:
+            return
+        for number in self.figures.silent_for(SILENCE):
+            log.error("front hangs and is killed", extra={"front": number})
+            _signal(self._fronts[number], signal.SIGKILL)
+        self._look_later()
 
     def _one_is_told(self, _: FrontConnection) -> None:
         self._told.set()

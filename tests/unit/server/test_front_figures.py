@@ -50,6 +50,29 @@ def test_one_question_is_for_all_that_wait_and_ends_with_the_last_answer() -> No
     assert asyncio.run(scrapes()) == ["first", "second"]
 
 
+def test_a_front_is_silent_from_the_first_question_that_it_does_not_answer_until_it_does() -> None:
+    async def ask(figures: FiguresOfFronts, answers: FakeConnection) -> None:
+        ended = asyncio.Event()
+        figures.measure(ended.set)
+        answers.tells(1, 1)
+        await ended.wait()
+
+    async def watch() -> None:
+        figures, one, two = two_fronts()
+        assert figures.silent_for(0.0) == []
+        await ask(figures, one)
+        assert figures.silent_for(0.0) == [1]
+        assert figures.silent_for(1000.0) == []
+        two.tells(1, 1)  # late
+        assert figures.silent_for(0.0) == []
+        await ask(figures, two)
+        assert figures.silent_for(0.0) == [0]
+        figures.ended(0)
+        assert figures.silent_for(0.0) == []
+
+    asyncio.run(watch())
+
+
 def test_a_front_that_is_silent_is_waited_for_for_a_moment_only() -> None:
     async def scrape() -> FiguresOfFronts:
         figures, one, _ = two_fronts()
