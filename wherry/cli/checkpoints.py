@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wherry.cli.show import print_line, print_table
 from wherry.runtime.engines import with_options
 
-if TYPE_CHECKING:  # what it imports takes time, and is for those who ask
+if TYPE_CHECKING:  # imported where it is used: it takes time
     from wherry.llm.needs import Needs
 
 #: The engines that run in a worker of the server's, in wherry's loop.

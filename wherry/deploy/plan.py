@@ -106,7 +106,7 @@ class ReplicaPlan:
     # Events
 
     def want(self, count: int) -> None:
-        """Keep so many from now on; 0 ends all."""
+        """Keep this number from now on; 0 ends all."""
         self.wanted = count
 
     def roll(self) -> None:

@@ -23,7 +23,7 @@ from wherry.instances.restart import RestartPolicy
 
 log = logging.getLogger("wherry")
 
-#: Losses of owners within so many seconds after which the next tries come ever later.
+#: After LOSSES lost owners within LOSS_WINDOW seconds the next tries come ever later.
 LOSSES = 5
 LOSS_WINDOW = 60.0
 LONGEST_PAUSE = 30.0
@@ -129,7 +129,7 @@ class ReplicaKeeper:
         await self._engine.close()
 
     def want(self, count: int) -> None:
-        """Keep so many from now on."""
+        """Keep this number from now on."""
         if count != self.plan.wanted:
             log.info("replicas wanted", extra={"replicas": count, "before": self.plan.wanted})
             self.plan.want(count)

@@ -14,7 +14,7 @@ import msgspec
 
 from wherry.values.errors import ConfigError
 
-#: A wait is too long only if it was so in all observations of so many seconds: one long batch is no
+#: Seconds for which each observation of a wait must be too long: one long batch is no
 #: reason for a replica.
 RISING = 1.0
 #: Seconds for which nothing is added while replicas that were added do not serve yet: the wait goes

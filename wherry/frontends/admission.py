@@ -90,7 +90,7 @@ class Admission:
         self.in_flight += 1
 
     def enter_small(self, requests: int) -> bool:
-        """Count so many requests with small bodies, if there is room for all of them beyond doubt.
+        """Count `requests` with small bodies, if there is room for all of them beyond doubt.
         False: `check` and `enter` each."""
         large = self._large
         if (

@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 def adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
     """The logits [sequences, vocabulary] with biases, then penalties, and minus infinity for what
-    may not follow, as in vLLM. The same tensor if nobody asks for any."""
+    may not follow, as in vLLM. The same tensor if no request asks for any."""
     rows = [row for row, sequence in enumerate(sequences) if _excludes(sequence)]
     biases, factors, amounts = _biases(sequences), _factors(sequences), _amounts(sequences)
     if not (rows or biases or factors or amounts):

@@ -28,7 +28,7 @@ log = logging.getLogger("wherry")
 #: Recordings kept at a time. They share one memory for what they compute; each takes some
 #: megabytes for its calls.
 MOST_RECORDINGS: Final = 32
-#: A step is padded to at most so many times its tokens of context, unless it is short anyway.
+#: The most by which padding may multiply the tokens of a step's context, unless it is short.
 MOST_PADDING: Final = 4
 SHORT_STEP: Final = 64 * SHORT_TOKENS
 
@@ -92,7 +92,7 @@ class DecodeGraphs:
         return replay()[: len(rows)]
 
     def prepare(self, sequences: Iterable[int]) -> None:
-        """Record steps of so many sequences with short contexts."""
+        """Record steps of these numbers of sequences with short contexts."""
         for count in sequences:
             if self.on:
                 self.run([DecodeRow(0, 0, [self._spare])] * count)

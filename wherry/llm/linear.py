@@ -121,8 +121,8 @@ def first_rows(product: Tensor, rows: int) -> Tensor:
 
 
 def rounded_rows(rows: int) -> int:
-    """The number of rows that are multiplied for so many. oneDNN compiles a program for each number
-    (1 ms, 100 KB, kept); up to 16 rows each has its own."""
+    """The padded number of rows that are multiplied for `rows`. oneDNN compiles a program for each
+    number (1 ms, 100 KB, kept); up to 16 rows each has its own."""
     if rows <= 16:
         return rows
     grain = 4 if rows <= 64 else 8 if rows <= 128 else 32

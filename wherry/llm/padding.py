@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-#: Contexts of up to so many tokens are padded to the same length.
+#: Tokens of context up to which contexts are padded to the same length.
 SHORT_TOKENS: Final = 256
 #: Memory that one call may take for what it pads: bytes.
 MOST_BYTES: Final = 1 << 28
@@ -41,7 +41,7 @@ class Room:
     most: int = MOST_BYTES
 
     def holds(self, sequences: int, rows: int, context: int) -> bool:
-        """Whether one call has room for so many sequences of this size."""
+        """Whether one call has room for `sequences` of this size."""
         return sequences * context * (self.per_token + rows * self.per_pair) <= self.most
 
     def rows(self, context: int) -> int:

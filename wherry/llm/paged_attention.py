@@ -50,7 +50,7 @@ class PagedAttention:
         self.values = torch.zeros(shape, dtype=dtype, device=device).unbind()
 
     def room(self, heads: int) -> Room:
-        """The memory that a call takes, for a network with so many query heads."""
+        """The bytes that a call takes, for a network with `heads` query heads."""
         _, kv_heads, head_size = self.keys[0].shape
         bytes_each = self.keys[0].dtype.itemsize
         return Room(

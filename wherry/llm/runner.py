@@ -99,7 +99,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def prepare(self, max_running: int) -> None:
-        """Record the decode steps of up to so many sequences with short contexts, if any are
+        """Record the decode steps of up to `max_running` sequences with short contexts, if any are
         recorded. Blocks."""
         if self.graphs is not None:
             self.graphs.prepare(1 << power for power in range((max_running - 1).bit_length() + 1))

@@ -142,7 +142,7 @@ class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True
     temperature: float = 1.0
     #: Tokens are drawn from the most probable ones that have this much probability together.
     top_p: float = 1.0
-    #: Tokens are drawn from so many most probable ones; 0: all.
+    #: How many of the most probable tokens are drawn from; 0: all.
     top_k: int = 0
     #: Tokens are drawn from those at least this times as probable as the most probable one.
     min_p: float = 0.0

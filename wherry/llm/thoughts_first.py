@@ -1,4 +1,4 @@
-"""How does a model think before an answer that must have a form, or for so many tokens at most?"""
+"""How does a model think before an answer that must have a form, or within a budget of tokens?"""
 
 from __future__ import annotations
 

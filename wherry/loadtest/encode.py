@@ -122,7 +122,7 @@ def anthropic_headers(api_key: str | None) -> dict[str, str]:
     return {"Anthropic-Version": "2023-06-01", **key}
 
 
-#: Who writes a request of one prompt, by protocol.
+#: The writer of a request of one prompt, by protocol.
 PROMPTS: Final = {"chat": chat, "completions": completion, "messages": message}
 
 

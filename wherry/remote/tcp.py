@@ -109,7 +109,7 @@ def round_trip(sock: socket.socket) -> float:
 
 
 async def greet_owner(sock: socket.socket, credentials: Credentials) -> Identity:
-    """Do the handshake as a front. Returns who the owner is. Raises HandshakeFailed, Garbage,
+    """Do the handshake as a front. Returns the owner's identity. Raises HandshakeFailed, Garbage,
     OSError, EOFError or TimeoutError."""
     async with asyncio.timeout(HANDSHAKE):
         shake = FrontHandshake(credentials.identity, credentials.token, _nonce())
@@ -119,7 +119,7 @@ async def greet_owner(sock: socket.socket, credentials: Credentials) -> Identity
 
 
 async def admit_front(sock: socket.socket, credentials: Credentials) -> Identity:
-    """Do the handshake as an owner. Returns who the front is. Raises as `greet_owner`."""
+    """Do the handshake as an owner. Returns the front's identity. Raises as `greet_owner`."""
     async with asyncio.timeout(HANDSHAKE):
         shake = OwnerHandshake(credentials.identity, credentials.token, _nonce())
         await _send(sock, shake.challenge)

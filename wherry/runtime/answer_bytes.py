@@ -1,6 +1,6 @@
 """How is a response written to a store outside of this process, and read again?
 
-As msgpack. Whoever can write to the store can answer for the model, and can do no more: what is
+As msgpack. What can write to the store can answer for the model, and can do no more: what is
 read makes arrays, strings and numbers.
 """
 

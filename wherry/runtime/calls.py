@@ -50,7 +50,7 @@ class LocalCalls:
         return FollowedRequest(trace, loaded.name, loaded.version, own_span=True)
 
     def told(self) -> None:
-        """A call has its outcome: what was noted of it becomes spans here, if nobody else does
+        """A call has its outcome: what was noted of it becomes spans here, if nothing else does
         that."""
         if self.tracing is not None:
             self.tracing.flush()

@@ -224,7 +224,7 @@ class RedisCache:
 def cache_of(
     max_bytes: int, words: Sequence[str], clock: Callable[[], float]
 ) -> ResponseCache | RedisCache | None:
-    """The cache of so many bytes, or the one that `words` configure, as tritonserver's
+    """The cache of `max_bytes`, or the one that `words` configure, as tritonserver's
     --cache-config; None: there is none. ConfigError."""
     others = [word for word in words if not word.startswith("local,")]
     for word in words:

@@ -13,7 +13,7 @@ from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.request import Column, Columns
 
-#: The size of the largest of so many rows.
+#: The size of the largest row, from columns and their number of rows.
 RowSize = Callable[[Columns, int], float]
 
 

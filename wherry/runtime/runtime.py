@@ -49,7 +49,7 @@ class Runtime:
     `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
     `overrides` are settings by model name, over those of the model itself. `resources` says how
     much there is of what models with `resources` share; else one batch at a time runs of them.
-    With `cache_bytes` the answers of models with `response_cache` are remembered, in so many bytes;
+    `cache_bytes` is the memory in which answers of models with `response_cache` are remembered;
     with `cache_config` ("redis,host=...", "redis,port=...") in a Redis that servers share. Without
     `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
     """

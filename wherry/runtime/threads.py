@@ -120,7 +120,7 @@ def side_by_side(call: Callable[[T], None], things: Iterable[T], most: int, name
 def in_thread(call: Callable[[], T], name: str, *, patience: float = 0.0) -> asyncio.Future[T]:
     """Run a blocking call in a thread of its own; the running event loop may await what it gives.
     If the future is cancelled the thread goes on. RuntimeError if the system gives no thread; with
-    `patience` it is asked again for so many seconds, as others end, and the future has the error.
+    `patience` (seconds) it is asked again, as others end; then the future has the error.
     """
     loop = asyncio.get_running_loop()
     gives_up_at = loop.time() + patience

@@ -21,7 +21,7 @@ _BEFORE_THE_REQUEST = ("failed to get model version", "ModelInfer RPC doesn't")
 
 #: Of a larger message only the id is read again: that is done while the event loop waits.
 _MOST_BYTES = 1 << 20
-#: What the application refuses, once it has looked who asks.
+#: A body for which the application refuses the request, once it has checked the key.
 _NO_MESSAGE = b"\x00"
 _MODEL = "Request for unknown model :"
 _NO_REGION = NO_REGION.partition("'")[0]

@@ -49,7 +49,7 @@ _REGION_STATUS: Final = re.compile(r"/v2/(system|cuda)sharedmemory/region/[^/]+/
 #: A version that no whole number of 64 bits holds.
 _VERSION: Final = re.compile(r"/v2/models/[^/]+/versions/(\d+)(/.*)?")
 _MOST: Final = 2**63 - 1
-#: What the application refuses, once it has looked who asks.
+#: A body for which the application refuses the request, once it has checked the key.
 _NO_JSON: Final = b"!"
 #: Where Triton has nothing.
 _OWN_PAGES: Final = frozenset(("/", "/v2/models"))

@@ -198,7 +198,7 @@ def _upright(image: Any) -> Any:
     from PIL.Image import Transpose
 
     turned = image.transpose(Transpose[turn])
-    # Or the next one who looks would turn it again.
+    # Else the next decoder would turn it again.
     for key in ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"):
         turned.info.pop(key, None)
     return turned

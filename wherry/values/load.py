@@ -27,20 +27,20 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     full_seconds: float = 0.0
     #: Whether a new row joins those that run and shares their time, as in a model of steps. Then
     #: `full_rows` are the most that run at once on one instance, and the seconds are those in which
-    #: so many rows have their first responses.
+    #: that number of rows has its first responses.
     joins: bool = False
     #: Until the first response of a prompt of which nothing is cached, alone. For language models.
     prefill_seconds: float = 0.0
 
     def batch_seconds(self, rows: float) -> float:
-        """What a batch of so many rows takes."""
+        """The seconds that a batch of `rows` takes."""
         if self.full_rows <= 1:
             return rows * self.one_seconds
         each = (self.full_seconds - self.one_seconds) / (self.full_rows - 1)
         return self.one_seconds + (rows - 1) * each
 
     def waiting_seconds(self, rows_ahead: float) -> float:
-        """After an instance is free: the whole batches among so many queued rows."""
+        """Seconds, once an instance is free, for the whole batches among `rows_ahead` rows."""
         return rows_ahead // self.full_rows * self.full_seconds / (self.instances or 1)
 
     def first_seconds(self, rows_ahead: float, rows: int) -> float:

@@ -200,7 +200,7 @@ def concatenate_column(columns: Sequence[Column]) -> Column:
 
 
 def parted(columns: Columns, rows: int) -> list[Columns]:
-    """The columns of each of so many rows; arrays are views."""
+    """The columns of each of `rows` rows; arrays are views."""
     if len(columns) == 1:
         ((name, column),) = columns.items()
         return [{name: column[row : row + 1]} for row in range(rows)]

@@ -7,7 +7,7 @@ import threading
 
 
 class SocketOwner(enum.Enum):
-    """Who may use the sockets."""
+    """The side that may use the sockets."""
 
     LOOP = enum.auto()
     #: No thread uses them: the first caller that borrows them, or the loop.

@@ -59,7 +59,7 @@ class Restrictions:
         return bool(self._wanted or self._off)
 
     def is_off(self, group: str) -> bool:
-        """Whether nobody may use the group."""
+        """Whether the group is switched off for all clients."""
         return group in self._off
 
     def header_of(self, group: str) -> str | None:

@@ -48,7 +48,7 @@ class Dashboard:
         return len(self._viewers)
 
     def drain(self) -> None:
-        """End the streams: who watches must not keep a server from its end."""
+        """End the streams: an open page must not keep a server from its end."""
         self._draining = True
         self._viewers.close()
 

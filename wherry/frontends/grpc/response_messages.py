@@ -45,7 +45,7 @@ class ResponseMessages:
         #: Bytes of DATA that the client takes on this stream.
         self.window = sender.initial_window
         self._headed = False
-        #: Made for the first message that waits. With each piece: who is told that it was taken.
+        #: Made for the first message that waits. With each piece: what is called when it was taken.
         self._queue: deque[tuple[memoryview, _Taken | None]] | None = None
         self._left = 0  # bytes in the queue
         self._trailers: bytes | None = None

@@ -83,7 +83,7 @@ class _Running:
 
 
 class BackgroundResponses:
-    """The responses that are being made for nobody who waits; the ended ones go to `kept`.
+    """The responses that are made while no client waits for them; the ended ones go to `kept`.
 
     They are requests like any others: admitted, bounded and drained as those are. One loop uses it.
     """

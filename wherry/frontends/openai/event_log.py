@@ -19,7 +19,7 @@ _END: Final = b"\n\n"
 
 
 class EventLog:
-    """The events of an answer so far, as they go onto the wire, and who follows them."""
+    """The events of an answer so far, as they go onto the wire, and their followers."""
 
     def __init__(self, events: Sequence[bytes] = (), *, ended: bool = False) -> None:
         self.events = list(events)

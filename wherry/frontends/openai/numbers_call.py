@@ -55,7 +55,7 @@ class NumbersCall(RowsCall):
     def columns(self) -> tuple[Columns, int]:
         spec, column = self._read(self._reading.rows())
         rows = len(column)
-        # Tokens are cut here, texts by who reads them.
+        # Tokens are cut here, texts where they are tokenized.
         done = self.done if spec is self._fit.tokens else self.done - NumbersCall.done
         beside = columns_beside(self._reading, self._loaded, rows, done)  # type: ignore[arg-type]
         return {spec.name: column, **beside}, rows

@@ -72,7 +72,7 @@ class OpenApiRoutes:
 
     def _document(self, names: list[str], without: frozenset[str]) -> bytes:
         """Make the document. In another thread."""
-        # Imported here: a server whose document nobody reads need not know how it is made.
+        # Imported here: a server whose document is never read need not know how it is made.
         from wherry.frontends.openapi.document import DescribedServer, document
 
         entry, runtime = self._entry, self._entry.runtime

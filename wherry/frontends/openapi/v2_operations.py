@@ -122,7 +122,7 @@ _MEMBERS: Final[Json] = {
     "parameters": {"type": "object"},
 }
 TENSOR: Final = object_of(_MEMBERS, ["name", "datatype", "shape"], title="Tensor")
-#: Who answers.
+#: The members of an answer that name its request and model.
 ANSWERED: Final[Json] = {"id": ANY_TEXT, "model_name": ANY_TEXT, "model_version": ANY_TEXT}
 TENSORS: Final = object_of(
     {**ANSWERED, "parameters": {"type": "object"}, "outputs": list_of(TENSOR)},

@@ -366,7 +366,7 @@ def _instead(message: Any, error: Exception) -> LinkMessage | None:
 
 
 def _check(columns: dict[str, Any], rows: int) -> None:
-    """Raise Garbage unless each column has so many rows."""
+    """Raise Garbage unless each column has `rows` rows."""
     for column in columns.values():
         if not isinstance(column, list | np.ndarray) or len(column) != rows:
             raise Garbage("a column with other rows than its message says")

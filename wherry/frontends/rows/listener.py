@@ -24,7 +24,7 @@ log = logging.getLogger("wherry")
 BACKLOG: Final = 128
 #: Connections that may be in the handshake at once.
 MOST_UNPROVEN: Final = 64
-#: Seconds from one line that says who was refused to the next.
+#: Seconds between two lines of the log about refused clients.
 LOG_INTERVAL: Final = 1.0
 #: Seconds without accepting after it has failed, mostly for want of descriptors.
 PAUSE: Final = 0.5

@@ -59,7 +59,7 @@ class Common:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     log_settings: LogSettings = field(default_factory=LogSettings)
     offload: Offload = field(default_factory=Offload)
-    #: Which URLs may stand for files, and who waits for them.
+    #: Which URLs may stand for files, and the threads that fetch them.
     input_urls: InputUrls = field(default_factory=InputUrls)
     fetching: Offload = field(default_factory=lambda: Offload(FETCHING_BYTES, FETCHING_THREADS))
     #: A server starts it with its loop.

@@ -59,7 +59,7 @@ def _file(raw: msgspec.Raw) -> Any:
     try:
         found = _decode_files(raw)
     except msgspec.ValidationError:
-        return _decode_any(raw)  # whoever wants bytes says what is wrong with it
+        return _decode_any(raw)  # the input that wants bytes says what is wrong with it
     if type(found) is list:
         return [one.b64 if type(one) is InBase64 else one for one in found]
     return found.b64 if type(found) is InBase64 else found

@@ -101,7 +101,7 @@ class ModelTensors:
         return rows
 
     def check_rows(self, rows: int) -> None:
-        """InvalidRequest if a request to this model may not have so many rows."""
+        """Raise InvalidRequest if a request to this model may not have this number of rows."""
         if rows > self.most_rows:
             raise self._too_many("the request", rows)
         if rows > 1 and not self._batched:

@@ -83,7 +83,7 @@ class Traces:
         request.reply.first(settled)
 
     def ids(self, count: int) -> list[int]:
-        """Numbers for so many traces."""
+        """Reserve numbers for this many traces."""
         with self._lock:
             return list(itertools.islice(self._ids, count))
 

@@ -1,6 +1,6 @@
 """Which trace does something belong to, as the W3C's headers say it?
 
-A context that is not what the standard says is none: nobody is refused for it, and nothing is
+A context that is not what the standard says is none: no request is refused for it, and nothing is
 logged. https://www.w3.org/TR/trace-context/ and https://www.w3.org/TR/baggage/.
 """
 

@@ -80,7 +80,7 @@ def environment_of(given: Sequence[str]) -> dict[str, str]:
 
 
 def _sampler(rate: str) -> dict[str, str]:
-    """One of so many requests; with 0 only those whose caller traces them."""
+    """The sampler that traces one request in `rate`; with 0 only those whose caller traces them."""
     if not rate.isdecimal():
         raise ConfigError(f"trace_config 'rate={rate}': a whole number from 0 up")
     if rate == "0":
