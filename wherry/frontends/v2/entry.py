@@ -160,13 +160,9 @@ class InferCall(Reply[InferResponse], ABC):
 
     __slots__ = ("entry", "loaded", "request")
 
+    entry: Entry
+    loaded: LoadedModel
     request: InferRequest | None
-
-    def __init__(self, entry: Entry, loaded: LoadedModel) -> None:
-        super().__init__(answer, entry.port())  # type: ignore[arg-type]  # it gets this very object
-        self.entry = entry
-        self.loaded = loaded
-        self.request = None
 
     def cancel(self) -> None:
         """Cancel the request: the client has left."""
