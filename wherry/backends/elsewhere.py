@@ -65,7 +65,7 @@ INSTEAD: Final = {
 FILES: Final = {
     "model.plan": "tensorrt",
     "model.savedmodel": "tensorflow",
-    "model.graphdef": "tensorflow",
+    "model.graphdef": "tensorflow_graphdef",
     "model.dali": "dali",
     "model.pdmodel": "paddle",
     "model.tflite": "armnn_tflite",

@@ -118,7 +118,8 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
     the model's name."""
     if is_ensemble(config):
         return "ensemble"
-    if config.backend:
+    kinds = config.backend == "tensorflow" and config.platform  # what becomes of it depends on that
+    if config.backend and not kinds:
         return config.backend
     if config.platform:
         return PLATFORMS.get(config.platform, config.platform)

@@ -117,6 +117,13 @@ def test_a_file_alone_says_what_to_do_instead(tmp_path: Path, file: str, backend
         backend_for(str(tmp_path), "1", TritonConfig(name="m"))
 
 
+def test_a_graph_of_tensorflow_is_converted_as_a_graph() -> None:
+    graph = TritonConfig(name="m", backend="tensorflow", platform="tensorflow_graphdef")
+    assert "tf2onnx.convert --graphdef FILE" in unknown_backend(backend_name(graph, ""))
+    saved = TritonConfig(name="m", backend="tensorflow", platform="tensorflow_savedmodel")
+    assert "tf2onnx.convert --saved-model DIR" in unknown_backend(backend_name(saved, ""))
+
+
 def test_a_compiled_backend_that_a_model_brings_is_told(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "libtriton_mine.so").touch()
