@@ -201,17 +201,21 @@ class Builder:
         devices = self._gpus.place(config.instances)
         return [Maker(make, config.name, n, device) for n, device in enumerate(devices)]
 
-    def resize(self, runner: Dispatcher, model: Model, config: ModelConfig) -> None:
-        """Give a model that serves the instances of this configuration. LoadFailed if one of them
-        cannot be loaded: then it has those of before."""
+    def resize(self, runner: Dispatcher, model: Model, config: ModelConfig) -> bool:
+        """Give a model that serves the instances of this configuration. False if it has to be
+        loaded anew for that, LoadFailed if one of them cannot be loaded: then it has those of
+        before."""
         make = self._maker(model, config)
         has = {n: one.device for n, one in runner.crew.makers.items() if isinstance(one, Maker)}
         surplus, missing = changed(has, self._gpus.place(config.instances))
+        if surplus and config.sequence is not None:
+            return False  # what is left of its sequences is on them
 
         def makers(first: int) -> list[Maker]:
             return [Maker(make, config.name, n, device) for n, device in enumerate(missing, first)]
 
         runner.crew.change(surplus, makers)
+        return True
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
         """Maker of an instance, from its name and device."""

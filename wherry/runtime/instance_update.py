@@ -88,10 +88,8 @@ class InstanceUpdate:
         model.use_groups(found.config.instance_group)
         try:
             config = self._builder.config_of(model, self._settings(found.name))
-            # What is left of a sequence is on the instance that has it.
             same = replace(loaded.config, instances=config.instances) == config
-            if same and loaded.config.sequence is None:
-                self._builder.resize(runner, model, config)
+            if same and self._builder.resize(runner, model, config):
                 loaded.config = runner.config = config
                 before = found.config.instance_group
                 return True

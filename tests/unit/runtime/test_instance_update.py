@@ -174,7 +174,7 @@ def test_an_instance_that_is_too_many_ends_what_it_runs(tmp_path: Path) -> None:
         assert len(runner_of(control).instances) == 1
 
 
-def test_a_model_of_sequences_is_loaded_anew(tmp_path: Path) -> None:
+def test_of_a_model_of_sequences_no_instance_is_taken_away(tmp_path: Path) -> None:
     sequences = CONFIG.replace("dynamic_batching { }", "sequence_batching { }")
     with serving(tmp_path, cpu(1)) as control:
         config = tmp_path / "m" / "config.pbtxt"
@@ -182,5 +182,9 @@ def test_a_model_of_sequences_is_loaded_anew(tmp_path: Path) -> None:
         control.load("m")
         loaded = control.runtime.model("m")
         config.write_text(f"{sequences} {cpu(2)}")
+        control.load("m")
+        assert control.runtime.model("m") is loaded
+        assert len(runner_of(control).instances) == 2
+        config.write_text(f"{sequences} {cpu(1)}")
         control.load("m")
         assert control.runtime.model("m") is not loaded
