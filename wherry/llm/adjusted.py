@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wherry.llm.sequence import Sequence
+from wherry.llm.step_tensors import on_device, pinned
 
 _NEVER = float("-inf")
 #: A row and a token of it.
@@ -99,7 +100,7 @@ def _possible(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
         free = torch.where(narrowed.any(-1, keepdim=True), narrowed, free)
     ends = [(r, end) for r, s in enumerate(sequences) if _is_early(s) for end in s.ends]
     if ends:
-        longer = free.index_put(_places(ends, lines), torch.zeros((), dtype=torch.bool).to(free))
+        longer = free.index_put(_places(ends, lines), free.new_zeros(()))
         must = _numbers(constrained, lines).bool()[:, None] & ~longer.any(-1, keepdim=True)
         free = torch.where(must, free, longer)
     return free
@@ -113,7 +114,7 @@ def _fitting(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
             line = torch.zeros(lines.shape[1])
             sequence.constraint.mask(line)
             found[row] = line != _NEVER
-    return found.to(lines.device)
+    return pinned(found, lines.device).to(lines.device, non_blocking=True)
 
 
 def _listed(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
@@ -146,8 +147,8 @@ def _places(places: Iterable[Place], like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _numbers(numbers: Many[int] | Many[Many[int]], like: Tensor) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.long).to(like.device)
+    return on_device(numbers, like.device)
 
 
 def _floats(values: Iterable[float], like: Tensor) -> Tensor:
-    return torch.tensor(list(values)).to(like.device)
+    return on_device(list(values), like.device, torch.float)

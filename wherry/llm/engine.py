@@ -24,6 +24,7 @@ from wherry.llm.sampler import prompt_report, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
+from wherry.llm.step_tensors import on_device
 from wherry.values.errors import InvalidRequest
 
 #: Each of `n` answers copies the prompt's token list: at most 8 MiB for a request.
@@ -236,7 +237,7 @@ class Engine:
                 most = sequence.sampling.prompt_alternatives
                 unknown = logits[begin + known : end]
                 sequence.prompt_report += prompt_report(unknown, tokens[known:], most)
-        return logits[rows]
+        return logits.index_select(0, on_device(rows, logits.device))
 
     def _choose(self, logits: Tensor, sequences: Many[Sequence]) -> list[Event]:
         """A token for each of these sequences. One whose constraint or sampling raises ends alone:

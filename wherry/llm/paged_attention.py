@@ -18,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.padding import Room
+from wherry.llm.padding import MOST_BYTES, Room
 from wherry.llm.step_inputs import PaddedBatch, Read, StepInputs
 
 #: Padded lengths are multiples of this, which the fused kernels ask of a mask.
 _EVEN: Final = 16
+#: The part of a GPU's memory that a call may take for what it pads: the KV cache leaves more.
+_PART: Final = 64
 
 
 class PagedAttention:
@@ -56,6 +58,7 @@ class PagedAttention:
         return Room(
             per_token=2 * kv_heads * head_size * bytes_each,
             per_pair=heads // kv_heads * bytes_each,
+            most=_most_bytes(self.keys[0].device),
         )
 
     def __call__(
@@ -90,7 +93,7 @@ class PagedAttention:
         columns = (last + 1 - length).clamp_(min=0) + torch.arange(length, device=at.device)
         block = torch.clamp(columns // self._size, max=batch.table.shape[1] - 1)
         slots = batch.table.gather(1, block) * self._size + columns % self._size
-        slots = torch.where(columns <= last, slots, self._zero)
+        slots = slots.masked_fill_(columns > last, self._zero)
         seen = columns[:, None] <= at[:, :, None]
         if window is not None:
             seen &= columns[:, None] > at[:, :, None] - window
@@ -115,3 +118,11 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, batch: PaddedBatch, read: R
     out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=read.bias)
     out = out.reshape(sequences, kv_heads, rows, group, size).transpose(1, 2)
     return out.reshape(sequences * rows, heads * size)
+
+
+def _most_bytes(device: torch.device) -> int:
+    """The memory that a call may take. On a large GPU decode steps with long contexts are
+    recordings then, too."""
+    if device.type != "cuda":
+        return MOST_BYTES
+    return max(MOST_BYTES, torch.cuda.get_device_properties(device).total_memory // _PART)

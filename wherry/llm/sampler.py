@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wherry.llm.adjusted import adjusted
 from wherry.llm.sequence import Sampled, Sequence
+from wherry.llm.step_tensors import on_device
 from wherry.values.errors import ModelFailed
 
 #: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
@@ -40,7 +41,10 @@ def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
     """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary].
     ModelFailed if one of them can have none."""
     reported = [row for row, s in enumerate(sequences) if s.sampling.logprobs is not None]
-    logprobs = logits[reported].float().log_softmax(-1) if reported else None
+    logprobs = None
+    if reported:
+        some = logits.index_select(0, on_device(reported, logits.device))
+        logprobs = some.float().log_softmax(-1)
     tokens: list[int] = _chosen(adjusted(logits, sequences), sequences).tolist()
     if _NONE in tokens:
         raise ModelFailed(
@@ -65,7 +69,7 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
     for first in range(0, len(tokens), ROWS):
         some = tokens[first : first + ROWS]
         logprobs = logits[first : first + len(some)].float().log_softmax(-1)
-        own = logprobs.gather(1, torch.tensor(some, device=logprobs.device)[:, None])
+        own = logprobs.gather(1, on_device(some, logprobs.device)[:, None])
         ranks = ((logprobs > own).sum(-1) + 1).tolist()
         reports = _reports(logprobs, some, [alternatives] * len(some))
         found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
@@ -86,23 +90,20 @@ def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
     most, tokens = logits.max(-1)
     random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
     if random:
-        rows = torch.tensor(random, device=logits.device)
+        rows = on_device(random, logits.device)
         some = [sequences[row] for row in random]
         drawn = _draw(logits.index_select(0, rows), most.index_select(0, rows), some)
         tokens.index_copy_(0, rows, drawn)
-    return torch.where(most.isfinite(), tokens, _NONE)
+    return tokens.masked_fill_(~most.isfinite(), _NONE)
 
 
 def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
     """A token drawn for each row. `most` are the largest logits."""
     device = logits.device
-    temperatures = torch.tensor(
-        [max(s.sampling.temperature, COLDEST) for s in sequences], device=device
-    )
-    numbers = torch.tensor(
-        [random_number(s.seed, s.generated_tokens) for s in sequences],
-        dtype=torch.float64,
-        device=device,
+    warmth = [max(s.sampling.temperature, COLDEST) for s in sequences]
+    temperatures = on_device(warmth, device, torch.float)
+    numbers = on_device(
+        [random_number(s.seed, s.generated_tokens) for s in sequences], device, torch.float64
     )
     # Relative to the maximum: avoids an overflow with a small temperature.
     logits = (logits.float() - most.float()[:, None]) / temperatures[:, None]
@@ -112,8 +113,8 @@ def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
     if len(filtered) == len(sequences):
         return _filtered(logits, numbers, sequences)
     tokens = torch.empty(len(sequences), dtype=torch.long, device=device)
-    free = torch.tensor([row for row in range(len(sequences)) if row not in set(filtered)])
-    free, rows = free.to(device), torch.tensor(filtered, device=device)
+    free = on_device([row for row in range(len(sequences)) if row not in set(filtered)], device)
+    rows = on_device(filtered, device)
     tokens[free] = _place(logits[free].softmax(-1), numbers[free])
     tokens[rows] = _filtered(logits[rows], numbers[rows], [sequences[row] for row in filtered])
     return tokens
@@ -127,9 +128,9 @@ def _filters(sequence: Sequence, vocabulary: int) -> bool:
 def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> Tensor:
     """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does."""
     vocabulary, device = logits.shape[1], logits.device
-    top_k = torch.tensor([s.sampling.top_k or vocabulary for s in sequences], device=device)
-    top_p = torch.tensor([s.sampling.top_p for s in sequences], device=device)[:, None]
-    min_p = torch.tensor([s.sampling.min_p for s in sequences], device=device)[:, None]
+    top_k = on_device([s.sampling.top_k or vocabulary for s in sequences], device)
+    top_p = on_device([s.sampling.top_p for s in sequences], device, torch.float)[:, None]
+    min_p = on_device([s.sampling.min_p for s in sequences], device, torch.float)[:, None]
     wanted = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * CANDIDATES]
     count = min(vocabulary, max([CANDIDATES, *wanted]))
     while True:
@@ -162,7 +163,7 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
 def _about(report: Sampled, tokens: Many[int], logprobs: Tensor) -> Sampled:
     """The report, with the chosen token and these ones as the alternatives."""
     named = list(dict.fromkeys((report.token, *tokens)))
-    values = logprobs[torch.tensor(named, device=logprobs.device)].tolist()
+    values = logprobs[on_device(named, logprobs.device)].tolist()
     return replace(report, alternatives=tuple(zip(named, values, strict=True)))
 
 
@@ -170,7 +171,7 @@ def _reports(logprobs: Tensor, chosen: Many[int], counts: Many[int]) -> Iterator
     """Log probabilities of all rows at once: on a GPU each read of a single value would
     synchronise."""
     values, tokens = (t.tolist() for t in logprobs.topk(max(counts)))
-    places = torch.tensor(chosen, device=logprobs.device)[:, None]
+    places = on_device(chosen, logprobs.device)[:, None]
     own = logprobs.gather(1, places)[:, 0].tolist()
     for row, count in enumerate(counts):
         best = zip(tokens[row][:count], values[row][:count], strict=True)

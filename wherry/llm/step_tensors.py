@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,9 +110,16 @@ def wide(blocks: list[int], width: int) -> list[int]:
 
 def to_device(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:
     """A tensor of each list, in one copy that does not wait for the device."""
-    packed = torch.tensor(list(chain.from_iterable(lists)), dtype=torch.long)
-    moved = pinned(packed, device).to(device, non_blocking=True)
-    return torch.split(moved, [len(one) for one in lists])
+    packed = on_device(list(chain.from_iterable(lists)), device)
+    return torch.split(packed, [len(one) for one in lists])
+
+
+def on_device(
+    numbers: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.long
+) -> Tensor:
+    """A tensor of these numbers, in a copy that does not wait for the device: `torch.tensor` with a
+    `device` waits until all is computed there."""
+    return pinned(torch.tensor(numbers, dtype=dtype), device).to(device, non_blocking=True)
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:

@@ -6,6 +6,7 @@ another device. Those marked `gpu` need a GPU: `python -m pytest -m gpu tests`.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,9 @@ from wherry.llm import sampler
 from wherry.llm.adjusted import adjusted
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.linear import best_for
-from wherry.llm.loading import load_engine
+from wherry.llm.loading import _cache_bytes, load_engine
 from wherry.llm.model import Decoder
+from wherry.llm.paged_attention import _most_bytes
 from wherry.llm.runner import ModelRunner
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import TokenScheduler
@@ -132,7 +134,75 @@ def test_what_many_requests_change_takes_the_calls_of_two(wish: str) -> None:
     assert counts[0] == counts[1]
 
 
+class Copies:
+    """Refuses what waits for a GPU before numbers are read: copies of ordinary memory to it, which
+    `torch.tensor` with a device and `to` without `non_blocking` are, and lists as indices."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made, moved, found = torch.tensor, Tensor.to, Tensor.__getitem__
+
+        def tensor(*given: Any, **options: Any) -> Tensor:
+            assert "device" not in options
+            return made(*given, **options)
+
+        def to(this: Tensor, *given: Any, **options: Any) -> Tensor:
+            result = moved(this, *given, **options)
+            assert result.device == this.device or options.get("non_blocking")
+            return result
+
+        def getitem(this: Tensor, index: Any) -> Any:
+            places = index if isinstance(index, tuple) else (index,)
+            assert not any(isinstance(place, list) for place in places)
+            return found(this, index)
+
+        monkeypatch.setattr(torch, "tensor", tensor)
+        monkeypatch.setattr(Tensor, "to", to)
+        monkeypatch.setattr(Tensor, "__getitem__", getitem)
+        #: Whether more candidates are needed: it is waited for, and it is said above how often.
+        monkeypatch.setattr(Tensor, "__bool__", lambda this: False)
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_copies_to_a_device_do_not_wait_for_it(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.empty(3, tiny.VOCABULARY, device=META)
+    sequences = [sequence(0, **WISHES[wish]), sequence(1), sequence(2, seed=4)]
+    with monkeypatch.context() as patched:
+        Copies(patched)
+        # Up to what is read, which the device "meta" does not have.
+        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+            sampler.sample(logits, sequences)
+
+
 # On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("wish", WISHES)
+def test_a_gpu_is_waited_for_once_in_sampling(wish: str) -> None:
+    logits = torch.randn(64, 5000, device="cuda")
+    sequences = [sequence(number, **WISHES[wish]) for number in range(64)]
+    sampler.sample(logits, sequences)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            sampler.sample(logits, sequences)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([one for one in seen if "synchronizing" in str(one.message)]) <= WAITS.get(wish, 1)
+
+
+@pytest.mark.gpu
+def test_a_gpu_samples_what_a_cpu_samples() -> None:
+    torch.manual_seed(5)
+    logits = torch.randn(len(WISHES), 5000) * 4
+    sequences = [sequence(number, **wish) for number, wish in enumerate(WISHES.values())]
+    here = sampler.sample(logits, sequences)
+    there = sampler.sample(logits.to("cuda"), sequences)
+    assert [one.token for one in there] == [one.token for one in here]
+    for one, other in zip(there, here, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [token for token, _ in one.alternatives] == [t for t, _ in other.alternatives]
 
 
 def tokens(folder: Path, device: str, **options: Any) -> list[list[int]]:
@@ -157,6 +227,35 @@ def test_a_gpu_says_what_a_cpu_says(family: str, checkpoint: Callable[[str], Pat
     expected = tokens(folder, "cpu", dtype="float32")
     assert tokens(folder, "cuda", dtype="float32", max_step_tokens=32) == expected
     assert [len(one) for one in tokens(folder, "cuda", dtype="bfloat16")] == [12] * 6
+
+
+@pytest.mark.gpu
+def test_half_precision_gives_the_logits_of_floats_nearly(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    """Kernels with a mask in bfloat16; prompts in pieces, recordings, a window."""
+    found = []
+    for device, dtype in (("cpu", "float32"), ("cuda", "bfloat16")):
+        engine, _ = load_engine(
+            str(checkpoint("mistral")), "m", device, dtype=dtype, cache_gb=0.01, max_step_tokens=32
+        )
+        wish = Sampling(max_tokens=2, temperature=0.0, prompt_logprobs=0)
+        made = [engine.add([(n * place) % 250 for place in range(90)], wish)[0] for n in (3, 7)]
+        while engine.busy:
+            engine.step()
+        said = [one.logprob for sequence in made for one in sequence.prompt_report]
+        found.append(torch.tensor([one for one in said if one is not None]))
+    assert (found[0] - found[1]).abs().max() < 0.15
+
+
+@pytest.mark.gpu
+def test_by_default_a_cache_leaves_memory_for_what_steps_compute(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    load_engine(str(checkpoint("llama")), "m", "cuda", cache_gb=0.01)
+    free, _ = torch.cuda.mem_get_info()
+    assert _cache_bytes(None, torch.device("cuda")) == pytest.approx(0.85 * free, rel=0.01)
+    assert 0.15 * free > _most_bytes(torch.device("cuda"))
 
 
 @pytest.mark.gpu

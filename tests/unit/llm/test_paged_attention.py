@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from wherry.llm.cuda_graphs import Replay
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.linear import plain
 from wherry.llm.model import Decoder
+from wherry.llm.padding import MOST_BYTES, Room
+from wherry.llm.paged_attention import _most_bytes
 from wherry.llm.runner import ModelRunner
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import TokenScheduler
@@ -217,3 +220,16 @@ def test_calls_grow_with_the_sizes_that_there_are_and_not_with_sequences() -> No
         assert attended(prompts) == 4
         assert attended(tokens) == 3  # 20 and 200 tokens of context are padded to the same
         assert prompts.copies == tokens.copies == 1
+
+
+def test_a_call_on_a_large_gpu_may_take_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else decode steps of 64 sequences with 2,000 tokens each would run call by call on an H100:
+    their keys and values take 1.1 GB of a model with 8 heads of 128 features."""
+    about = SimpleNamespace(total_memory=80 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    most = _most_bytes(torch.device("cuda"))
+    room = Room(per_token=2 * 8 * 128 * 2, per_pair=8, most=most)
+    assert room.holds(64, 1, 4096)
+    assert most < 0.02 * about.total_memory
+    about.total_memory = 4 * 10**9
+    assert _most_bytes(torch.device("cuda")) == MOST_BYTES == _most_bytes(META)
