@@ -430,6 +430,8 @@ class InferenceRequest:
         self._version = _number(model_version, f"{where}: model_version")
         self._flags = _number(flags, f"{where}: flags")
         self._timeout = _number(timeout, f"{where}: timeout")
+        if trace is not None and not isinstance(trace, InferenceTrace):
+            raise TypeError(f"{where}: trace is what request.trace() gives, not {trace!r}")
         self._memory, self._trace = preferred_memory, trace
         self._parameters = _parameters_text(parameters, "InferenceRequest")
 

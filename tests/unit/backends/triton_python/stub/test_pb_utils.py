@@ -249,6 +249,17 @@ def test_bytes_are_text_as_an_element_of_a_string_tensor_is() -> None:
     assert request.requested_output_names() == {"caf\u00e9", "Y"}
 
 
+def test_the_trace_of_a_request_is_that_of_another_one() -> None:
+    first = pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name="m")
+    assert first.trace().get_context() is None
+    traced = pb_utils.InferenceRequest(
+        inputs=[], requested_output_names=[], model_name="m", trace=first.trace()
+    )
+    assert traced.trace() is first.trace()
+    with pytest.raises(TypeError, match=r"trace is what request\.trace\(\) gives, not 'x'"):
+        pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name="m", trace="x")
+
+
 @pytest.mark.parametrize("missing", ["inputs", "requested_output_names", "model_name"])
 def test_a_request_needs_inputs_names_of_outputs_and_a_model(missing: str) -> None:
     given: dict[str, Any] = {"inputs": [], "requested_output_names": [], "model_name": "m"}
