@@ -321,6 +321,12 @@ def test_a_front_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPat
         assert post(f"{running.url}/v2/models/same/generate", {"text": "a"})["output"] == "a"
 
 
+def test_a_front_that_does_not_come_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fronts, "START", 0.0)
+    with pytest.raises(wherry.LoadFailed, match=r"fronts: 0, 1 did not come up within 0 s"):
+        wherry.Server(same, port=0, fronts=2).start()
+
+
 def test_sigterm_ends_all_processes(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with ServerProcess(str(tmp_path / "app.py"), "--fronts", "2") as running:

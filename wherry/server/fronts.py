@@ -26,6 +26,7 @@ from wherry.runtime.threads import ThreadPool, in_thread
 from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Life, Listen, Options
+from wherry.values.errors import LoadFailed
 from wherry.workers.message_socket import MessageSocket
 
 log = logging.getLogger("wherry")
@@ -104,11 +105,15 @@ class Fronts:
         return self._sockets.binding
 
     async def serve(self) -> None:
-        """Wait until every front answers."""
-        async with asyncio.timeout(START):
-            while not all(one.connection and one.connection.is_told for one in self._fronts):
-                self._told.clear()
-                await self._told.wait()
+        """Wait until every front answers. LoadFailed if one does not in time."""
+        try:
+            async with asyncio.timeout(START):
+                while missing := [one.number for one in self._fronts if not _answers(one)]:
+                    self._told.clear()
+                    await self._told.wait()
+        except TimeoutError:  # an OSError, which would be taken for an address's
+            which = ", ".join(map(str, missing))
+            raise LoadFailed(f"fronts: {which} did not come up within {START:g} s") from None
         self._look_later()
 
     async def drain(self, last_call: float) -> bool:
@@ -247,6 +252,10 @@ def front_options(options: Options, front: Front) -> Options:
         cluster=replace(options.cluster, rows_port=None),
         life=Life(drain_timeout=options.life.drain_timeout),
     )
+
+
+def _answers(front: Front) -> bool:
+    return front.connection is not None and front.connection.is_told
 
 
 def _signal(front: Front, number: int) -> None:
