@@ -49,7 +49,6 @@ _BY_SUFFIX: Final = {os.path.splitext(name)[1]: kind for kind, name in FILES.ite
 
 #: A row costs little, so that many may go together.
 DEFAULT_MAX_BATCH_SIZE: Final = 1024
-DEFAULT_INSTANCES: Final = 2
 
 _NOT_DONE: Final = "treeshap_output"
 
@@ -95,6 +94,9 @@ def _classes(scores: Array, threshold: float | None) -> Array:
 class FilModel(RepositoryModel):
     """A forest of decision trees. Its instances are threads that share one copy."""
 
+    in_threads = True
+    default_instances = 2
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._forest: Shared[Forest] = Shared()
@@ -115,12 +117,6 @@ class FilModel(RepositoryModel):
         model = cls(folder, version, complete(config, forest), program=program)
         model._read_already = forest
         return model
-
-    def settings(self) -> dict[str, Any]:
-        settings = super().settings()
-        if not self.triton.instance_group:
-            settings["instances"] = DEFAULT_INSTANCES
-        return {**settings, "isolation": "thread"}
 
     def take(self) -> bool:
         """True: all instances run on the CPU, and share this object."""

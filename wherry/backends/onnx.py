@@ -46,9 +46,6 @@ TYPES: Final[Mapping[str, TritonDataType]] = {
     "tensor(float16)": "TYPE_FP16", "tensor(float)": "TYPE_FP32", "tensor(double)": "TYPE_FP64",
 }  # fmt: skip
 
-#: Triton's default number of instances on the CPU.
-DEFAULT_INSTANCES: Final = 2
-
 #: Execution providers by their names in config.pbtxt.
 ACCELERATORS: Final = {
     "cuda": "CUDAExecutionProvider",
@@ -59,6 +56,9 @@ ACCELERATORS: Final = {
 
 class OnnxModel(RepositoryModel):
     """A model in an ONNX file. Its instances on one device are threads that share one session."""
+
+    in_threads = True
+    default_instances = 2  # Triton's, on the CPU
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,12 +77,6 @@ class OnnxModel(RepositoryModel):
         named = {tensor.name for tensor in config.input}
         also = [one for one in session.get_overridable_initializers() if one.name in named]
         return complete(config, [*session.get_inputs(), *also], session.get_outputs())
-
-    def settings(self) -> dict[str, Any]:
-        settings = super().settings()
-        if not self.triton.instance_group:
-            settings["instances"] = DEFAULT_INSTANCES
-        return {**settings, "isolation": "thread"}
 
     def take(self) -> bool:
         """True if all instances are on one device: they share this object. Else as for any

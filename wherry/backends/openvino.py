@@ -45,6 +45,8 @@ _PROPERTIES: Final = (
 class OpenVinoModel(RepositoryModel):
     """A model that OpenVINO compiles. Its instances are threads that share what was compiled."""
 
+    in_threads = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._compiled: Shared[CompiledModel] = Shared()
@@ -59,9 +61,6 @@ class OpenVinoModel(RepositoryModel):
             _described(config, config.output, model.outputs),
         )
         return with_batching(completed)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "isolation": "thread"}
 
     def take(self) -> bool:
         """True: TARGET_DEVICE says for all instances where they run."""

@@ -1,9 +1,10 @@
 """What do all models of a repository have in common, whatever their backend?
 
     class OnnxModel(RepositoryModel):
+        in_threads = True
+
         @classmethod
         def completed(cls, folder, version, config): ...  # fields that config does not set
-        def settings(self): return {**super().settings(), "isolation": "thread"}
         def load(self, device): ...
         def execute(self, **columns):                     # a mapping of columns out
             return self.outward(self.run(self.inward(columns)))
@@ -42,6 +43,11 @@ class RepositoryModel(Model):
     `folder` is the model's, with the versions inside; `config` was completed by `completed()`. All
     arguments can be pickled: a worker process builds the same model from them.
     """
+
+    #: Whether its instances are threads, wherever the server runs those of other models.
+    in_threads = False
+    #: How many instances it has where config.pbtxt names none; 0: as any model.
+    default_instances = 0
 
     def __init__(
         self, folder: str, version: str, config: TritonConfig, *, program: str | None = None
@@ -105,6 +111,10 @@ class RepositoryModel(Model):
         found = {"version": self.version, **mapping.settings(self.triton, self.folder)}
         if isinstance(groups := found["instances"], list):
             found["instances"] = or_on_cpu(groups)
+        if self.default_instances and not self.triton.instance_group:
+            found["instances"] = self.default_instances
+        if self.in_threads:
+            found["isolation"] = "thread"
         return found
 
     def use_groups(self, groups: list[TritonInstanceGroup]) -> None:

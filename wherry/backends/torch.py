@@ -36,6 +36,8 @@ class TorchModel(RepositoryModel):
     """A model in a TorchScript or torch.export file. Its instances on one device are threads that
     share one copy."""
 
+    in_threads = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._module: Shared[_Module] = Shared()
@@ -55,9 +57,6 @@ class TorchModel(RepositoryModel):
                 )
         _check_strings(config)
         return config
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "isolation": "thread"}
 
     def take(self) -> bool:
         """True if all instances are on one device: they share this object. Else as for any

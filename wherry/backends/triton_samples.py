@@ -36,6 +36,8 @@ _SIDE_BY_SIDE: Final = 16
 class IdentityModel(RepositoryModel):
     """Gives each input back. `execute_delay_ms` and `creation_delay_sec` make it slow."""
 
+    in_threads = True
+
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
         """Check that inputs and outputs are pairs, as the backend does."""
@@ -51,9 +53,6 @@ class IdentityModel(RepositoryModel):
                     f" {outputs[number].data_type}: they must be alike"
                 )
         return config
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "isolation": "thread"}
 
     def load(self, device: Device) -> None:
         time.sleep(max(0.0, parameters.number(self.triton, "creation_delay_sec") or 0.0))
@@ -99,6 +98,8 @@ class IdentityModel(RepositoryModel):
 class RepeatModel(RepositoryModel):
     """Sends the elements of IN one by one, numbered by IDX."""
 
+    in_threads = True
+
     inputs: ClassVar[tuple[TritonInput, ...]] = (
         TritonInput(name="IN", data_type="TYPE_INT32", dims=[-1]),
         TritonInput(name="DELAY", data_type="TYPE_UINT32", dims=[-1]),
@@ -133,7 +134,7 @@ class RepeatModel(RepositoryModel):
             count = self.triton.instance_group[0].count if self.triton.instance_group else 1
             settings["instances"] = _SIDE_BY_SIDE * max(1, count)
             settings["device"] = "cpu"
-        return {**settings, "isolation": "thread"}
+        return settings
 
     def execute(self, **columns: Any) -> Iterator[dict[str, Any]]:
         elements, delays = np.ravel(columns["IN"]), np.ravel(columns["DELAY"])
