@@ -257,14 +257,7 @@ def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
         output=[msgspec.structs.replace(one) for one in config.output]
         or [TritonOutput(name="output__0", data_type="TYPE_FP32", dims=[*lead, width])],
     )
-    for side, tensors in (("input", completed.input), ("output", completed.output)):
-        if any(tensor.name == _NOT_DONE for tensor in tensors):
-            raise ConfigError(
-                f"{where}: {side} {_NOT_DONE!r}: Shapley values are not computed here; use a"
-                " model.py with the library's own explainer"
-            )
-        if len(tensors) != 1:
-            raise ConfigError(f"{where}: trees have one {side}, not {len(tensors)}")
+    _check_sides(where, completed)
     taken, given = completed.input[0], completed.output[0]
     for tensor in (taken, given):
         if tensor.data_type == "TYPE_INVALID":
@@ -280,3 +273,15 @@ def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
                 f" {' or '.join(map(str, sorted(right)))}"
             )
     return with_batching(completed)
+
+
+def _check_sides(where: str, config: TritonConfig) -> None:
+    """Raise ConfigError unless there are one input and one output."""
+    for side, tensors in (("input", config.input), ("output", config.output)):
+        if any(tensor.name == _NOT_DONE for tensor in tensors):
+            raise ConfigError(
+                f"{where}: {side} {_NOT_DONE!r}: Shapley values are not computed here; use a"
+                " model.py with the library's own explainer"
+            )
+        if len(tensors) != 1:
+            raise ConfigError(f"{where}: trees have one {side}, not {len(tensors)}")
