@@ -208,6 +208,15 @@ def test_what_may_be_repeated_is_separated_in_its_variable(tmp_path: Path) -> No
     assert access.disabled_apis == ("metrics", "statistics")
 
 
+def test_the_names_of_the_only_model_win_over_those_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "wherry.toml").write_text("[models.m]\nserved_names = 'a,b'\n")
+    assert settings(tmp_path).of_model("m")[0]["served_names"] == "a,b"
+    merged = settings(tmp_path, flags={"served_model_name": ["org/m", "gpt-4o"]})
+    said, origins = merged.of_model("m")
+    assert tuple(said["served_names"]) == ("org/m", "gpt-4o")
+    assert origins["served_names"] == "--served-model-name"
+
+
 def test_inline_is_a_thread_whatever_else_was_said(tmp_path: Path) -> None:
     merged = settings(tmp_path, {"inline": True, "isolation": "process"})
     assert merged.of_model("any")[0]["isolation"] == "thread"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import wherry
 from tests.http_exchange import Client, served
+from wherry.llm.facts import hub_names
 from wherry.values.errors import ConfigError
 
 HUB, CLAUDE = "org/Model-1B", "claude-sonnet-4@20250514"
@@ -87,6 +89,13 @@ def test_other_protocols_have_the_own_name_alone(client: Client) -> None:
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="served_names"):
         tell.config(served_names=(name,))
+
+
+def test_a_checkpoint_of_the_hub_is_called_by_its_id_unless_a_name_is_said(tmp_path: Path) -> None:
+    assert hub_names("org/Model-1B", "") == ("org/Model-1B",)
+    assert hub_names("org/Model-1B", "chat") == ()
+    assert hub_names(str(tmp_path), "") == ()
+    assert tell.config(served_names="a/b,c").served_names == ("a/b", "c")
 
 
 def test_no_two_models_have_a_name(client: Client) -> None:
