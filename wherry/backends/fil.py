@@ -70,7 +70,7 @@ class ForestOutput:
         return cls(said, proba, parameters.number(config, "threshold"))
 
     def width(self, scores: int) -> int:
-        """How many numbers a row's output has that has so many scores."""
+        """How many numbers the output of a row with `scores` scores has."""
         return 1 if self.is_classifier and not self.predict_proba else scores
 
     def __call__(self, scores: Array, width: int) -> Array:

@@ -91,7 +91,7 @@ class LinkedWorker:
             self._loop.call(callback, argument)
 
     def post_later(self, seconds: float, callback: Callable[[T], None], argument: T) -> None:
-        """The same, in so many seconds. In the loop's thread."""
+        """The same, in `seconds`. In the loop's thread."""
         if self._loop is not None:
             self._loop.loop.call_later(seconds, callback, argument)
 

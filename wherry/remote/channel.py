@@ -164,7 +164,7 @@ class ModelChannel:
             self.desk.answered(self, [(request, None)])
 
     def consumed(self, id: int, responses: int) -> None:
-        """Tell the owner that the reader of a stream has taken so many responses. Any thread."""
+        """Tell the owner that the reader of a stream has taken `responses` more. Any thread."""
         self.link.call(lambda _: self._consumed(id, responses), None)
 
     def _consumed(self, id: int, responses: int) -> None:

@@ -16,13 +16,13 @@ import msgspec
 
 from wherry.values.load import Load
 
-#: A replica that was sent rows, and of which nothing was heard for so many seconds, gets no more.
+#: Seconds of silence after which a replica that was sent rows gets no more.
 SILENT = 1.0
-#: Prompts that have so many bytes in common go to the same replica. Few, so that a conversation has
+#: Bytes that prompts for the same replica have in common. Few, so that a conversation has
 #: them after its first turns: a prompt with fewer has another replica each time that it grows.
 PREFIX_BYTES = 256
-#: A replica has the beginning of a prompt cached if it was sent one like it within so many times
-#: what it takes to read one: what is sent so often is worth a place in several caches.
+#: A replica has the beginning of a prompt cached if it was sent one like it within JUST_NOW
+#: times what it takes to read one: what is sent so often is worth a place in several caches.
 JUST_NOW = 10.0
 #: Keys of prompts whose replica is remembered; of others it is found anew, which looks at all.
 KEYS = 4096
@@ -99,8 +99,8 @@ class Replica:
         return self.unheard_since is not None and now - self.unheard_since > SILENT
 
     def answer_seconds(self, rows: int, now: float) -> float:
-        """Predicted seconds until so many rows are answered that are sent now; 0.0 as long as
-        nothing is known of its times."""
+        """Predicted seconds until `rows` that are sent now are answered; 0.0 as long as nothing
+        is known of its times."""
         load = self.load
         # What is overdue is expected to take as long again.
         overdue = now - self.due_at if now > self.due_at else 0.0
@@ -118,7 +118,7 @@ class Replica:
         return seconds + load.batch_seconds(queued + rows)
 
     def take(self, load: Load, yours: int, now: float, share: float) -> None:
-        """Begin the forecast anew from a report, in which so many rows are this front's."""
+        """Begin the forecast anew from a report, in which `yours` rows are this front's."""
         self.load = load
         self.others = max(0, load.queued_rows + load.running_rows - yours)
         coming = max(0, self.own - yours)
@@ -243,12 +243,12 @@ class ReplicaChoice:
         replica.send(rows, now, self._share)
 
     def ended(self, replica: Replica, rows: int) -> None:
-        """So many rows that were sent there are answered, cancelled or given up."""
+        """`rows` that were sent there are answered, cancelled or given up."""
         assert 0 <= rows <= replica.own, f"{rows} rows end of {replica!r}"
         replica.end(rows)
 
     def reported(self, replica: Replica, load: Load, yours: int, now: float) -> None:
-        """A replica has told its load, of which so many rows are this front's."""
+        """A replica has told its load, of which `yours` rows are this front's."""
         known = self._known
         if load.one_seconds:
             self._known = load
@@ -278,7 +278,7 @@ class ReplicaChoice:
     # Choices
 
     def choose(self, rows: int, now: float, prompt: bytes = b"") -> Replica | None:
-        """Choose for so many rows that will be `sent` together; None: no replica takes any.
+        """Choose for `rows` that will be `sent` together; None: no replica takes any.
 
         `prompt` is how the text begins that a language model is to go on with. The replica that
         probably has it cached is chosen unless the wait there costs more than to read it anew.

@@ -23,7 +23,7 @@ LOOK: Final = 0.25
 class HeldRequests:
     """The requests of one model that no owner has. For the loop's thread.
 
-    They wait until so many `seconds` after `begin`, or until their deadlines, and `fail` then.
+    They wait until `seconds` after `begin`, or until their deadlines, and `fail` then.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ class CancelRows(LinkMessage):
 
 
 class Consumed(LinkMessage):
-    """The reader of a stream has taken so many responses."""
+    """The reader of a stream has taken responses."""
 
     model: int
     id: int
@@ -227,7 +227,7 @@ class RowsRefused(LinkMessage):
 
 
 class LoadReport(LinkMessage):
-    """What the owner has to do for a model, of which so many rows are of this link."""
+    """What the owner has to do for a model; `yours` of its rows are of this link."""
 
     model: int
     load: Load

@@ -83,7 +83,7 @@ class Router:
                 self.remove(channel)
 
     def reported(self, channel: ModelChannel, load: Load, yours: int, now: float) -> None:
-        """An owner has told its load, in which so many rows are ours."""
+        """An owner has told its load, in which `yours` rows are this front's."""
         replica = self._replicas.get(channel)
         if replica is not None:
             self._choice.reported(replica, load, yours, now)

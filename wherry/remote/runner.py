@@ -25,7 +25,7 @@ from wherry.values.reply import Reply, StreamReply, tell
 from wherry.values.request import InferRequest, InferResponse
 from wherry.workers.loop import LoopCalls
 
-#: A request that so many owners have lost, or were not ready for, is sent to another one.
+#: Owners that may have lost a request, or not been ready for it, before it fails.
 MOST_LOSSES: Final = 1
 #: Seconds past a deadline that an owner has to say so.
 GRACE: Final = 0.25

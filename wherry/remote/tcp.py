@@ -68,7 +68,8 @@ def set_up(sock: socket.socket) -> None:
 def message_socket(
     sock: socket.socket, message_type: Any, *, receives: int, sends: int
 ) -> FrameSocket:
-    """The socket for messages of at most so many bytes each way, with their arrays in them."""
+    """The socket for messages with their arrays in them; `receives` and `sends` are the most bytes
+    of one."""
     encoder = MessageEncoder(inline=True, most=sends)
     decoder = MessageDecoder(message_type, copies=False)
     messages = FrameSocket(sock, sock, encoder, decoder, most=receives)

@@ -39,7 +39,7 @@ class Batcher:
         )
 
     def resize(self, instances: int) -> None:
-        """There are so many instances from now on."""
+        """Plan for this number of instances from now on."""
         self.instances = self.forecast.instances = instances
 
     def __repr__(self) -> str:

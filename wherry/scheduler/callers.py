@@ -16,11 +16,11 @@ NEARLY_ALL = 0.9
 #: Periods that callers in a loop are counted by, and those needed. In a period as many batches end
 #: as there are instances.
 PERIODS, LEAST_PERIODS = 16, 4
-#: The quartiles of a normal distribution are so many standard deviations apart.
+#: Standard deviations between the quartiles of a normal distribution.
 QUARTILES_APART = 1.35
-#: The variance is known from few periods: so many times as much is taken for strangers.
+#: Factor of the variance, known from few periods, that is taken for strangers.
 CAUTION = 2
-#: Arrivals that the mean gap is of. After `SURELY` of them a gap counts as so many times the mean
+#: Arrivals that the mean gap is of. After `SURELY` of them a gap counts as `PAUSE` times the mean
 #: at most: a pause of hours says nothing of the rate.
 GAPS, SURELY, PAUSE = 512, 32, 16.0
 
@@ -110,7 +110,7 @@ class ReturningCallers:
             self._leave(1)
 
     def ended(self, answered: int, left: int, now: float) -> None:
-        """So many requests were answered, and so many are left, queued or running."""
+        """Requests were `answered`, and others are `left`, queued or running."""
         self._ends += 1
         if answered + left > self._peak:
             self._peak = answered + left

@@ -21,16 +21,16 @@ from wherry.values.request import InferRequest
 
 #: Similar requests are looked for among as many rows as this many batches have, ...
 BATCHES = 4
-#: ... and, in large batches, among so many requests: a decision must be short.
+#: ... and, in large batches, among this number of requests: a decision must be short.
 REQUESTS = 128
 #: Batches before which what one takes is not known well enough.
 FEWEST = 8
 #: A batch grows by this part at a time, then by less.
 STEPS = 8
-#: Requests that came later go first only if a second is worth so many times as much by that.
+#: Factor by which a second must be worth more for requests that came later to go first.
 WORTH = 1.1
-#: While sizes are not known to matter, one batch of so many is formed as if they did; each four in
-#: vain are followed by half as many.
+#: While sizes are not known to matter, one batch in TRIED_EACH is formed as if they did; each four
+#: in vain are followed by half as many.
 TRIED_EACH, TRIED_RARELY = 4, 128
 #: While they matter, this share of the time is spent on batches that are formed as if they did not.
 SPENT, SPENT_IN_DOUBT = 0.01, 0.1
@@ -80,8 +80,8 @@ class RowCosts:
     def learn(
         self, requests: Sequence[InferRequest], rows: float, longest: float, seconds: float
     ) -> float:
-        """A batch of these requests has run, or several, each of so many rows and seconds, and
-        one with a row of size `longest`. Return the work of each."""
+        """A batch of these requests has run, or several, each of `rows` and `seconds`, and one
+        with a row of size `longest`. Return the work of each."""
         test = self._test
         if longest == 1.0 and self.per_row == 1.0:
             return rows  # no sizes

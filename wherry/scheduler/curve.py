@@ -1,4 +1,4 @@
-"""How long does a batch of so many rows take, and how well is that known? Learnt while running."""
+"""How long does a batch take, by its rows, and how well is that known? Learnt while running."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 #: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
 EXACT_SIZES = 64
-#: Weight of the newest batch in the mean of its size, which so is worth so many batches at most.
+#: Weight of the newest batch in the mean of its size, and the batches that mean is worth at most.
 MEMORY, MOST_WORTH = 0.1, 19
 #: Batches after which the mean of a size that was not among them counts half against others, ...
 HALVED_AFTER = 32
 #: ... and those after which it is forgotten. What it cost once may have been
 #: an accident, and the policy runs no size that looks bad.
 FORGOTTEN_AFTER = 512
-#: After so many batches in a row, each so many times slower than its size was (or two so many times
-#: faster), the device has changed.
+#: After IN_A_ROW batches, each CHANGED times slower than its size was (or two that much faster),
+#: the device has changed.
 IN_A_ROW, CHANGED = 3, 1.5
 #: Batches that the curve is used for, once it is settled, before it is made from the means again.
 RENEWED_EACH = 16

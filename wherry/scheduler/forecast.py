@@ -35,8 +35,8 @@ class Forecast:
     def ended(
         self, requests: Sequence[InferRequest], seconds: float | None, batches: int = 1
     ) -> float | None:
-        """So many equal batches are over, after so many seconds each; None: there is nothing to
-        learn from that. Returns the seconds that were expected, if they were known."""
+        """Equal `batches` are over, after `seconds` each; None: there is nothing to learn from
+        that. Returns the seconds that were expected, if they were known."""
         rows, cost = 0, 0.0
         for request in requests:
             rows += request.rows
@@ -57,11 +57,11 @@ class Forecast:
         return self.curve.learn(max(1, round(work)), seconds)
 
     def batch_seconds(self, rows: float) -> float:
-        """Of a batch of so many rows; 0.0 while nothing is known."""
+        """What a batch of `rows` takes; 0.0 while nothing is known."""
         return self.curve.seconds(rows * self.costs.per_row) if self.curve else 0.0
 
     def waiting_seconds(self, rows_ahead: float, most: int) -> float:
-        """Until a request starts behind so many rows, in batches of at most `most`; 0.0 while
+        """Seconds until a request starts behind `rows_ahead`, in batches of `most` rows; 0.0 while
         nothing is known or an instance is about to take it."""
         if not self.curve or (self.busy < self.instances and rows_ahead < most):
             return 0.0
@@ -80,15 +80,15 @@ class Forecast:
         return waiting and waiting + self.batch_seconds(rows_ahead % most + 1)
 
     def rows_within(self, seconds: float, most: int) -> float:
-        """Behind so many rows `answer_seconds` is surely not above `seconds`; `known_rows_within`
-        until something is learnt."""
+        """The most rows ahead with which `answer_seconds` is surely not above `seconds`; kept in
+        `known_rows_within` until something is learnt."""
         batch = self.batch_seconds(most)
         batches = (seconds / batch - 1) * self.instances - 0.5 if batch else inf
         self.known_rows_within = most * batches
         return self.known_rows_within
 
     def explain(self, queued_rows: int, most: int) -> dict[str, Any]:
-        """For people, with so many rows in the queue."""
+        """What was learnt, for people, with `queued_rows` in the queue."""
         return {
             "curve": [
                 {

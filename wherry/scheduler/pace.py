@@ -5,7 +5,7 @@ By Little's law: those that are here, times the mean time from one end to the ne
 
 from __future__ import annotations
 
-#: Weight of the latest interval: the mean reaches back over about so many ends.
+#: Weight of the latest interval: the mean reaches back over about 1 / MEMORY ends.
 MEMORY = 1 / 16
 
 
@@ -23,7 +23,7 @@ class Pace:
             self._since = now
 
     def ended(self, now: float, left: int) -> None:
-        """A request has ended, and so many are left."""
+        """A request has ended, and `left` others go on."""
         assert self._since is not None, "nothing had begun"
         interval = max(0.0, now - self._since)
         self._ends += 1

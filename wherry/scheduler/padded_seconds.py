@@ -1,12 +1,12 @@
-"""How long does a batch of so many rows take, whose longest has this size?"""
+"""How long does a batch take, by its rows and the size of the longest?"""
 
 from __future__ import annotations
 
 #: Batches after which what was seen has lost two thirds of its weight.
 MEMORY = 128
-#: The parts are worked out anew after so many batches, ...
+#: Batches after which the parts are worked out anew, ...
 EACH = 16
-#: ... by so many rounds, each from the last result: what the batches do not tell apart stays.
+#: ... and its rounds, each from the last result: what the batches do not tell apart stays.
 ROUNDS = 8
 
 #: A part by rows or by the size alone explains this share of what it could: the rest of what the

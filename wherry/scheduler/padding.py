@@ -19,7 +19,7 @@ FEWEST = 8
 SURE, DOUBTFUL = 5.0, 4.0
 #: The seconds must grow by this part of what the longest row grows by: less is not worth it.
 LEAST = 0.15
-#: A batch that is out by more than so many times the usual deviation (a stall) counts as that.
+#: Usual deviations that a batch counts as out by at most (a stall is out by more).
 STALL = 3.0
 #: After so many of these without another one between them, the model or its device has changed.
 CHANGE = 3

@@ -123,8 +123,8 @@ class Scheduler(Protocol):
         *,
         batches: int = 1,
     ) -> None:
-        """A batch has ended after so many seconds, or several equal ones with these `requests` in
-        all after so many each; None: there is nothing to learn from it (it was run in parts, or
+        """A batch has ended after `seconds`, or several equal ones with these `requests` in all
+        after `seconds` each; None: there is nothing to learn from it (it was run in parts, or
         its worker died)."""
         ...
 

@@ -270,7 +270,7 @@ class SequenceBatcher:
         return Wait(wake_at)
 
     def _leaving(self, ready: int, leaves_at: float, now: float) -> tuple[int, str]:
-        """How many of so many steps may leave now (0: none yet), and why."""
+        """How many of the `ready` steps may leave now (0: none yet), and why."""
         if ready >= self.max_batch_size:
             return self.max_batch_size, "full"
         if not self.max_queue_delay:

@@ -44,13 +44,13 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
         return rows_ahead // self.full_rows * self.full_seconds / (self.instances or 1)
 
     def first_seconds(self, rows_ahead: float, rows: int) -> float:
-        """With `joins`: when so many rows have their first response, with so many ahead that have
+        """With `joins`: seconds until `rows` have their first response, with `rows_ahead` that have
         none. The others slow it down a little: an instance full of them counts as one row."""
         ahead = (rows_ahead + self.running_rows / self.full_rows) / (self.instances or 1)
         return self.one_seconds * (ahead + rows)
 
     def answer_seconds(self, rows: int = 1) -> float:
-        """When so many rows that come now are answered: after the rest of what runs, the whole
+        """Seconds until `rows` that come now are answered: after the rest of what runs, the whole
         batches of what waits, and the batch that they are in."""
         if self.joins:
             return self.first_seconds(self.queued_rows, rows)

@@ -157,7 +157,7 @@ class MessageEncoder:
         return msgspec.msgpack.Ext(_BLOB, head)
 
     def _place(self, size: int) -> int | None:
-        """Where so many bytes may go in the slab, if there is one with room."""
+        """Where `size` bytes may go in the slab, if there is one with room."""
         if self._slab is None:
             return None
         if not self._shared_bytes:  # the first one of this message
