@@ -117,7 +117,7 @@ class PromptReader:
         adapter = None
         form = self._form(given)
         most = given.thinking_budget
-        if most is not None or (form is not None and given.messages):
+        if most is not None or (isinstance(form, Matcher) and given.messages):
             constraint = self._behind_thoughts(form, tokens, most)
         else:
             constraint = form
@@ -142,7 +142,9 @@ class PromptReader:
             return None
         form = self.grammars.constraint(AnswerForm(grammar=grammar.lark), "tools")
         decode = partial(words.decode, skip_special=False)
-        return FormedCalls(form, grammar, decode, partial(words.encode, special=False))
+        thoughts = THOUGHT_FAMILIES.get(self._style.thoughts)
+        end = thoughts.format.end if thoughts else ""
+        return FormedCalls(form, grammar, decode, partial(words.encode, special=False), end)
 
     def _behind_thoughts(
         self, form: Matcher | FormedCalls | None, tokens: Sequence[int], most: int | None

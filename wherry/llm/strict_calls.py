@@ -41,7 +41,9 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class FormedCalls:
-    """A constraint of the calls in an answer. `form` is the compiled `grammar`."""
+    """A constraint of the calls in an answer. `form` is the compiled `grammar`. Behind
+    `thought_end`, a mark, the answer begins once more: thoughts may end without one, so calls
+    within them have the grammar, too."""
 
     def __init__(
         self,
@@ -49,10 +51,12 @@ class FormedCalls:
         grammar: CallGrammar,
         decode: Callable[[Sequence[int]], str],
         encode: Callable[[str], Sequence[int]],
+        thought_end: str = "",
     ) -> None:
         self._form = form
         self._grammar = grammar
         self._decode, self._encode = decode, encode
+        self._thought_end = thought_end
         #: The grammar of calls that have begun.
         self._calls: Matcher | None = None
         #: The text's last tokens, and whether these are all tokens of the answer.
@@ -73,10 +77,14 @@ class FormedCalls:
         self._tokens = [*self._tokens[1 - LAST_TOKENS :], token]
         text = self._decode(self._tokens)
         begun = self._grammar.anywhere.search(text)
-        if begun is None and self._whole:
-            begun = self._grammar.first.match(text, len(text) - len(text.lstrip()))
         if begun is not None:
             self._begin(text[begun.start() :])
+            return
+        _, ended, behind = text.rpartition(self._thought_end or "\0")
+        if self._whole or ended:
+            answer = behind.lstrip()
+            if self._grammar.first.match(answer):
+                self._begin(answer)
 
     def problem(self) -> str:
         """As that of the grammar."""
@@ -84,7 +92,8 @@ class FormedCalls:
 
     def copy(self) -> FormedCalls:
         """The same for another answer, before it has begun."""
-        return FormedCalls(self._form, self._grammar, self._decode, self._encode)
+        encoding = self._decode, self._encode
+        return FormedCalls(self._form, self._grammar, *encoding, self._thought_end)
 
     def _begin(self, text: str) -> None:
         """Have calls begin with this text, unless it cannot be their beginning: it is free then."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from wherry.llm.formats.call_text import CallText, Parts
+from wherry.llm.formats.call_text import CallFormat, CallText, Parts
 from wherry.llm.formats.calls import Functions, Said, ToolCall
 from wherry.llm.formats.families import DEFAULT, THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.formats.messages import MessagesText
@@ -59,6 +60,9 @@ class AnswerText:
                 opened=style.opened,
                 calls=calls.ends_thoughts if calls else (),
                 opens=calls.format.opens if calls and calls.format else (),
+                goes_on=partial(_goes_on, calls.format, functions)
+                if calls and calls.format
+                else None,
             )
 
     def feed(self, text: str) -> list[Said]:
@@ -97,6 +101,13 @@ class AnswerText:
         if self._thoughts is not None:
             thoughts, text = self._thoughts.feed(text)
         return _said(thoughts, self._calls.feed(text) if self._calls is not None else [text])
+
+
+def _goes_on(format_: CallFormat, functions: Functions, text: str) -> bool:
+    """Whether a text ends within a call."""
+    calls = CallText(format_, functions)
+    calls.feed(text)
+    return calls.goes_on
 
 
 def _stretches(text: str) -> list[str]:

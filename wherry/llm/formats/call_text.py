@@ -45,8 +45,58 @@ class CallFormat:
     grammar: GrammarOf | None = None
 
 
+#: Members that an object may begin with that is a call.
+_HEADS: Final = frozenset({
+    "name", "tool_name", "function", "arguments", "parameters", "args",
+    "id", "type", "index", "tool_call_id",
+})  # fmt: skip
+_FIRST_KEY: Final = re.compile(r'\{\s*+"(?P<key>[^"\\]{0,128})(?P<end>")?')
+_LISTS: Final = re.compile(r"\s*+(?:\[\s*+)?")
+#: Blanks before and after a bracket that an answer begins with, at most.
+_MOST_BLANKS: Final = 1024
+
 #: Parts of an answer in their order: text, and calls or pieces of them.
 Parts = list[str | ToolCall]
+
+
+class Brackets:
+    """Finds where the bracket closes that a text begins with, as it comes, past quotes of Python
+    and JSON."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._quote = ""
+        self._escaped = False
+
+    def feed(self, text: str) -> int:
+        """Take more text; where in it the bracket has closed, -1: it has not."""
+        at = 0
+        if self._escaped and text:
+            at, self._escaped = 1, False
+        while found := (_IN_QUOTES[self._quote]).search(text, at):
+            sign, at = found[0], found.end()
+            if sign == "\\":
+                self._escaped = at == len(text)
+                at += 1
+            elif sign in "'\"":
+                self._quote = "" if self._quote else sign
+            elif sign in "[({":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if self._depth <= 0:
+                    return at
+        return -1
+
+
+_IN_QUOTES: Final = {
+    "": re.compile(r"""[\[\](){}'"]"""), "'": re.compile(r"[\\']"), '"': re.compile(r'[\\"]')
+}  # fmt: skip
+
+
+def _end_of(pattern: re.Pattern[str], text: str) -> int:
+    found = pattern.match(text)
+    return found.end() if found else 0
 
 
 class CallText:
@@ -71,6 +121,8 @@ class CallText:
         self._body: list[str] | None = None
         self._tail = ""
         self._pieces: CallPieces | None = None
+        #: Where brackets close that calls without an end are in.
+        self._brackets: Brackets | None = None
         #: How much of it the pieces have, and its end that they do not have: it may begin the mark.
         self._given = 0
         self._withheld = ""
@@ -85,6 +137,11 @@ class CallText:
         #: Marks to be left out: the format's, and ends of calls' marks once a call was read that
         #: began without its mark.
         self._stray = tuple((mark, "") for mark in format_.dropped)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the text ends within a call that comes in pieces."""
+        return self._body is not None and self._pieces is not None and self._pieces.goes_on
 
     def feed(self, text: str) -> Parts:
         """Take more text; return what is certain now: text that may be shown, and calls."""
@@ -134,11 +191,12 @@ class CallText:
             if not begun:
                 parts.append(text)
                 return ""
-            if any(bare.startswith(begun) for bare in self._bare):  # too short to tell
+            may_be = self._may_be_bare(begun)
+            if may_be is None:  # too short to tell
                 self._kept = text
                 return ""
-            without_marks, self._bare = begun.startswith(self._bare), ()
-            if without_marks:
+            self._bare = ()
+            if may_be:
                 self._enter("", "")
                 return text
         marks = self._format.marks + self._inline + self._stray
@@ -158,10 +216,32 @@ class CallText:
         self._enter(begin, end)
         return text[at + len(begin) :]
 
+    def _may_be_bare(self, begun: str) -> bool | None:
+        """Whether an answer that begins like this may be nothing but calls; None: it is too short
+        to tell. A JSON object that is an answer is not held until its end."""
+        if not begun.startswith(self._bare):
+            return None if any(bare.startswith(begun) for bare in self._bare) else False
+        rest = begun[_end_of(_LISTS, begun) :]
+        if not rest:
+            return None if len(begun) < _MOST_BLANKS else False
+        for begin, _ in self._inline:
+            name = begin.removeprefix("[")
+            if rest.startswith(name):
+                return True
+            if name.startswith(rest):
+                return None
+        key = _FIRST_KEY.match(rest)
+        if key is None:
+            return None if rest[0] == "{" and not rest[1:].strip() and len(rest) < 9 else False
+        if key["end"]:
+            return key["key"] in _HEADS or key["key"] in self._functions
+        return None if key.end() == len(rest) else False
+
     def _enter(self, begin: str, end: str) -> None:
         self._begin, self._end, self._body = begin, end, []
         self._pieces = self._format.pieces(self._functions) if self._format.pieces else None
         self._tail, self._searched, self._in_value = "", 0, False
+        self._brackets = Brackets() if not begin and not end else None
         self._given, self._withheld, self._unsearched = 0, "", []
 
     def _inside(self, text: str, body: list[str], parts: Parts) -> str:
@@ -169,7 +249,7 @@ class CallText:
         body.append(text)
         if not self._end:
             parts += self._give(text)
-            return ""
+            return self._closed(text, body, parts)
         near = self._tail + text
         self._tail = near[max(0, len(near) - len(self._end) + 1) :]
         self._unsearched.append(text)
@@ -191,6 +271,23 @@ class CallText:
             ends = [end for _, end in self._format.marks if end]
             self._stray = tuple((mark, "") for mark in (*self._format.dropped, *ends))
         return whole[behind:]
+
+    def _closed(self, text: str, body: list[str], parts: Parts) -> str:
+        """Read calls in brackets without marks once these close, and return what is behind them.
+        Those that come in pieces may go on; and what is no Python may yet be meant as such."""
+        if self._brackets is None or (close := self._brackets.feed(text)) < 0:
+            return ""
+        self._brackets = None
+        if self._pieces is not None and self._pieces.at:
+            return ""
+        whole = "".join(body)
+        at = len(whole) - len(text) + close
+        calls, is_python = self._calls(whole[:at]), self._format.values is None
+        if bool(calls) != is_python:
+            return ""
+        self._body = None
+        parts += calls or [whole[:at]]
+        return text[close:]
 
     def _end_of(self) -> int:
         """Where the text inside ends, from where it was searched before; -1: nowhere."""

@@ -108,6 +108,11 @@ def _tagged(
     )
 
 
+def _with_marks(format_: CallFormat, *marks: tuple[str, str]) -> CallFormat:
+    """A format whose calls may also stand between marks that are not its own."""
+    return replace(format_, marks=(*format_.marks, *marks))
+
+
 def _named(
     head: str,
     tail: str = "",
@@ -120,7 +125,7 @@ def _named(
     """Calls that are a name, or perhaps a number, and the JSON of its arguments; `written`:
     templates of them."""
     return CallFormat(
-        after_names(head, tail, numbers=numbers),
+        after_names(head, tail, numbers=numbers, noise=bool(marks)),
         marks,
         inline,
         pieces=pieces_of(named_shape(head, tail)),
@@ -696,11 +701,14 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     ),
     "xlam": ToolFamily(
         "xLAM, Watt",
-        _json(
-            ("<tool_call>", "</tool_call>"),
-            ("[TOOL_CALLS]", ""),
-            ("```json\n", "```"),
-            bare=_OBJECTS,
+        _with_marks(
+            _json(
+                ("<tool_call>", "</tool_call>"),
+                ("[TOOL_CALLS]", ""),
+                ("```json\n", "```"),
+                bare=_OBJECTS,
+            ),
+            ("</think>", ""),
         ),
         (("make calls in a single JSON array",),),
     ),

@@ -89,21 +89,26 @@ def pieces_of(*shapes: JsonShape) -> PiecesOf:
     return lambda functions: JsonPieces(shapes, functions)
 
 
-def after_names(head: str, tail: str = "", *, numbers: bool = False) -> CallReader:
+def after_names(
+    head: str, tail: str = "", *, numbers: bool = False, noise: bool = False
+) -> CallReader:
     """A reader of calls that are written as a name and the JSON of its arguments.
 
     `head` is a pattern of what stands before the JSON, with a group `name` and perhaps `id`;
     `tail` of what may stand behind it. `numbers`: there may be a number in place of a name; the
-    function is meant whose arguments these are.
+    function is meant whose arguments these are. `noise`: what stands beside calls is left out.
     """
-    before, behind = re.compile(rf"\s*+{head}\s*+"), re.compile(rf"\s*+(?:{tail})?\s*+")
+    blanks = "" if noise else r"\s*+"  # a search would take them again from each of them
+    before, behind = re.compile(rf"{blanks}{head}\s*+"), re.compile(rf"\s*+(?:{tail})?\s*+")
 
     def read(text: str, functions: Functions) -> list[ToolCall]:
         calls: list[ToolCall] = []
         at = 0
         while at < len(text):
-            begun = before.match(text, at)
+            begun = before.search(text, at) if noise else before.match(text, at)
             if begun is None:
+                if calls and noise:
+                    break
                 raise ValueError("text between calls")
             end = end_of_json(text, begun.end())
             own_id = begun.groupdict().get("id") or ""

@@ -150,6 +150,11 @@ class TagPieces:
         #: It reads no more.
         self._over = False
 
+    @property
+    def goes_on(self) -> bool:
+        begun = self._argument is not None or self._object is not None
+        return bool(self._name) and (begun or not self._first)
+
     def feed(self, text: str) -> list[ToolCall]:
         made: list[ToolCall] = []
         if self._over:

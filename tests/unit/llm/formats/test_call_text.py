@@ -13,6 +13,7 @@ from wherry.llm.formats.families import TOOL_FAMILIES
 FUNCTIONS: dict[str, dict[str, object]] = {"add": {}, "weather": {}}
 ADD = ToolCall("add", '{"a": 1}')
 ESCAPED = ToolCall("add", '{"a":1}')
+ADD_JSON = '{"name": "add", "arguments": {"a": 1}}'
 ADD_TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 
@@ -24,19 +25,7 @@ def hermes() -> CallText:
 
 def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
     """The whole text fed in pieces."""
-    splitter = hermes()
-    size = size or max(1, len(text))
-    pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    parts = [part for piece in pieces for part in splitter.feed(piece)] + splitter.end()
-    shown, calls = "", list[ToolCall]()
-    for part in parts:
-        if isinstance(part, str):
-            shown += part
-        elif part.name:
-            calls.append(part)
-        else:
-            calls[-1] = ToolCall(calls[-1].name, calls[-1].arguments + part.arguments)
-    return shown, calls
+    return whole("hermes", text, size or max(1, len(text)))
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 7])
@@ -113,3 +102,90 @@ def test_text_without_calls_arrives_whole(text: str, size: int) -> None:
     shown, calls = split(text, size=size)
     assert not calls
     assert shown == text.lstrip("\n") or not text.strip() or shown.strip() == text.strip()
+
+
+def reader(family: str) -> CallText:
+    format_ = TOOL_FAMILIES[family].format
+    assert format_ is not None
+    return CallText(format_, FUNCTIONS)
+
+
+@pytest.mark.parametrize("family", ["hermes", "llama3", "llama4", "pythonic", "xlam", "json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"city": "Par',
+        '{"nam": 1, "arguments": {',
+        "{1: 2",
+        "{}",
+        "[1] says",
+        '["a", "b',
+        "[subtract(",
+        '[{"x": [',
+        "[ ]",
+        "[Note] that",
+        "[" + " " * 2000,
+    ],
+)
+def test_an_answer_in_brackets_that_is_no_call_is_not_held(family: str, text: str) -> None:
+    shown = "".join(map(str, reader(family).feed(text)))
+    assert text.startswith(shown or "?")
+    assert len(text.rstrip()) - len(shown) <= 2  # what may begin a mark
+
+
+@pytest.mark.parametrize("family", ["hermes", "llama3", "xlam", "json"])
+def test_an_object_that_turns_out_to_be_no_call_is_shown_once_it_ends(family: str) -> None:
+    """Its first member may be a call's."""
+    splitter = reader(family)
+    text = '{"name": "Ann", "says": "}", "list": [1]}'
+    shown = splitter.feed(text)
+    assert shown == [text]
+    assert splitter.feed(" Is it?") == [" Is it?"]
+
+
+@pytest.mark.parametrize("family", ["pythonic", "llama4"])
+@pytest.mark.parametrize("before", ["", "I add: "])
+def test_text_behind_a_list_of_calls_is_shown_while_it_comes(family: str, before: str) -> None:
+    splitter = reader(family)
+    parts = splitter.feed(f"{before}[add(a=1), weather(city='a ] \\' b')] Then")
+    texts = [part.strip() for part in parts if isinstance(part, str)]
+    calls = [part for part in parts if isinstance(part, ToolCall)]
+    assert [one for one in texts if one] == [*([before.strip()] if before else []), "Then"]
+    assert calls == [ADD, ToolCall("weather", '{"city": "a ] \' b"}')]
+    assert splitter.feed(" on") == [" on"]
+
+
+@given(
+    st.sampled_from(["hermes", "llama3", "llama4", "pythonic", "xlam", "json", "ernie45"]),
+    st.lists(
+        st.sampled_from(
+            ["[", "]", "{", "}", "(", ")", "'", '"', "\\", " ", "add(a=1)", "weather()", ", ",
+             ADD_JSON, '{"name": ', '"add", ', '"arguments": {}',
+             '{"arguments": {}, "name": "add"}', "x"]
+        ),
+        max_size=10,
+    ),
+    st.integers(1, 30),
+)  # fmt: skip
+def test_calls_in_brackets_are_read_however_they_are_cut(
+    family: str, parts: list[str], size: int
+) -> None:
+    text = "".join(parts)
+    assert whole(family, text, size) == whole(family, text, len(text) or 1)
+
+
+def whole(family: str, text: str, size: int) -> tuple[str, list[ToolCall]]:
+    """What is shown and called of a text that comes in pieces."""
+    splitter = reader(family)
+    parts = [
+        part for at in range(0, len(text), size) for part in splitter.feed(text[at : at + size])
+    ]
+    shown, calls = "", list[ToolCall]()
+    for part in [*parts, *splitter.end()]:
+        if isinstance(part, str):
+            shown += part
+        elif part.name:
+            calls.append(part)
+        else:
+            calls[-1] = ToolCall(calls[-1].name, calls[-1].arguments + part.arguments)
+    return shown, calls

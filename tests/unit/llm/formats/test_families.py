@@ -634,6 +634,32 @@ def test_a_number_in_place_of_a_name_means_the_function_that_fits(
         assert (said.text == text) != bool(name)
 
 
+@pytest.mark.parametrize("family", ["kimi_k2", "deepseek", "plamo3", "solar_open"])
+def test_what_stands_beside_calls_between_their_marks_is_left_out(family: str) -> None:
+    format_ = TOOL_FAMILIES[family].format
+    assert format_ is not None
+    ((begin, end),) = format_.marks
+    text, calls = EXAMPLES[family]
+    noisy = text.replace(begin, f"{begin} Now: ").replace(end, f" So. {end} Done.")
+    for pieces in ([noisy], list(noisy)):
+        said = read(AnswerStyle(family), *pieces)
+        assert (called(said), said.text) == (calls, " Done.")
+    without = f"{begin} Now: {end} Done."
+    assert read(AnswerStyle(family), *without).text == without
+
+
+def test_a_list_of_calls_may_follow_thoughts_that_the_template_does_not_know() -> None:
+    text = f"<think>I help.</think>[{OBJECT}]"
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle("xlam"), *pieces)
+        assert (called(said), said.text) == ([PARIS], "<think>I help.")
+        said = read(AnswerStyle("xlam", "think"), *pieces)
+        assert (called(said), said.thoughts, said.text) == ([PARIS], "I help.", "")
+    assert (
+        read(AnswerStyle("xlam"), "<think>I help.</think>No.").text == "<think>I help.</think>No."
+    )
+
+
 @pytest.mark.parametrize("family", ["llama3", "granite", "phi4_mini"])
 def test_text_may_follow_calls_that_no_mark_ends(family: str) -> None:
     before, after = {
