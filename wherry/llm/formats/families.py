@@ -135,15 +135,17 @@ def _named(
     )
 
 
-def _hunyuan(suffix: str) -> CallFormat:
+def _hunyuan(suffix: str, separator: str) -> CallFormat:
+    """`separator`: what is between a function's name and its arguments."""
+    behind = rf"\s*{separator}" if separator else ""
     return _tagged(
         (f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
-        rf"<tool_call{suffix}>\s*(?P<name>[^\s<]+)\s*<tool_sep{suffix}>",
+        rf"<tool_call{suffix}>\s*(?P<name>[^\s<]+){behind}",
         f"</tool_call{suffix}>",
         rf"<arg_key{suffix}>(?P<key>[^<]*)</arg_key{suffix}>\s*<arg_value{suffix}>",
         f"</arg_value{suffix}>",
         written=(
-            f"<tool_call{suffix}>{{name}}<tool_sep{suffix}>",
+            f"<tool_call{suffix}>{{name}}{separator}",
             f"<arg_key{suffix}>{{key}}</arg_key{suffix}>[[\n]]<arg_value{suffix}>",
         ),
         orphan=f"<arg_key{suffix}>[^<]*</arg_key{suffix}>",
@@ -521,8 +523,15 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("<function name=", "<param name="),),
     ),
-    "hunyuan3": ToolFamily("Hunyuan 3", _hunyuan(":opensource"), (("<tool_sep", ":opensource"),)),
-    "hunyuan3_preview": ToolFamily("Hunyuan 3 preview", _hunyuan(""), (("<tool_sep>",),)),
+    "hunyuan3": ToolFamily(
+        "Hunyuan 3",
+        _hunyuan(":opensource", "<tool_sep:opensource>"),
+        (("<tool_sep", ":opensource"),),
+    ),
+    "hunyuan3_preview": ToolFamily(
+        "Hunyuan 3 preview", _hunyuan("", "<tool_sep>"), (("<tool_sep>",),)
+    ),
+    "hunyuan4": ToolFamily("Hunyuan 4", _hunyuan("", ""), (("<tool_calls>", "<arg_key>"),)),
     "glm": ToolFamily(
         "GLM-4.5 to 4.7, Laguna, Ling 3",
         _tagged(

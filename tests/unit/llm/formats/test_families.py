@@ -214,6 +214,12 @@ EXAMPLES = {
         "</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call></tool_calls>",
         [PARIS],
     ),
+    "hunyuan4": (
+        "<tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Paris</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>"
+        "<tool_call>get_time</tool_call></tool_calls>",
+        [PARIS, TIME],
+    ),
     "solar_open": (
         f"<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather"
         f"<|tool_call:args|>{ARGUMENTS}<|tool_call:end|><|tool_call:begin|>a1b2c3d4e6"
