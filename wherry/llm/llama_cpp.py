@@ -7,6 +7,7 @@ xllamacpp. A thread waits for each request, and `step` collects the results.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from wherry.llm.formats.read_already import STYLE, OneText
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
-from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
 #: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
@@ -31,10 +32,18 @@ MOST_DEPTH: Final = 500
 #: Parameters that llama.cpp does not have.
 UNSUPPORTED: Final = (
     "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
-    "bad_words_ids", "logprob_token_ids", "report_prompt_tokens",
+    "bad_words_ids", "logprob_token_ids", "report_prompt_tokens", "adapter",
 )  # fmt: skip
 #: Those that are not supported with any value.
 UNSUPPORTED_NUMBERS: Final = ("prompt_logprobs", "thinking_budget", "truncate_prompt")
+#: Beyond any vocabulary: llama.cpp itself refuses a prompt's tokens beyond its own.
+MOST_TOKENS: Final = 1 << 31
+#: The fields that llama.cpp's words mean, where it names none.
+MEANT: Final = {
+    "parse grammar": "constraint",
+    "invalid tokens": "prompt",
+    "exceeds the available context": "prompt",
+}
 #: llama.cpp's names of our parameters.
 NAMES: Final = {
     "temperature": "temperature",
@@ -149,7 +158,9 @@ class LlamaCpp(StepModel):
         if "chat_template" in template:
             problem = "chat_template is not supported by llama.cpp's adapter"
             raise self._refused(problem, "chat_template")
-        body = self._body(parameters.resolved({}), chat=bool(messages))
+        self._check(prompt, messages)
+        wanted = parameters.resolved({}).checked(str(self._settings["name"]), MOST_TOKENS)
+        body = self._body(wanted, chat=bool(messages))
         handle = self._server.handle_completions
         if messages:
             handle = self._server.handle_chat_completions
@@ -246,6 +257,19 @@ class LlamaCpp(StepModel):
 
     # Words
 
+    def _check(self, prompt: str, messages: Sequence[dict[str, Any]]) -> None:
+        """Refuse what llama.cpp would call its own failure: no text, and text that is none."""
+        field = "messages" if messages else "prompt"
+        for content in (message.get("content") for message in messages):
+            parts = content if isinstance(content, list) else ()
+            if other := [one for one in parts if one.get("type") != "text"]:
+                problem = f"messages: {str(other[0].get('type'))[:40]!r}: the model takes text only"
+                raise self._refused(problem, field)
+        try:
+            json.dumps([prompt, *messages], ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # a lone surrogate
+            raise self._refused(f"{field}: it is no text: {error.reason}", field) from None
+
     def _body(self, wanted: Sampling, *, chat: bool) -> dict[str, Any]:
         """The request's parameters as JSON for llama.cpp's server."""
         numbers = [name for name in UNSUPPORTED_NUMBERS if getattr(wanted, name) is not None]
@@ -293,10 +317,15 @@ class LlamaCpp(StepModel):
         return InvalidRequest(f"model {self._settings['name']!r}: {problem}", field=field)
 
     def _failure(self, error: Mapping[str, Any]) -> Exception:
-        if error.get("code") == 400:
-            problem = str(error.get("message"))
-            return self._refused(problem, "constraint" if "parse grammar" in problem else None)
-        return RuntimeError(f"llama.cpp: {error.get('message')}")
+        problem = str(error.get("message"))
+        if error.get("code") != 400:
+            return RuntimeError(f"llama.cpp: {problem}")
+        named = re.match(r"Field '(\w+)'", problem)
+        meant = (field for words, field in MEANT.items() if words in problem)
+        field = named[1] if named else next(meant, None)
+        if "exceeds the available context" in problem:
+            return PromptTooLong(f"model {self._settings['name']!r}: {problem}", field=field)
+        return self._refused(problem, field)
 
 
 def _unsound(grammar: str) -> str:

@@ -119,6 +119,36 @@ def test_a_grammar_that_is_none_is_refused(
     assert refused.value.field == "constraint"
 
 
+@pytest.mark.parametrize(
+    ("inputs", "field"),
+    [
+        ({"prompt": "a " * 3000}, "prompt"),
+        ({"messages": [{"role": "user", "content": "a " * 3000}]}, "prompt"),
+        ({"token_ids": [5, 10**6]}, "prompt"),
+        ({"token_ids": [5, -3]}, "prompt"),
+        ({"prompt": "a\ud800"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages",
+        ),
+        *(
+            ({"prompt": "a", "parameters": {name: value}}, name)
+            for name, value in {
+                "n": 100, "max_tokens": -5, "temperature": -1.0, "top_p": 7.0, "top_k": -2,
+                "min_p": 1.5, "presence_penalty": 1e300, "logit_bias": {-1: 1.0}, "adapter": "sql",
+            }.items()
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_by_its_field(
+    runtime: wherry.Runtime, inputs: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(wherry.InvalidRequest) as refused:
+        deltas(runtime, **inputs)
+    assert refused.value.field == field
+
+
 def test_more_callers_than_slots_are_all_answered(runtime: wherry.Runtime) -> None:
     answers: list[str] = []
     threads = [
