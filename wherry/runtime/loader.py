@@ -12,7 +12,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from wherry.runtime.folders import Config, Patch, RepositoryFolders, cannot_load
 from wherry.runtime.instance_update import InstanceUpdate, LoadedFrom
 from wherry.runtime.lifecycle import Status
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.registry import Registry
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import ThreadGroup
 from wherry.values.errors import ConfigError, LoadFailed, ModelNotFound, ModelNotReady, WherryError
@@ -292,7 +293,7 @@ class RepositoryLoader:
         def config_of(name: str) -> TritonConfig | None:
             return self._config_of_loaded(name, found.namespace)
 
-        problems = member_problems(found.config, config_of)
+        problems = [*member_problems(found.config, config_of), *_missing(found, self._registry)]
         if problems:
             raise cannot_load(found.name, [f"{found.name}: {problem}" for problem in problems])
         policy = TritonTransactionPolicy(decoupled=decoupled(found.config, config_of))
@@ -390,6 +391,20 @@ def _needed(repositories: RepositoryFolders, found: Found) -> list[str]:
             why = f"{found.name}: its member {member!r}: {error}"
             raise cannot_load(found.name, [why]) from None
     return needed
+
+
+def _missing(found: Found, registry: Registry) -> Iterator[str]:
+    """The versions that an ensemble's steps ask for, and that their models do not have."""
+    scheduling = found.config.ensemble_scheduling
+    for number, step in enumerate(scheduling.step if scheduling is not None else ()):
+        name, version = step.model_name, step.model_version
+        with suppress(WherryError):  # a model that is not there was told of
+            there = registry.find(name, None, found.namespace)
+            with registry.quietly() as life:
+                versions = life.ready_versions(there.key)
+            if version > 0 and str(version) not in versions:
+                told = ", ".join(versions)
+                yield f"step[{number}] ({name}): version {version} is not loaded, but {told}"
 
 
 def _sound(found: Found) -> Found:

@@ -60,6 +60,8 @@ _BEFORE_THE_BODY: Final = (
     "Request for unknown model", "inference header", "HTTP end point doesn't",
     "failed to get model version", "the compressed body", "Unable to parse Inference-Header",
 )  # fmt: skip
+#: What is not there before a model runs.
+_NOT_THERE: Final = ("Request for unknown model", "Unable to find", "Not Found")
 #: A parameter of generate, by itself or within `parameters`.
 _PARAMETER: Final = re.compile(r"parameter '(.*)' has invalid type")
 #: The JSON objects in server-sent events.
@@ -188,7 +190,8 @@ class StrictExchange(PassedOn):
         coding = self.request.headers.get("content-encoding", "identity")
         if path.endswith("/infer") and coding not in CODINGS and status in (400, 415):
             return 501, "Unsupported compression type"
-        if "/generate" in path and text.startswith("Failed to process the request(s)"):
+        models_own = status == 404 and not text.startswith(_NOT_THERE)
+        if "/generate" in path and (models_own or text.startswith("Failed to process the request")):
             status = 400
         given = self.request.headers.get("inference-header-content-length", "")
         if given and text.startswith(("Unable to parse Inference-", "inference header size")):
@@ -240,7 +243,7 @@ class StrictExchange(PassedOn):
 
     def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         """Begin a stream of events: its status is 400 if a model fails at once."""
-        status = 400 if status == 500 else status
+        status = 400 if status >= 400 else status
         self._inner.start(status, content_type=content_type, headers=headers)
 
     def send(self, chunk: bytes) -> None:

@@ -390,6 +390,25 @@ def test_a_member_that_another_ensemble_needs_stays(tmp_path: Path) -> None:
         assert ready(control) == ["a:1", "e2:1"]
 
 
+def test_an_ensemble_of_a_version_that_its_member_does_not_have_is_not_loaded(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, "a", 1, version=1)
+    save(tmp_path, "a", 3, version=3, config=f"{CONFIG} version_policy {{ all {{ }} }}")
+    save_ensemble(tmp_path, "e", "a")
+    config = tmp_path / "e" / "config.pbtxt"
+    written = config.read_text()
+    with controlled(tmp_path, mode="explicit") as control:
+        for version, answer in ((1, 1), (3, 3), (2, None), (-1, 3)):
+            config.write_text(written.replace("model_version: -1", f"model_version: {version}"))
+            if answer is None:
+                with pytest.raises(ConfigError, match="version 2 is not loaded, but 1, 3"):
+                    control.load("e")
+            else:
+                control.load("e")
+                assert ask(control, "e") == answer
+
+
 def test_an_ensemble_that_does_not_fit_its_members_tells_all_of_it(tmp_path: Path) -> None:
     save_ensemble(tmp_path, "e1", "a", "b")
     save_ensemble(tmp_path, "e2", "e3")

@@ -7,6 +7,7 @@ import http.client
 import json
 import queue
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import grpc
@@ -20,6 +21,7 @@ import wherry
 from tests.unit.server.asking import upper
 from wherry.frontends.grpc.wire import Message
 from wherry.server.server import Server
+from wherry.server.strict_http import StrictExchange
 from wherry.testing import local_server
 
 pytestmark = pytest.mark.slow
@@ -404,3 +406,16 @@ def test_no_rows_of_binary_data_are_one(strict: Server) -> None:
 @pytest.mark.parametrize("kind", ["system", "cuda"])
 def test_a_head_is_refused_whether_there_is_the_region_or_not(strict: Server, kind: str) -> None:
     assert asked(strict, "HEAD", f"/v2/{kind}sharedmemory/region/x/status")[0] == 405
+
+
+@pytest.mark.parametrize("code", [400, 404, 500, 503])
+def test_a_stream_that_a_model_fails_at_once_is_400_whatever_it_says(code: int) -> None:
+    begun: list[int] = []
+    inner: Any = SimpleNamespace(
+        request=SimpleNamespace(body=b"", path="/v2/models/m/generate_stream"),
+        start=lambda status, **more: begun.append(status),
+    )
+    exchange = StrictExchange(inner, lambda exchange: None, lambda name, version: None)
+    exchange.start(code)
+    exchange.start(200)
+    assert begun == [400, 200]
