@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -213,6 +213,19 @@ class HttpApp:
         respond(exchange, body, status=401, headers=[challenge])
 
     # Health and metrics
+
+    def live_while(self, lives: Callable[[], bool]) -> None:
+        """Live only while `lives()`, until the server drains. Before the first request."""
+
+        def live(exchange: Exchange) -> None:
+            if self.draining or lives():
+                self._live(exchange)
+            else:
+                body = error_body("the process that owns the models does not answer")
+                respond(exchange, body, status=503)
+
+        self._routes |= {path: Route({"GET": live}, "health", open=True) for path in LIVE}
+        self._known = dict(self._routes)
 
     def _live(self, exchange: Exchange) -> None:
         """Answer 200: that this code runs shows that the event loop turns."""

@@ -53,6 +53,8 @@ OWNER_GONE: Final = 1.0
 #: Seconds in which a pool's owners are reached before the first client is let in: as the successor
 #: of another front, it finds clients that wait already.
 FIRST_OWNER: Final = 3.0
+#: Seconds without a message of the owner, who asks every 10, after which it is taken to hang.
+OWNER_SILENCE: Final = 45.0
 
 
 class LocalOwner:
@@ -72,6 +74,12 @@ class LocalOwner:
         self.told = asyncio.Event()
         self.on_settings: Callable[[FrontSettings], None] = lambda _: None
         self.on_measure: Callable[[], None] = lambda: None
+        self._heard_at = float("inf")  # by the loop's clock; it has said nothing yet
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has said nothing for so long that it hangs. In the loop."""
+        return asyncio.get_running_loop().time() - self._heard_at > OWNER_SILENCE
 
     def link(self) -> OwnerLink | None:
         """None before `start` and after the end."""
@@ -91,11 +99,13 @@ class LocalOwner:
         self._link.write_soon()
 
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
         if self._models is not None:
             self._models.update("owner", link, models)
         self.told.set()
 
     def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
         if isinstance(message, FrontSettings):
             self.on_settings(message)
         else:
@@ -144,6 +154,7 @@ class FrontServer(Server):
         self._owner.on_end = self._owner_is_gone
         self._owner.on_settings = self._use
         self._owner.on_measure = self._measure
+        self._applications.http.live_while(lambda: not self._owner.is_silent)
         self._owner.start(self._applications.common.version, serves=self.pool is None)
 
     async def _load(self) -> bool:

@@ -108,6 +108,17 @@ def test_health_is_ok_with_nothing_to_say(client: Client, path: str) -> None:
     assert (answer.status, answer.body, answer.content_type) == (200, b"", "text/plain")
 
 
+def test_a_server_lives_no_longer_than_the_process_that_it_serves_for() -> None:
+    with served(echo) as client:
+        lives = [True]
+        client.app.live_while(lambda: lives[0])
+        assert client.get("/v2/health/live").status == 200
+        lives = [False]
+        assert client.get("/livez").status == 503
+        client.call(client.app.drain)
+        assert client.get("/livez").status == 200  # it ends already
+
+
 def test_a_draining_server_is_alive_and_not_ready() -> None:
     with served(echo) as client:
         client.call(client.app.drain)
