@@ -16,7 +16,7 @@ from wherry.frontends.openai.fields.scores import MOST_PAIRS, SIDES
 from wherry.frontends.openai.fits import NumbersFit, numbers_fit
 from wherry.frontends.openai.models import ABLE
 from wherry.frontends.openai.numbers_call import NumbersCall
-from wherry.frontends.openapi.operation import ANY_TEXT, Json
+from wherry.frontends.openapi.operation import ANY_TEXT, Json, list_of
 from wherry.runtime.loaded_model import LoadedModel
 
 #: More names than these say nothing to a reader.
@@ -31,18 +31,12 @@ REQUESTS: Final = {
     "ScoreRequest": ("scores", "cosines"),
 }
 _NULL: Final[Json] = {"type": "null"}
-_TOKENS: Final[Json] = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
-    "minItems": 1,
-}
+_TOKENS: Final = list_of({"type": "integer", "minimum": 0, "maximum": 2**63 - 1}, minItems=1)
 _DOCUMENT: Final[Json] = {"anyOf": [ANY_TEXT, {"$ref": "#/components/schemas/TextDocument"}]}
 _DOCUMENTS: Final[Json] = {
-    "anyOf": [
-        *_DOCUMENT["anyOf"],
-        {"type": "array", "items": _DOCUMENT, "minItems": 1, "maxItems": MOST_PAIRS},
-    ]
+    "anyOf": [*_DOCUMENT["anyOf"], list_of(_DOCUMENT, minItems=1, maxItems=MOST_PAIRS)]
 }
+_TEXTS: Final = list_of(ANY_TEXT, minItems=1, maxItems=MOST_INPUTS)
 #: Bits come in bytes.
 _OF_BITS: Final[Json] = {
     "if": {
@@ -89,7 +83,7 @@ def _keywords(name: str, found: Sequence[Sequence[LoadedModel]], messages: Json)
         most = {"maximum": max(widths)} if widths and min(widths) >= 0 else {}
         width: Json = {"anyOf": [{"type": "integer", "minimum": 1, **most}, _NULL]}
         if name == "EmbedRequest":
-            properties["texts"] = _texts()
+            properties["texts"] = _TEXTS
             properties["output_dimension"] = width
             more |= _OF_BITS
             more["required"] = ["texts", *more.get("required", ())]
@@ -126,9 +120,9 @@ def _pair(left: str, right: str) -> Json:
 def _read(fits: Sequence[NumbersFit], messages: Json, cut: Json) -> list[Json]:
     """What a model is to read, as far as a model here takes it. `cut`: what may be said of how much
     of a text is read."""
-    lists: Json = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MOST_INPUTS}
+    lists = list_of(_TOKENS, minItems=1, maxItems=MOST_INPUTS)
     kinds: list[tuple[bool, str, Json, Json]] = [
-        (any(fit.text for fit in fits), "input", {"anyOf": [ANY_TEXT, _texts()]}, cut),
+        (any(fit.text for fit in fits), "input", {"anyOf": [ANY_TEXT, _TEXTS]}, cut),
         (any(fit.tokens for fit in fits), "input", {"anyOf": [_TOKENS, lists]}, {}),
         (any(fit.messages for fit in fits), "messages", messages, cut),
     ]
@@ -140,7 +134,3 @@ def _read(fits: Sequence[NumbersFit], messages: Json, cut: Json) -> list[Json]:
         for there, name, schema, beside in kinds
         if there
     ]
-
-
-def _texts() -> Json:
-    return {"type": "array", "items": ANY_TEXT, "minItems": 1, "maxItems": MOST_INPUTS}
