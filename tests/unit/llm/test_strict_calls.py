@@ -165,12 +165,14 @@ def called(text: str) -> list[tuple[str, str]]:
     return [(call.name, call.arguments) for call in calls]
 
 
-def test_a_model_s_calls_of_strict_tools_have_their_schema(marked: Path) -> None:
+@pytest.mark.parametrize("engine", ["wherry", "transformers"])
+def test_a_model_s_calls_of_strict_tools_have_their_schema(marked: Path, engine: str) -> None:
     words = Tokenizer.load(marked)
     likely = {words.encode(BEGIN, special=False)[0]: 1000.0}
     # Its weights are random: it would go on with blanks.
     likely |= {words.encode(blank, special=False)[0]: -1000.0 for blank in " \n\t"}
-    with wherry.Runtime(LLM(marked, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+    model = LLM(marked, name="tiny", engine=engine, cache_gb=0.01, threads=1)
+    with wherry.Runtime(model) as runtime:
         for text in asked(runtime, [tool("f", SEVEN)], logit_bias=likely):
             assert len(made := called(text)) > 1
             assert {(name, "".join(given.split())) for name, given in made[:-1]} == {
