@@ -11,6 +11,11 @@ from torch import Tensor
 
 from wherry.llm import linear
 from wherry.llm.linear import Linear, Packed, best_for, halved, plain, smallest
+from wherry.llm.processor import reads_halves
+
+pytestmark = pytest.mark.skipif(
+    not reads_halves(), reason="FBGEMM needs an x86 with AVX2 that reads half precision"
+)
 
 CPU = torch.device("cpu")
 
