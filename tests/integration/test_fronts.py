@@ -306,6 +306,17 @@ def test_a_killed_front_is_replaced_and_the_server_goes_on(server: ServerProcess
     assert re.search(r"wherry_front_restarts_total [1-9]", get(f"{server.url}/metrics").decode())
 
 
+def test_signals_that_a_service_manager_sends_to_all_processes_end_no_front(
+    server: ServerProcess,
+) -> None:
+    before = children(server.pid)
+    for front in before:
+        os.kill(front, signal.SIGINT)
+        os.kill(front, signal.SIGHUP)
+    assert [hello(server.url, str(n)) for n in range(16)] == [f"hello {n}" for n in range(16)]
+    assert children(server.pid) == before
+
+
 @wherry.model
 def same(text: str) -> str:
     return text

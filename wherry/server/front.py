@@ -203,7 +203,10 @@ class FrontServer(Server):
 
 
 def main(link: int, number: int) -> int:
-    """Serve until SIGTERM, as the front of this number. Returns the exit code."""
+    """Serve until SIGTERM, as the front of this number. Returns the exit code. Other signals that a
+    service manager sends to all processes are the owner's to act upon."""
+    for signal_number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_IGN)
     sock = socket.socket(fileno=link)
     size = int.from_bytes(_exactly(sock, 4), "little")
     options = msgspec.json.decode(_exactly(sock, size), type=Options)
