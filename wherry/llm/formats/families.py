@@ -668,7 +668,11 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             _json(("<tool_calls>", "</tool_calls>")),
             dropped=("<answer>", "\n</answer>", "</answer>"),
         ),
-        (("<tool_calls>", "<answer>"), ("<think>", "<answer>")),
+        (
+            ("<tool_calls>", "<answer>"),
+            ("<think>", "<answer>"),
+            ("<tool_calls>", "<|extra_0|>"),
+        ),
     ),
     "minimax_m1": ToolFamily(
         "MiniMax M1, Jamba",
