@@ -15,7 +15,7 @@ here=$(dirname "$(realpath "$0")") data=$work/data qa=$work/qa python=$work/venv
 
 generate() {  # SCRIPT FOLDER OPTION...: models of qa/common/gen_*.py
     mkdir -p "$data/$2"
-    (cd "$server/qa/common" && "$python" "$1" --models_dir="$data/$2" "${@:3}" >/dev/null)
+    (cd "$server/qa/common" && "$python" "$1" --models_dir="$data/$2" "${@:3}" >/dev/null) || echo "without: $*" >&2
 }
 
 models() {
