@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,9 @@ from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
 from wherry.llm.prompt import Form, Prompt, PromptReader, TokenizedPrompt
 from wherry.llm.report import Reports
+from wherry.llm.request import EngineRequest, GeneratedAnswer
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
-from wherry.llm.sequence import Sampled
 from wherry.llm.sequence import Sequence as Generation
 from wherry.llm.thought_tokens import ThoughtTokens
 from wherry.llm.tokenizer import Tokenizer
@@ -67,137 +66,6 @@ def _wait_briefly(environment: MutableMapping[str, str]) -> None:
     if "OMP_WAIT_POLICY" not in environment:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
         environment.setdefault("GOMP_SPINCOUNT", SPINS)
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One of a request's answers, and its output that was not sent yet."""
-
-    sequence: Generation
-    text: Detokenizer
-    stops: StopTexts
-    #: Tokens whose text is left out.
-    hidden: frozenset[int] = frozenset()
-    done: bool = False
-    pending_text: str = ""
-    pending_tokens: list[int] = field(default_factory=list)
-    pending_logprobs: list[dict[str, Any]] = field(default_factory=list)
-
-    def append(self, sampled: Sampled, reason: str, reports: Reports) -> str:
-        """Append one token. Returns the finish reason, "" if it goes on."""
-        token, sampling = sampled.token, self.sequence.sampling
-        self.pending_tokens.append(token)
-        if sampled.logprob is not None:
-            self.pending_logprobs.append(reports.token(sampled))
-        ended_by_token = reason == "stop"
-        text = ""
-        if not ended_by_token or (sampling.include_stop and token in sampling.stop_token_ids):
-            text = "" if token in self.hidden else self.text.push(token)
-        if reason:
-            text += self.text.flush()
-        shown = self.stops.push(text) if text else ""
-        if self.stops.found is not None and self.sequence.generated_tokens > sampling.min_tokens:
-            if sampling.include_stop:
-                shown += self.stops.found
-            reason = "stop"
-        elif reason:
-            shown += self.stops.flush()
-        self.pending_text += shown
-        return reason
-
-    def delta(self, reason: str, usage: dict[str, int], details: dict[str, Any]) -> Delta:
-        """What was not sent yet, which is sent with this."""
-        delta = Delta(
-            self.sequence.index,
-            self.pending_text,
-            self.pending_tokens,
-            reason,
-            self.pending_logprobs,
-            usage,
-            details,
-        )
-        self.pending_text, self.pending_tokens, self.pending_logprobs = "", [], []
-        return delta
-
-    def stop_reason(self, finish_reason: str) -> str | int | None:
-        """The stop text or the stop token of the request that has ended the answer."""
-        if finish_reason != "stop" or self.stops.found is not None:
-            return self.stops.found if finish_reason else None
-        last = self.sequence.tokens[-1]
-        return last if last in self.sequence.sampling.stop_token_ids else None
-
-
-@dataclass(slots=True, eq=False)
-class _EngineRequest:
-    sampling: Sampling
-    stream: bool
-    #: The prompt, if it was given as text.
-    prompt: str
-    #: The request is for the tokens of the prompt only.
-    only_count: bool = False
-    #: Of a chat whose answer has no form of its own: how it writes calls and thoughts, and
-    #: whether it may call.
-    has_style: bool = False
-    may_call: bool = False
-    style: dict[str, Any] = field(default_factory=dict)
-    #: None: the model does not think.
-    thoughts: ThoughtTokens | None = None
-    #: None until the prompt is tokenized.
-    answers: list[_Answer] | None = None
-    reading: Future[TokenizedPrompt] | None = None
-    tokens: list[int] = field(default_factory=list)
-    deltas: list[Delta] = field(default_factory=list)
-    error: Exception | None = None
-    #: Whether its first piece was sent, which tells of the prompt.
-    begun: bool = False
-
-    @property
-    def prompt_report(self) -> list[Sampled]:
-        """Log probabilities of the prompt's tokens from the second on, if they are requested."""
-        return self.answers[0].sequence.prompt_report if self.answers else []
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """The tokens of the prompt and of all answers."""
-        assert self.answers
-        sequences = [answer.sequence for answer in self.answers]
-        first = sequences[0]
-        usage = {
-            "prompt_tokens": first.prompt_tokens,
-            "completion_tokens": sum(s.generated_tokens for s in sequences),
-            "cached_tokens": first.cached_tokens,
-        }
-        if (thoughts := self.thoughts) is not None:
-            usage["reasoning_tokens"] = sum(
-                thoughts.count(s.tokens[s.prompt_tokens :]) for s in sequences
-            )
-        return usage
-
-    def echo(self, answer: _Answer, reports: Reports, tokenizer: Tokenizer) -> None:
-        """Put the prompt, and its log probabilities if requested, before the answer's first
-        piece."""
-        whole = self.prompt and self.sampling.truncate_prompt is None
-        answer.pending_text = (
-            self.prompt if whole else tokenizer.decode(self.tokens, skip_special=False)
-        )
-        if (most := self.sampling.logprobs) is not None:
-            answer.pending_logprobs = reports.echo(self.tokens, self.prompt_report, most)
-
-    def send(self, answer: _Answer, reason: str, reports: Reports) -> None:
-        """Make a piece of what was not sent of an answer, which ends with `reason` if it has."""
-        details: dict[str, Any] = {}
-        if not self.begun:
-            self.begun = True
-            details = reports.prompt(self.tokens, self.prompt_report, self.sampling)
-            if self.style:
-                details["style"] = self.style
-        if (stop := answer.stop_reason(reason)) is not None:
-            details["stop_reason"] = stop
-        self.deltas.append(answer.delta(reason, self.usage if self.done else {}, details))
-
-    @property
-    def done(self) -> bool:
-        return self.answers is not None and all(answer.done for answer in self.answers)
 
 
 class LLM(StepModel):
@@ -319,7 +187,7 @@ class LLM(StepModel):
             self.engine.adapters,
             self.style,
         )
-        self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
+        self._requests: dict[Generation, tuple[EngineRequest, GeneratedAnswer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
 
     def unload(self) -> None:
@@ -346,7 +214,7 @@ class LLM(StepModel):
         parameters: Parameters = Parameters(),  # noqa: B008 - frozen
         stream: bool = True,
         task: str = "generate",
-    ) -> _EngineRequest:
+    ) -> EngineRequest:
         """Add a request. A long prompt is tokenized in another thread."""
         check_task(self.engine.name, task)
         if task == "detokenize":
@@ -370,7 +238,7 @@ class LLM(StepModel):
         if task == "generate":
             sampling.checked(self.engine.name, self.engine.vocabulary)
             check_room(self.engine.name, parameters, self.engine.context_tokens)
-        request = _EngineRequest(
+        request = EngineRequest(
             sampling,
             stream,
             prompt,
@@ -385,7 +253,7 @@ class LLM(StepModel):
             self._begin_if_read(request)
         return request
 
-    def step(self, active: list[_EngineRequest]) -> list[Step[Delta]]:
+    def step(self, active: list[EngineRequest]) -> list[Step[Delta]]:
         unread = [request for request in active if request.answers is None]
         for request in unread:
             try:
@@ -400,7 +268,7 @@ class LLM(StepModel):
                 request.error = error
         return [self._step(request) for request in active]
 
-    def _step(self, request: _EngineRequest) -> Step[Delta]:
+    def _step(self, request: EngineRequest) -> Step[Delta]:
         if request.error is not None:
             self.stop(request)
             return Step(error=request.error)
@@ -409,7 +277,7 @@ class LLM(StepModel):
             deltas, request.deltas = request.deltas, []
         return Step(deltas, done=request.done)
 
-    def stop(self, state: _EngineRequest) -> None:
+    def stop(self, state: EngineRequest) -> None:
         if state.reading is not None:
             state.reading.cancel()  # one that has not begun takes no time from the next
         for answer in state.answers or ():
@@ -429,14 +297,14 @@ class LLM(StepModel):
 
     # Parts
 
-    def _begin_if_read(self, request: _EngineRequest, at_most: float = PATIENCE) -> None:
+    def _begin_if_read(self, request: EngineRequest, at_most: float = PATIENCE) -> None:
         """Start generating if the prompt is tokenized within `at_most` seconds; InvalidRequest if
         it is invalid. Meanwhile other generations go on."""
         assert request.reading is not None
         if wait([request.reading], at_most).done:
             self._begin(request, request.reading.result())
 
-    def _begin(self, request: _EngineRequest, read: TokenizedPrompt) -> None:
+    def _begin(self, request: EngineRequest, read: TokenizedPrompt) -> None:
         request.tokens = read.tokens
         if request.only_count:
             request.answers = []
@@ -465,17 +333,19 @@ class LLM(StepModel):
             skips, hidden = (skips, hidden) if found is None else (False, found)
         decode = partial(self.tokenizer.decode, skip_special=skips)
         request.answers = [
-            _Answer(s, Detokenizer(decode, request.tokens), StopTexts(sampling.stop), hidden)
+            GeneratedAnswer(
+                s, Detokenizer(decode, request.tokens), StopTexts(sampling.stop), hidden
+            )
             for s in sequences
         ]
         for answer in request.answers:
             self._requests[answer.sequence] = (request, answer)
 
-    def _answered(self, delta: Delta) -> _EngineRequest:
+    def _answered(self, delta: Delta) -> EngineRequest:
         """A request that the tokenizer alone has answered; the next step returns it."""
-        return _EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
+        return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
 
-    def _apply(self, event: Event, request: _EngineRequest, answer: _Answer) -> None:
+    def _apply(self, event: Event, request: EngineRequest, answer: GeneratedAnswer) -> None:
         """Apply one event of a step to its answer."""
         if event.error is not None:
             raise event.error
