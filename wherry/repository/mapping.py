@@ -58,7 +58,7 @@ NO_COUNTERPART: Final = frozenset({
     "wait_when_mixed",  # Triton never waits then
     "description", "isolation", "execution_timeout", "stall_timeout", "unload_timeout",
     "isolate_errors", "run_in_caller", "crash_budget", "crash_window", "max_restart_delay",
-    "max_unread_responses", "max_queue_wait", "max_queue_bytes", "route",
+    "max_unread_responses", "max_queue_wait", "max_queue_bytes", "route", "served_names",
 })  # fmt: skip
 
 #: Settings that come back as another one: as the queue policy of every level.

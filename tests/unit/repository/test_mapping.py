@@ -312,6 +312,7 @@ OTHERS: dict[str, Any] = {
     "sequence": SequenceBatching(),
     "max_unread_responses": 1,
     "route": "/predict",
+    "served_names": ("org/m",),
     "warmup": ({"x": 1},),
     "examples": ({"x": 1},),
 }
