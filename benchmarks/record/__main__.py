@@ -2,14 +2,16 @@
 
     python -m benchmarks.record --triton TRITON/bin/python --mosec MOSEC/bin/python
         --vllm VLLM/bin/python --transformers TRANSFORMERS/bin/python
-        [--minutes 60] [--only NAME,..] [--without NAME,..] [--again] [--short] [--list]
+        [--minutes 60] [--only NAME,.. [--alone]] [--without NAME,..] [--again] [--short] [--list]
 
 `--list` says what is recorded, by which command, and how long it takes. A tree with changes is
 refused, as is a machine that lacks something, unless `--without` names the entry. One that fails or
 takes three times its time is named at the end. What has been measured at this commit is in
 build/record/COMMIT and is not measured again without `--again`. At the end the files of
 benchmarks/results are replaced, those that no entry writes are deleted, and the pages that show
-them are written. `--short` looks in some minutes whether each command runs, and keeps nothing.
+them are written. After a change that concerns a few entries, `--only NAME,.. --alone` replaces
+their files, and leaves the others as they are, of their commit. `--short` looks in some minutes
+whether each command runs, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ def main() -> int:
     if not options.short:
         if commit(ROOT).removesuffix("-dirty") != at.removesuffix("-dirty") or changed():
             raise SystemExit("the tree was changed meanwhile: nothing is kept")
-        kept(folder, at.removesuffix("-dirty"), run.missing, foreign.cores)
+        if options.alone:
+            kept_alone(folder, at.removesuffix("-dirty"), entries)
+        else:
+            kept(folder, at.removesuffix("-dirty"), run.missing, foreign.cores)
         pages.write()
         print(f"{RESULTS.relative_to(ROOT)} and the pages are of {at.removesuffix('-dirty')} now")
     return 1 if run.missing else 0
@@ -79,6 +84,7 @@ def arguments() -> argparse.Namespace:
         add(f"--{name}", metavar="PYTHON", help=f"of an environment with {what}")
     add("--minutes", type=float, default=60, help="for all; what is left over is missing [60]")
     add("--only", default="", help="these entries; files of the others stay if of this commit")
+    add("--alone", action="store_true", help="with --only: files of the others stay in any case")
     add("--without", default="", help="entries that are left out, and whose files are deleted")
     add("--again", action="store_true", help="also what has been measured at this commit")
     add("--short", action="store_true", help="only see whether each command runs")
@@ -206,10 +212,7 @@ def kept(folder: Path, at: str, missing: dict[str, str], foreign: float) -> None
         if not path.exists():
             missing.setdefault(entry.name, "left out")
             continue
-        record = json.loads(path.read_text())
-        took[entry.name] = record["seconds"]
-        record |= {"commit": at, "command": entry.told}
-        (RESULTS / path.name).write_text(lines_of(record))
+        took[entry.name] = _keep(entry, path, at)
     summary = {
         **facts(),
         "commit": at,
@@ -219,6 +222,28 @@ def kept(folder: Path, at: str, missing: dict[str, str], foreign: float) -> None
         "missing": missing,
     }
     (RESULTS / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def kept_alone(folder: Path, at: str, entries: Iterable[Entry]) -> None:
+    """Replace the results of these entries, as far as they are in the folder. The summary says of
+    which commit they are."""
+    summary = json.loads((RESULTS / SUMMARY).read_text())
+    for entry in entries:
+        path = folder / f"{entry.name}.json"
+        if path.exists():
+            summary["seconds"][entry.name] = _keep(entry, path, at)
+            summary.setdefault("alone", {})[entry.name] = at
+            summary["missing"].pop(entry.name, None)
+    (RESULTS / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def _keep(entry: Entry, path: Path, at: str) -> float:
+    """Copy an entry's figures to the results. Returns the seconds that they took."""
+    record: dict[str, Any] = json.loads(path.read_text())
+    record |= {"commit": at, "command": entry.told}
+    (RESULTS / path.name).write_text(lines_of(record))
+    seconds: float = record["seconds"]
+    return seconds
 
 
 def lines_of(record: dict[str, Any]) -> str:

@@ -13,7 +13,15 @@ import pytest
 
 from benchmarks import pages
 from benchmarks.harness import ROOT
-from benchmarks.record.__main__ import RESULTS, SUMMARY, Recording, chosen, kept, lines_of
+from benchmarks.record.__main__ import (
+    RESULTS,
+    SUMMARY,
+    Recording,
+    chosen,
+    kept,
+    kept_alone,
+    lines_of,
+)
 from benchmarks.record.plan import ENTRIES, Entry, lacking
 
 FILES = sorted(RESULTS.glob("*.json"))
@@ -47,11 +55,13 @@ def test_each_file_of_results_is_written_by_an_entry_and_no_two_by_the_same_name
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="python -m benchmarks.record has not run yet")
-def test_all_files_of_results_are_of_one_commit_and_what_is_missing_is_named() -> None:
+def test_results_are_of_one_commit_but_those_recorded_alone_and_what_is_missing_is_named() -> None:
     whole = content(RECORDED)
     there = {path.stem: content(path) for path in FILES if path != RECORDED}
-    assert {record["commit"] for record in there.values()} == {whole["commit"]}
-    assert "dirty" not in whole["commit"]
+    alone = whole.get("alone", {})
+    for name, record in there.items():
+        assert record["commit"] == alone.get(name, whole["commit"])
+        assert "dirty" not in record["commit"]
     assert {*there, *whole["missing"]} == {entry.name for entry in ENTRIES}
     assert {entry.told for entry in ENTRIES if entry.name in there} == {
         record["command"] for record in there.values()
@@ -131,6 +141,29 @@ def test_results_that_no_entry_writes_are_deleted(
     whole = content(results / SUMMARY)
     assert (whole["commit"], whole["foreign"], whole["seconds"]) == ("abc1234", 0.25, {"pool": 2})
     assert "peers" in whole["missing"]
+
+
+def test_entries_that_are_recorded_alone_leave_the_others_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, folder = tmp_path / "results", tmp_path / "folder"
+    results.mkdir()
+    folder.mkdir()
+    (results / "peers.json").write_text("{}")
+    (results / SUMMARY).write_text(
+        json.dumps({"commit": "old", "seconds": {"peers": 5}, "missing": {"pool": "no time"}})
+    )
+    (folder / "pool.json").write_text(json.dumps({"commit": "x-dirty", "seconds": 2, "rows": [1]}))
+    monkeypatch.setattr("benchmarks.record.__main__.RESULTS", results)
+    kept_alone(folder, "abc1234", chosen("pool,llm", ""))
+    assert content(results / "pool.json")["commit"] == "abc1234"
+    assert content(results / "peers.json") == {}
+    assert content(results / SUMMARY) == {
+        "commit": "old",
+        "seconds": {"peers": 5, "pool": 2},
+        "missing": {},
+        "alone": {"pool": "abc1234"},
+    }
 
 
 def test_a_row_is_a_line() -> None:
