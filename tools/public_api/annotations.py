@@ -7,6 +7,7 @@ annotations, without running anything: what an alias stands for is not looked up
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 #: What each of these generics also is, with the same arguments.
@@ -29,12 +30,12 @@ _ANYTHING = ("object", "Any")
 def narrowed(before: str, now: str) -> Iterator[str]:
     """The parameters of the stubs `before` that take less now, and results that may be more.
 
-    What is gone is said elsewhere; what had no annotation has promised none. A field counts as a
-    result: it is read far more often than it is set.
+    What is gone is said elsewhere; what had no annotation, or one of a private name, has promised
+    none. A field counts as a result: it is read far more often than it is set.
     """
     new = dict(_annotated(ast.parse(now).body, "wherry"))
     for path, old in _annotated(ast.parse(before).body, "wherry"):
-        if old is None or path not in new:
+        if old is None or re.search(r"\b_\w", old) or path not in new:
             continue
         takes, after = not path.endswith("()") and "(" in path, new[path]
         if not (takes if after is None else covers(*((after, old) if takes else (old, after)))):

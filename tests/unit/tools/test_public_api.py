@@ -27,6 +27,7 @@ class Base:
     """Not public by itself."""
 
     def start(self, *, timeout: float = 1.0) -> None: ...
+    def taken(self, state: list[_State]) -> None: ...
     def _private(self) -> None: ...
 
 class Child(Base):
@@ -67,6 +68,7 @@ def test_what_is_public_is_written_as_stubs_with_what_is_inherited(tmp_path: Pat
         "    async def ask(self, text: str, /, *more: str) -> str: ...",
         "    size: int",
         "    def start(self, *, timeout: float = 1.0) -> None: ...",
+        "    def taken(self, state: list[_State]) -> None: ...",
         "class QueueFull(Exception):",
         "    http_status: object = 429",
         "def model(function=None, **settings): ...",
@@ -116,6 +118,7 @@ def test_what_was_taken_away_is_named(tmp_path: Path, old: str, new: str, said: 
         ("timeout: float =", "timeout="),
         ("text: str, /", "text: bytes | Path | str, /"),
         ("-> str:", "-> Literal['a', 'b']:"),
+        ("list[_State]", "list[State]"),
         ("model(function=None", "model(function: int = None"),
     ],
 )

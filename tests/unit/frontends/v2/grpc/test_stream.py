@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated
+from tests.fakes import PATIENCE, Gate, gated, until
 from tests.grpc_calls import Client, MemoryRpc, served, words
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc import stream as stream_module
@@ -184,7 +184,7 @@ def test_requests_run_at_once_and_each_has_its_turn_to_be_answered(gate: Gate) -
         assert told(rpc.wait_for(1)[0])[0] == "4"  # a model that streams waits for nobody
         gate.open()
         assert [told(answer)[0] for answer in rpc.wait_for(4)] == ["4", "1", "2", "3"]
-        assert client.call(lambda: client.app._entry.admission.in_flight) == 0
+        until(lambda: client.call(lambda: client.app._entry.admission.in_flight) == 0)
 
 
 def test_the_requests_of_one_turn_share_a_batch(gate: Gate) -> None:
