@@ -16,6 +16,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_behind, snapshot
+from wherry.observability.logging import severities
 
 # A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find. The same
 # commit has the same result; `--hypothesis-profile=new-examples` looks for others. How many each
@@ -127,12 +128,14 @@ def _nothing_leaks() -> Iterator[None]:
 def _the_log_stays_as_it_is() -> Iterator[None]:
     """A program's log settings are the whole process's: no test changes them for the next one."""
     logs = [logging.getLogger(name) for name in (None, "asyncio", "wherry")]
+    off = severities().off
     before = [(log, log.level, log.handlers[:], log.filters[:]) for log in logs]
     yield
     for log, level, handlers, filters in before:
         log.setLevel(level)
         log.handlers[:] = handlers
         log.filters[:] = filters
+    severities().off = off
     logging.captureWarnings(False)
 
 

@@ -130,7 +130,6 @@ def test_no_color_is_honoured(
 
 
 @pytest.mark.usefixtures("_root_logger")
-@pytest.mark.usefixtures("_root_logger")
 def test_a_severity_may_be_off_alone_from_the_start() -> None:
     stream = io.StringIO()
     configure("debug", "human", stream, off=["warning"])
