@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from wherry.values.budget import Budget, Loan
-from wherry.values.errors import Overloaded, TooManyBytes
+from wherry.values.errors import Overloaded, RequestTooLarge, TooManyBytes
 from wherry.values.request import InferRequest, bytes_of
 
 #: Seconds after which a refused client may try again: a slot is free when one request is done.
@@ -79,6 +79,12 @@ class Admission:
         if body_bytes > SMALL_BODY:
             more = (bytes_of(request.inputs) if held_bytes is None else held_bytes) - SMALL_BYTES
         most = large.limit - max(0, more) - SMALL_BYTES
+        if most < 0:
+            raise RequestTooLarge(
+                f"the inputs of this request take {more + SMALL_BYTES} bytes with all their rows,"
+                f" and all requests may take {large.limit} (max_queue_bytes); send fewer rows at a"
+                " time"
+            )
         if large.taken + self.in_flight * SMALL_BYTES > most and self.held_bytes > most:
             self.refused += 1
             raise TooManyBytes(

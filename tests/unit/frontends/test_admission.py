@@ -5,7 +5,7 @@ import pytest
 
 from tests.fakes import Call
 from wherry.frontends.admission import SMALL_BODY, SMALL_BYTES, Admission
-from wherry.values.errors import TooManyBytes
+from wherry.values.errors import RequestTooLarge, TooManyBytes
 from wherry.values.reply import Reply
 from wherry.values.request import Columns, InferRequest
 
@@ -62,3 +62,10 @@ def test_small_requests_are_bounded_too() -> None:
     for _ in range(64):
         admission.leave()
     assert admission.held_bytes == 0
+
+
+def test_a_request_that_no_waiting_makes_fit_is_too_large_and_not_refused_for_now() -> None:
+    admission = Admission(max_bytes=4 * MIB)
+    with pytest.raises(RequestTooLarge, match="max_queue_bytes"):
+        admission.enter(request_of(5))
+    assert (admission.in_flight, admission.held_bytes) == (0, 0)

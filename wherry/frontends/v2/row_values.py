@@ -19,12 +19,14 @@ from wherry.frontends.v2.json_elements import NON_FINITE, element_type
 from wherry.frontends.v2.json_errors import explain
 from wherry.frontends.v2.wire_shape import dims_text
 from wherry.values.datatypes import Form, TensorSpec
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import InvalidRequest, RequestTooLarge
 from wherry.values.media import FileBytes, FileSpec
-from wherry.values.request import Array, Column, ShapedRow
+from wherry.values.request import Array, Column, ShapedRow, bytes_of
 
 #: The only member of the object that stands for bytes in JSON.
 B64: Final = "b64"
+#: Bytes of the lists and objects that are made of one which holds for several rows: some 20 ms.
+MAX_REPEATED_BYTES: Final = 8 * 2**20
 
 
 class RowValues:
@@ -69,6 +71,25 @@ class RowValues:
         if form is Form.JSON:
             return [self._strings(row, _itself, index) for index, row in enumerate(rows)]
         return self._numbers(rows)
+
+    def repeated(self, row: Any, count: int) -> Column:
+        """Return the column of one row that holds for `count` of them. It is read once, and takes
+        its memory once: but for lists and objects, which a model may change one by one."""
+        column = self.column([row])
+        if isinstance(column, np.ndarray):
+            return np.broadcast_to(column, (count, *column.shape[1:]))
+        if isinstance(column[0], str | bytes):
+            return column * count
+        nbytes = bytes_of({self.name: column}) * count
+        if nbytes > MAX_REPEATED_BYTES:
+            raise RequestTooLarge(
+                f"{self.invalid(f'is given once for {count} rows, which would be {nbytes} bytes')},"
+                f" and may be {MAX_REPEATED_BYTES}; send fewer rows at a time"
+            )
+        if self._is_json:
+            packed = msgspec.msgpack.encode(row)
+            return [msgspec.msgpack.decode(packed) for _ in range(count)]
+        return self.column([row] * count)
 
     def wrong(self, expected: str, value: Any, place: str = "") -> InvalidRequest:
         """The error for a value of another type than the one that is expected."""

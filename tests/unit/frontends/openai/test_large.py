@@ -57,7 +57,7 @@ def test_a_bomb_of_values_is_refused_before_it_is_built(path: str) -> None:
     with served(chat) as client:
         answer = client.post(path, gzip.compress(body), headers={"content-encoding": "gzip"})
     assert answer.status == 413
-    assert "values and brackets" in answer.json["error"]["message"]
+    assert "values, names and brackets" in answer.json["error"]["message"]
 
 
 def test_what_is_wrong_in_a_long_chat_is_said_as_ever() -> None:

@@ -91,7 +91,9 @@ class FormCodec:
                 )
         self._tensors.check_rows(count)
         columns: Columns = {
-            name: self.rows[name].column(found if len(found) == count else found * count)
+            name: self.rows[name].column(found)
+            if len(found) == count
+            else self.rows[name].repeated(found[0], count)
             for name, found in given.items()
         }
         return self._tensors.complete(columns), count

@@ -1202,7 +1202,7 @@ def test_a_generate_request_of_too_many_values_is_refused_before_they_are_built(
             "/v2/models/many_texts/generate", gzip.compress(body), {"content-encoding": "gzip"}
         )
     assert answer.status == 413
-    assert "values and brackets" in answer.error
+    assert "values, names and brackets" in answer.error
 
 
 def test_a_command_may_not_inflate_to_a_large_body() -> None:
