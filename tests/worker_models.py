@@ -125,6 +125,15 @@ def plus_one(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> Annotated[np.ndarray,
     return x + 1
 
 
+@wherry.model(max_batch_size=8)
+def doubling(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> list[float]:
+    """Doubles its input in place, and then fails if that is too large."""
+    x *= 2
+    if x.max() > 100:
+        raise ValueError("too large")
+    return list(x[:, 0].tolist())
+
+
 @wherry.model(max_batch_size=32)
 def same(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> Annotated[np.ndarray, wherry.FP32[-1]]:
     return x

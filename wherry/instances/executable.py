@@ -11,6 +11,8 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +32,7 @@ from wherry.instances.execution import (
 from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.model_errors import model_errors
 from wherry.instances.model_outputs import ModelOutputs, WrongColumn
+from wherry.instances.owned import gather
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model, load_on
@@ -44,6 +47,10 @@ from wherry.values.request import Columns, concatenate, rows_of
 #: How often parts of a failed batch are run again, at most: finding one bad request among 256
 #: takes 2 * log2(256) = 16 runs.
 MAX_RERUNS = 48
+
+#: Gives the rows of a batch as their callers have sent them, of which the code may have changed
+#: what it was called with.
+Sent = Callable[[], Columns]
 
 #: The forms whose rows are strings, and the type of a row.
 _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: bytes})
@@ -85,7 +92,7 @@ class Executable:
 
     def warm_up(self) -> None:
         for columns, rows in self._warmup_batches():
-            columns = self.decoded(columns)
+            columns = self.decoded(gather([columns]))
             if self.signature.streams:
                 for _ in self.stream(columns, rows):
                     pass
@@ -146,23 +153,23 @@ class Executable:
         except model_errors() as error:
             return self.failure(error)
 
-    def run(self, columns: Columns, counts: Sequence[int]) -> Execution:
+    def run(self, columns: Columns, counts: Sequence[int], sent: Sent) -> Execution:
         """Run a batch of several callers (`counts[i]` rows each). Never raises. What a model that
         fails is asked again for, `run_again` says."""
         if self.decodes:
-            return self.run_decoded(columns, counts).execution()
+            return self.run_decoded(columns, counts, sent).execution()
         rows = sum(counts)
         started = perf_counter_ns()
         outcome = self.outcome(columns, rows)
         ended = perf_counter_ns()
         if isinstance(outcome, Failure):
-            return self.run_again(columns, counts, outcome, ended - started).execution()
+            return self.run_again(sent, counts, outcome, ended - started).execution()
         outcomes: list[Outcome] = [outcome]
         if len(counts) > 1:
             outcomes = SharedOutcome(outcome, counts).scatter()
         return Execution(outcomes, 0, ended - started, perf_counter_ns() - ended, [rows])
 
-    def run_decoded(self, columns: Columns, counts: Sequence[int]) -> BatchParts:
+    def run_decoded(self, columns: Columns, counts: Sequence[int], sent: Sent) -> BatchParts:
         """Decode the rows of a batch and call the model with those that could be: once, unless it
         fails or they are too large together. Never raises."""
         began = perf_counter_ns()
@@ -178,7 +185,8 @@ class Executable:
             infer_ns = perf_counter_ns() - started
             ran = BatchParts([SharedOutcome(outcome, part_counts)], infer_ns, [sum(part_counts)])
             if isinstance(outcome, Failure):
-                ran = self.run_again(part.columns, part_counts, outcome, infer_ns)
+                of_part = partial(_rows_of_callers, sent, counts, part.callers)
+                ran = self.run_again(of_part, part_counts, outcome, infer_ns)
             found.add(ran)
             each = [outcome for shared in ran.outcomes for outcome in shared.scatter()]
             outcomes.update(zip(part.callers, each, strict=True))
@@ -188,20 +196,28 @@ class Executable:
         return found
 
     def run_again(
-        self, columns: Columns, counts: Sequence[int], failure: Failure, infer_ns: int
+        self, sent: Sent, counts: Sequence[int], failure: Failure, infer_ns: int
     ) -> BatchParts:
         """Run the halves of a batch again that has failed after `infer_ns`, so that a bad row fails
-        alone; if the model ran out of memory, also with `isolate_errors` off. Never raises."""
+        alone; if the model ran out of memory, also with `isolate_errors` off. Raises only what
+        `sent` raises, which is called once if there is a half to run."""
         # A step of a sequence that runs twice would change twice what the model remembers.
         once = self.config.sequence is not None
         reruns = MAX_RERUNS if self.config.isolate_errors and not once else 0
         found = BatchParts([], infer_ns, [sum(counts)])
+        # Not what the code was called with, which it may have changed.
+        columns: Columns | None = None
 
         def run(start_row: int, counts: Sequence[int]) -> list[SharedOutcome]:
+            nonlocal columns
             rows = sum(counts)
-            part = rows_of(columns, start_row, start_row + rows)
             started = perf_counter_ns()
-            outcome = self.outcome(part, rows)
+            try:
+                columns = columns or sent()
+                part = gather([rows_of(columns, start_row, start_row + rows)])
+                outcome = self.outcome(self.decoded(part), rows)
+            except (InvalidRequest, MemoryError) as error:
+                outcome = self.failure(error)
             found.infer_ns += perf_counter_ns() - started
             found.executed_rows.append(rows)
             if isinstance(outcome, Failure):
@@ -254,6 +270,13 @@ class Executable:
             sendable("".join(traceback.format_exception(error))),
             error,
         )
+
+
+def _rows_of_callers(sent: Sent, counts: Sequence[int], callers: Sequence[int]) -> Columns:
+    """The rows of some of the callers of a batch as they were sent."""
+    columns = sent()
+    ends = list(accumulate(counts))
+    return concatenate([rows_of(columns, ends[i] - counts[i], ends[i]) for i in callers])
 
 
 def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutcome:

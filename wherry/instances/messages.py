@@ -50,6 +50,8 @@ class Execute(WorkerMessage):
     slab: bool
     #: The W3C's headers of its span; None: it is not traced.
     trace: dict[str, str] | None = None
+    #: It answers a SendAgain: the model has failed for these rows, and may have changed them.
+    again: bool = False
 
 
 class Generate(WorkerMessage):
@@ -179,6 +181,10 @@ def _execution(
     )
 
 
+class SendAgain(WorkerMessage):
+    """Parts of the batch that was sent last are to run again."""
+
+
 class Respond(WorkerMessage):
     """One response of a stream to one request."""
 
@@ -211,7 +217,7 @@ class Stepped(WorkerMessage):
 
 
 ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
-FromWorker = Ready | NotLoaded | Result | PartResults | Respond | GenerateEnd | Stepped
+FromWorker = Ready | NotLoaded | Result | PartResults | SendAgain | Respond | GenerateEnd | Stepped
 
 
 def may_hold_arrays(specs: Iterable[TensorSpec]) -> bool:

@@ -174,12 +174,22 @@ class ProcessInstance(Instance):
             if run.stream is None
             else messages.Generate(columns, counts, trace)
         )
-        self.worker.link.add(run.message, slab=slab, large=arrays + others > LARGE_BYTES)
+        run.slab, run.large = slab, arrays + others > LARGE_BYTES
+        self.worker.link.add(run.message, slab=slab, large=run.large)
+
+    def _send_again(self, run: _GivenBatch) -> None:
+        assert isinstance(run.message, messages.Execute)
+        run.message.again = True
+        self.worker.link.add(run.message, slab=run.slab, large=run.large)
+        self.worker.link.write()
 
     def _refused(self, message: Any, error: Exception) -> None:
         """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
         run = next((run for run in self._runs if run.message is message), None)
         if run is None:
+            return
+        if isinstance(message, messages.Execute) and message.again:
+            self.worker.kill()  # it waits for the batch
             return
         self._runs.remove(run)
         try:
@@ -241,7 +251,8 @@ class ProcessInstance(Instance):
                 if run.held is not None:
                     self.worker.link.hold(arrived[number:])
                     return
-                if run.stream is None and not run.is_abandoned:
+                has_ended = not self._runs or self._runs[0] is not run
+                if has_ended and run.stream is None and not run.is_abandoned:
                     ended.append(run)
         finally:
             if ended:
@@ -254,6 +265,8 @@ class ProcessInstance(Instance):
         stream = run.stream
         if stream is None and isinstance(message, messages.Result | messages.PartResults):
             self._answered(run, message)
+        elif isinstance(run.message, messages.Execute) and isinstance(message, messages.SendAgain):
+            self._send_again(run)
         elif stream is not None and isinstance(message, messages.Respond):
             self._responded(run, stream, message)
         elif stream is not None and isinstance(message, messages.GenerateEnd):
@@ -330,6 +343,8 @@ class _GivenBatch(BatchRun):
     stream: StreamRun | None = None
     #: What was sent.
     message: messages.Execute | messages.Generate | None = None
+    #: How it was sent: the slab is its own, and encoding it takes long.
+    slab = large = False
     #: Which of the requests were sent, if some could not be, and why those could not.
     sent: Sequence[int] | None = None
     failures: dict[int, Failure]

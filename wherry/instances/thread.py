@@ -14,12 +14,13 @@ from wherry.instances.executable import Executable
 from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.model_errors import model_errors
+from wherry.instances.owned import gather
 from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.observability.otel.following import begun
 from wherry.observability.otel.user_code import within
-from wherry.values.request import Batch, Columns, InferRequest, gather, rows_of
+from wherry.values.request import Batch, Columns, InferRequest, concatenate, rows_of
 
 #: Called for each response of a stream: the request's index in the batch, and its rows. False: its
 #: caller is gone, spare the rest.
@@ -86,9 +87,11 @@ class ThreadInstance(Instance):
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run the rows of these requests; what the model raises is an outcome."""
         started = perf_counter_ns()
-        columns = gather([request.inputs for request in requests])
+        inputs = [request.inputs for request in requests]
+        columns = gather(inputs)
         gathered = perf_counter_ns()
-        execution = self.executable.run(columns, [request.rows for request in requests])
+        counts = [request.rows for request in requests]
+        execution = self.executable.run(columns, counts, lambda: concatenate(inputs))
         execution.input_ns += gathered - started
         return execution
 
@@ -109,7 +112,7 @@ class ThreadInstance(Instance):
         except MemoryError as error:
             return self.executable.failure(error)
         if self.executable.decodes:
-            return self.executable.run_decoded(columns, [1]).outcomes[0].outcome
+            return self.executable.run_decoded(columns, [1], lambda: columns).outcomes[0].outcome
         return self.executable.outcome(columns, 1)
 
     def unload(self) -> None:

@@ -20,7 +20,10 @@ import signal
 import socket
 import sys
 import traceback
+from collections import deque
+from functools import partial
 from time import perf_counter_ns
+from typing import Any
 
 from wherry.instances import messages
 from wherry.instances.executable import Executable
@@ -145,13 +148,15 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
 def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans) -> None:
     # Each answer is sent before the next batch runs: if this process dies, the oldest batch without
     # an answer is the one that ran.
+    early: deque[Any] = deque()
+    execute = partial(_execute, early)
     while True:
-        message = connection.receive()
+        message = early.popleft() if early else connection.receive()
         if isinstance(message, Execute | Generate) and message.trace is not None:
-            run = _execute if isinstance(message, Execute) else _generate
+            run = execute if isinstance(message, Execute) else _generate
             spans.run(message.trace, run, connection, executable, message)
         elif isinstance(message, Execute):
-            _execute(connection, executable, message)
+            execute(connection, executable, message)
         elif isinstance(message, Generate):
             _generate(connection, executable, message)
         elif isinstance(message, messages.Stop):
@@ -159,12 +164,23 @@ def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans
         # A Cancel that crossed the end of its stream is late, not wrong.
 
 
-def _execute(connection: MessageSocket, executable: Executable, batch: Execute) -> None:
+def _execute(
+    early: deque[Any], connection: MessageSocket, executable: Executable, batch: Execute
+) -> None:
     columns, counts = batch.columns, batch.counts
+
+    def sent() -> Columns:
+        connection.send(messages.SendAgain())
+        while True:
+            message = connection.receive()
+            if isinstance(message, Execute) and message.again:
+                return message.columns
+            early.append(message)  # batches that were sent ahead
+
     started = perf_counter_ns()
     outcome: Outcome | None = None
     if executable.decodes:
-        parts = executable.run_decoded(columns, counts)
+        parts = executable.run_decoded(columns, counts, sent)
         started, infer_ns = started + parts.decode_ns, parts.infer_ns
         if len(parts.outcomes) == 1:
             outcome = parts.outcomes[0].outcome
@@ -172,11 +188,11 @@ def _execute(connection: MessageSocket, executable: Executable, batch: Execute) 
         outcome = executable.outcome(columns, sum(counts))
         infer_ns = perf_counter_ns() - started
         if isinstance(outcome, Failure):
-            parts = executable.run_again(columns, counts, outcome, infer_ns)
+            parts = executable.run_again(sent, counts, outcome, infer_ns)
     if outcome is not None and not isinstance(outcome, Failure):
         try:
-            sent = with_blobs(outcome) if batch.slab and executable.gives_bytes else outcome
-            connection.send(messages.Result(sent, started, infer_ns), slab=batch.slab)
+            rows = with_blobs(outcome) if batch.slab and executable.gives_bytes else outcome
+            connection.send(messages.Result(rows, started, infer_ns), slab=batch.slab)
         except UNSENDABLE:
             parts = BatchParts([SharedOutcome(outcome, counts)], infer_ns, [sum(counts)])
         else:

@@ -174,20 +174,6 @@ def _bytes_of(value: Any) -> int:
 _FLAT = {str, bytes, int, float, bool, type(None)}
 
 
-def gather(parts: Sequence[Columns]) -> Columns:
-    """Concatenate the rows of several requests into arrays that a model may write to.
-
-    A single request's arrays are copied only if they are read-only memory (a request's body, a
-    caller's array) or not aligned.
-    """
-    if len(parts) > 1:
-        return concatenate(parts)
-    return {
-        name: column if isinstance(column, list) or column.flags.behaved else column.copy()
-        for name, column in parts[0].items()
-    }
-
-
 def concatenate(parts: Sequence[Columns]) -> Columns:
     """Concatenate the rows of several requests."""
     return {name: concatenate_column([part[name] for part in parts]) for name in parts[0]}

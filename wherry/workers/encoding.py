@@ -29,7 +29,7 @@ INLINE_BYTES = 4096
 INLINE_BYTES_WITHOUT_SLAB = 64 << 10
 
 #: What encoding raises if a message cannot be made.
-UNSENDABLE = (TypeError, ValueError, OverflowError)
+UNSENDABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 #: Rows of bytes from this size on are worth a place in the slab.
 BLOB_BYTES = 64 << 10
@@ -130,6 +130,10 @@ class MessageEncoder:
             raise
         finally:
             self._shared_bytes = 0
+
+    def body(self, message: Any) -> bytes:
+        """The body alone of a message that lies in it as a whole. Raises UNSENDABLE."""
+        return self._encode(message)
 
     def _encode_other(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -255,6 +259,14 @@ class MessageDecoder:
         return view.copy() if self._copies and where == _IN_SLAB else view
 
 
+def copied(value: Any) -> Any:
+    """The value as another process would have it. UNSENDABLE."""
+    try:
+        return _DECODER.decode(memoryview(_ENCODER.body(value)))
+    except Garbage as error:
+        raise ValueError(str(error)) from None
+
+
 def why_not_sent(value: Any) -> str | None:
     """What in this value cannot be sent; None if all of it can."""
     try:
@@ -286,6 +298,8 @@ def _without_arrays(value: Any) -> Any:
 
 
 _CHECKER = msgspec.msgpack.Encoder(enc_hook=_without_arrays)
+_ENCODER = MessageEncoder(inline=True)
+_DECODER = MessageDecoder(Any, copies=True)
 
 
 def _array_head(where: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -1,6 +1,7 @@
 """What does the user's code see, and what if it raises or returns something else?"""
 
 import asyncio
+import copy
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -14,6 +15,7 @@ import wherry
 from tests.properties import examples
 from wherry.instances.executable import MAX_RERUNS, Executable
 from wherry.instances.execution import Execution, Failure
+from wherry.instances.owned import gather
 from wherry.models.model import Device, FunctionModel
 from wherry.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
 from wherry.values.errors import BadModelOutput, InvalidRequest, ModelFailed, Unsupported
@@ -30,20 +32,24 @@ def executable(function: Callable[..., Any], **config: Any) -> Executable:
     return Executable(model, model.config())
 
 
+def run_batch(one: Executable, columns: Columns, counts: list[int]) -> Execution:
+    return one.run(gather([columns]), counts, lambda: columns)
+
+
 def run(
     function: Callable[..., Any], rows: list[dict[str, Any]], counts: list[int] | None = None
 ) -> Columns:
     """Call the model once with these rows."""
     one = executable(function)
     columns = concatenate([one.columns_of(row) for row in rows])
-    (outcome,) = one.run(columns, [len(rows)] if counts is None else counts).outcomes
+    (outcome,) = run_batch(one, columns, [len(rows)] if counts is None else counts).outcomes
     assert not isinstance(outcome, Failure), outcome
     return outcome
 
 
 def output_error(function: Callable[..., Any], rows: int = 2) -> str:
     """What a caller is told when the model returns nonsense."""
-    (outcome,) = executable(function).run({"x": ["a"] * rows}, [rows]).outcomes
+    (outcome,) = run_batch(executable(function), {"x": ["a"] * rows}, [rows]).outcomes
     assert isinstance(outcome, Failure)
     error = outcome.as_exception()
     assert type(error) is BadModelOutput, error
@@ -379,7 +385,7 @@ def batch_of(count: int) -> Columns:
 
 
 def test_one_bad_row_fails_alone() -> None:
-    execution = failing(5).run(batch_of(8), [1] * 8)
+    execution = run_batch(failing(5), batch_of(8), [1] * 8)
     expected: list[Any] = [[n * 10] for n in range(8)]
     expected[5] = "model 'm' failed: ValueError: bad 5"
     assert outcomes(execution) == expected
@@ -387,7 +393,7 @@ def test_one_bad_row_fails_alone() -> None:
 
 
 def test_callers_are_isolated_not_rows() -> None:
-    execution = failing(3).run(batch_of(6), [2, 3, 1])
+    execution = run_batch(failing(3), batch_of(6), [2, 3, 1])
     assert outcomes(execution) == [[0, 10], "model 'm' failed: ValueError: bad 3", [50]]
 
 
@@ -395,7 +401,7 @@ def test_callers_are_isolated_not_rows() -> None:
 @given(st.integers(1, 64), st.data())
 def test_every_good_caller_of_a_small_batch_is_answered(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.integers(0, count - 1), max_size=2))
-    execution = failing(*bad).run(batch_of(count), [1] * count)
+    execution = run_batch(failing(*bad), batch_of(count), [1] * count)
     for n, outcome in enumerate(outcomes(execution)):
         assert outcome == ([n * 10] if n not in bad else f"model 'm' failed: ValueError: bad {n}")
     assert len(execution.executed_rows) <= 1 + MAX_RERUNS
@@ -403,17 +409,74 @@ def test_every_good_caller_of_a_small_batch_is_answered(count: int, data: st.Dat
 
 @pytest.mark.parametrize("count", [1, 8, 256])
 def test_when_all_rows_are_bad_the_reruns_are_bounded(count: int) -> None:
-    execution = failing(*range(count)).run(batch_of(count), [1] * count)
+    execution = run_batch(failing(*range(count)), batch_of(count), [1] * count)
     assert len(execution.outcomes) == count
     assert all(isinstance(outcome, Failure) for outcome in execution.outcomes)
     assert len(execution.executed_rows) <= 1 + MAX_RERUNS
+
+
+Row = Annotated[np.ndarray, FP32[1]]
+
+
+def doubled(x: Row) -> Row:
+    x *= 2
+    return x
+
+
+def doubled_rows(x: Annotated[list[np.ndarray], FP32[-1]]) -> Row:
+    for row in x:
+        row *= 2
+    return np.stack(x)
+
+
+def popped(x: list[dict[str, Any]]) -> list[int]:
+    return [2 * row.pop("n") for row in x]
+
+
+def popped_within(x: list[list[Any]]) -> list[int]:
+    return [2 * row[0].pop() for row in x]
+
+
+def emptied(x: list[str]) -> list[int]:
+    return [2 * int(x.pop(0)) for _ in range(len(x))]
+
+
+@pytest.mark.parametrize(
+    ("model", "column"),
+    [
+        (doubled, np.arange(4.0, dtype=np.float32)[:, None]),
+        (doubled_rows, [np.full(1, n, np.float32) for n in range(4)]),
+        (popped, [{"n": n} for n in range(4)]),
+        (popped_within, [[[n]] for n in range(4)]),
+        (emptied, ["0", "1", "2", "3"]),
+    ],
+)
+@pytest.mark.parametrize("error", [ValueError, MemoryError])
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [4]])
+def test_a_batch_runs_again_with_rows_that_the_code_has_not_changed(
+    model: Callable[..., Any], column: Any, error: type[Exception], counts: list[int]
+) -> None:
+    def execute(x: Any) -> Any:
+        count = len(x)
+        result = model(x)
+        if count > 1:
+            raise error
+        return result
+
+    execute.__annotations__ = model.__annotations__
+    execution = run_batch(executable(execute), {"x": copy.deepcopy(column)}, counts)
+    answered = [one for one in execution.outcomes if not isinstance(one, Failure)]
+    if counts == [4] and error is ValueError:
+        assert execution.executed_rows == [4]  # nothing else would be to blame
+    else:
+        assert np.ravel([one["output"] for one in answered]).tolist() == [0, 2, 4, 6]
 
 
 def test_isolation_of_errors_can_be_switched_off() -> None:
     def model(x: list[int]) -> list[int]:
         raise ValueError("no")
 
-    execution = executable(model, isolate_errors=False).run(batch_of(4), [1] * 4)
+    execution = run_batch(executable(model, isolate_errors=False), batch_of(4), [1] * 4)
     assert outcomes(execution) == ["model 'm' failed: ValueError: no"] * 4
     assert execution.executed_rows == [4]
 
@@ -432,7 +495,7 @@ def of_another_shape(x: list[str]) -> Annotated[np.ndarray, FP32[2]]:
 
 @pytest.mark.parametrize("model", [too_few, no_list, of_another_shape])
 def test_an_output_that_is_wrong_for_all_rows_is_not_tried_again(model: Callable[..., Any]) -> None:
-    execution = executable(model).run({"x": ["a", "b"]}, [1, 1])
+    execution = run_batch(executable(model), {"x": ["a", "b"]}, [1, 1])
     assert execution.executed_rows == [2]
     assert all(isinstance(outcome, Failure) for outcome in execution.outcomes)
 
@@ -461,7 +524,7 @@ def picture_or_none(x: list[str]) -> list[wherry.Image]:
     "model", [text_or_none, number_or_text, row_or_half_of_it, array_or_other, picture_or_none]
 )
 def test_a_row_that_the_model_answers_wrongly_fails_alone(model: Callable[..., Any]) -> None:
-    execution = executable(model).run({"x": ["a", "b", "bad", "c"]}, [1] * 4)
+    execution = run_batch(executable(model), {"x": ["a", "b", "bad", "c"]}, [1] * 4)
     failed = [isinstance(outcome, Failure) for outcome in execution.outcomes]
     assert failed == [False, False, True, False]
     failure = execution.outcomes[2]
@@ -501,7 +564,7 @@ def test_what_the_model_raises_keeps_its_class_if_the_caller_must_act(
 
     one = executable(async_model if is_async else model)
     try:
-        (outcome,) = one.run({"x": ["a"]}, [1]).outcomes
+        (outcome,) = run_batch(one, {"x": ["a"]}, [1]).outcomes
     finally:
         one.unload()
     assert isinstance(outcome, Failure)
@@ -524,7 +587,7 @@ def test_an_error_that_cannot_say_what_it_is_fails_its_request_only(base: type[E
     def model(x: list[str]) -> list[str]:
         raise Mute
 
-    (outcome,) = executable(model).run({"x": ["a"]}, [1]).outcomes
+    (outcome,) = run_batch(executable(model), {"x": ["a"]}, [1]).outcomes
     assert isinstance(outcome, Failure)
     assert "<its str() raised>" in outcome.as_exception().args[0]
 
@@ -533,7 +596,7 @@ def test_json_rows_that_do_not_fit_their_class_are_the_callers_fault() -> None:
     def model(x: list[Person]) -> list[str]:
         return [p.name for p in x]
 
-    execution = executable(model).run({"x": [{"name": "A"}, {"name": 5}]}, [1, 1])
+    execution = run_batch(executable(model), {"x": [{"name": "A"}, {"name": 5}]}, [1, 1])
     good, bad = execution.outcomes
     assert good == {"output": ["A"]}
     assert isinstance(bad, Failure)

@@ -45,7 +45,7 @@ class Sizes(wherry.Model):
 
 def run(model: wherry.Model, counts: list[int], **columns: list[Any]) -> list[Any]:
     executable = Executable(model, ModelConfig(name="m", max_batch_size=32))
-    execution = executable.run(dict(columns), counts)
+    execution = executable.run(dict(columns), counts, lambda: dict(columns))
     return [one if isinstance(one, Failure) else one["output"] for one in execution.outcomes]
 
 

@@ -15,7 +15,15 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE
-from tests.worker_models import Stubborn, big_stream, count, obedient, plus_one, says_twice
+from tests.worker_models import (
+    Stubborn,
+    big_stream,
+    count,
+    doubling,
+    obedient,
+    plus_one,
+    says_twice,
+)
 from wherry.instances import process
 from wherry.instances.execution import Execution, Failure
 from wherry.instances.instance import BatchRun
@@ -262,6 +270,24 @@ def test_several_batches_may_be_with_the_worker_at_once(serve: Callable[..., Ser
     answers = [served.desk.next().outcomes[0]["output"] for _ in arrays]
     for x, answer in zip(arrays, answers, strict=True):
         np.testing.assert_array_equal(answer, x + 1)
+
+
+def test_a_batch_runs_again_with_the_rows_that_were_sent(serve: Callable[..., Served]) -> None:
+    served = serve(doubling, max_batch_size=8)
+    requests = [request(x=filled(n)) for n in (1, 2, 1000, 4)]
+    served.instance.give(
+        [Batch(tuple(requests), 4, "idle"), Batch((request(x=filled(5)),), 1, "idle")]
+    )
+
+    outcomes = served.desk.next().outcomes
+    assert [one["output"].tolist() for one in (*outcomes[:2], outcomes[3])] == [[2], [4], [8]]
+    assert "too large" in outcomes[2].message
+    (alone,) = served.desk.next().outcomes  # was with the worker when it asked for the batch
+    assert alone["output"].tolist() == [10]
+
+
+def filled(value: float) -> Any:
+    return np.full((1, 2000), value, np.float32)
 
 
 def test_a_large_text_crosses_both_ways(served: Served) -> None:
