@@ -134,6 +134,26 @@ def doubling(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> list[float]:
     return list(x[:, 0].tolist())
 
 
+class Keeps(wherry.Model):
+    """The difference of each row to the row before it, which the model keeps: a view of it."""
+
+    max_batch_size = 1
+    before: Any = 0.0
+
+    def execute(self, x: Annotated[np.ndarray, wherry.FP32[-1]]) -> list[float]:
+        difference = float((x[0] - self.before).max())
+        self.before = x[0, :]
+        return [difference]
+
+
+class KeepsInStream(Keeps):
+    def execute(  # type: ignore[override]
+        self, x: Annotated[np.ndarray, wherry.FP32[-1]]
+    ) -> Iterator[list[float]]:
+        yield [float((x[0] - self.before).max())]
+        self.before = x[:, ::2][0, :1]
+
+
 @wherry.model(max_batch_size=32)
 def same(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> Annotated[np.ndarray, wherry.FP32[-1]]:
     return x

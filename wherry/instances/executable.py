@@ -7,8 +7,6 @@ worker process, so nothing here knows of requests, sockets or locks.
 
 from __future__ import annotations
 
-import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -31,8 +29,9 @@ from wherry.instances.execution import (
 )
 from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.model_errors import model_errors
-from wherry.instances.model_outputs import ModelOutputs, WrongColumn
+from wherry.instances.model_outputs import ModelOutputs
 from wherry.instances.owned import gather
+from wherry.instances.reruns import Reruns, Sent
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model, load_on
@@ -43,14 +42,6 @@ from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import BY_NAME, InvalidRequest
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Columns, concatenate, rows_of
-
-#: How often parts of a failed batch are run again, at most: finding one bad request among 256
-#: takes 2 * log2(256) = 16 runs.
-MAX_RERUNS = 48
-
-#: Gives the rows of a batch as their callers have sent them, of which the code may have changed
-#: what it was called with.
-Sent = Callable[[], Columns]
 
 #: The forms whose rows are strings, and the type of a row.
 _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: bytes})
@@ -198,52 +189,19 @@ class Executable:
     def run_again(
         self, sent: Sent, counts: Sequence[int], failure: Failure, infer_ns: int
     ) -> BatchParts:
-        """Run the halves of a batch again that has failed after `infer_ns`, so that a bad row fails
-        alone; if the model ran out of memory, also with `isolate_errors` off. Raises only what
-        `sent` raises, which is called once if there is a half to run."""
+        """Run the halves of a batch again that has failed after `infer_ns`. Raises only what
+        `sent` raises."""
+        config = self.config
         # A step of a sequence that runs twice would change twice what the model remembers.
-        once = self.config.sequence is not None
-        reruns = MAX_RERUNS if self.config.isolate_errors and not once else 0
-        found = BatchParts([], infer_ns, [sum(counts)])
-        # Not what the code was called with, which it may have changed.
-        columns: Columns | None = None
+        once = config.sequence is not None
+        again = Reruns(self._outcome_again, sent, isolate=config.isolate_errors, once=once)
+        return again.run(counts, failure, infer_ns)
 
-        def run(start_row: int, counts: Sequence[int]) -> list[SharedOutcome]:
-            nonlocal columns
-            rows = sum(counts)
-            started = perf_counter_ns()
-            try:
-                columns = columns or sent()
-                part = gather([rows_of(columns, start_row, start_row + rows)])
-                outcome = self.outcome(self.decoded(part), rows)
-            except (InvalidRequest, MemoryError) as error:
-                outcome = self.failure(error)
-            found.infer_ns += perf_counter_ns() - started
-            found.executed_rows.append(rows)
-            if isinstance(outcome, Failure):
-                return halves(start_row, counts, outcome)
-            return [SharedOutcome(outcome, counts)]
-
-        def halves(start_row: int, counts: Sequence[int], failure: Failure) -> list[SharedOutcome]:
-            nonlocal reruns
-            out_of_memory = _ran_out_of_memory(failure)
-            if out_of_memory:
-                found.out_of_memory_rows = sum(counts)
-                reruns = max(reruns, 0 if once else 2)
-            again = not isinstance(failure.exception, WrongColumn)
-            rows, one_caller = sum(counts), len(counts) == 1
-            if reruns < 2 or not again or (one_caller and (rows == 1 or not out_of_memory)):
-                return [SharedOutcome(failure, counts)]
-            reruns -= 2
-            half = len(counts) // 2
-            first, second = counts[:half], counts[half:]
-            if one_caller:
-                first, second = [rows // 2], [rows - rows // 2]
-            parts = run(start_row, first) + run(start_row + sum(first), second)
-            return [_joined(parts, counts)] if one_caller else parts
-
-        found.outcomes = halves(0, counts, failure)
-        return found
+    def _outcome_again(self, columns: Columns, rows: int) -> Outcome:
+        try:
+            return self.outcome(self.decoded(gather([columns])), rows)
+        except (InvalidRequest, MemoryError) as error:
+            return self.failure(error)
 
     def stream(self, columns: Columns, rows: int) -> Iterator[Columns]:
         """Call a generator model: each item is one response of every row that is not None."""
@@ -277,35 +235,6 @@ def _rows_of_callers(sent: Sent, counts: Sequence[int], callers: Sequence[int]) 
     columns = sent()
     ends = list(accumulate(counts))
     return concatenate([rows_of(columns, ends[i] - counts[i], ends[i]) for i in callers])
-
-
-def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutcome:
-    """The parts of one caller's rows as one part again; the first failure is the whole's."""
-    outputs: list[Columns] = []
-    for part in parts:
-        if isinstance(part.outcome, Failure):
-            return SharedOutcome(part.outcome, counts)
-        outputs.append(part.outcome)
-    return SharedOutcome(concatenate(outputs), counts)
-
-
-def _ran_out_of_memory(failure: Failure) -> bool:
-    """Python's own MemoryError, or torch's, CuPy's and JAX's by name: none of them is imported.
-
-    What the failed call still holds on to is let go, so that smaller batches find room.
-    """
-    error = failure.exception
-    if error is None:
-        return False
-    if not isinstance(error, MemoryError) and not re.search(
-        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory", failure.message
-    ):
-        return False
-    traceback.clear_frames(error.__traceback__)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    return True
 
 
 def _input_converter(spec: TensorSpec, model: str) -> Callable[[Any], Any] | None:

@@ -19,30 +19,24 @@ from wherry.workers.encoding import UNSENDABLE, copied
 
 def gather(parts: Sequence[Columns]) -> Columns:
     """The rows of several requests as columns that the code may change."""
-    if len(parts) > 1:  # arrays and lists of its own
-        return {
-            name: _own_rows(column) if isinstance(column, list) else column
-            for name, column in concatenate(parts).items()
-        }
-    return {name: _own(column) for name, column in parts[0].items()}
+    columns = parts[0] if len(parts) == 1 else concatenate(parts)
+    return {
+        name: column.copy() if isinstance(column[0], str | bytes) else _own(column, len(parts))
+        for name, column in columns.items()
+    }
 
 
-def _own(column: Column) -> Column:
-    if isinstance(column, list):
-        return _own_rows(column.copy())
-    return column if len(column) == 1 and column.flags.behaved else column.copy()
-
-
-def _own_rows(column: list[Any]) -> list[Any]:
+def _own(column: Column, parts: int) -> Column:
+    if isinstance(column, np.ndarray):
+        is_own = parts > 1 or (len(column) == 1 and column.flags.behaved)
+        return column if is_own else column.copy()
     first = column[0]
-    if isinstance(first, str | bytes):
-        return column
     if isinstance(first, np.ndarray):
-        lone = len(column) == 1 and first.flags.behaved
-        return column if lone else [row.copy() for row in column]
-    if isinstance(first, list) and first and isinstance(first[0], bytes | str):
-        return [copy.copy(row) for row in column]  # elements of strings
-    return column if len(column) == 1 else _copied(column)
+        is_own = len(column) == 1 and first.flags.behaved
+        return column.copy() if is_own else [row.copy() for row in column]
+    if isinstance(first, list) and first and isinstance(first[0], bytes):
+        return [copy.copy(row) for row in column]  # a tensor of strings
+    return column.copy() if len(column) == 1 else _copied(column)
 
 
 def _copied(column: list[Any]) -> list[Any]:

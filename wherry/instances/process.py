@@ -174,13 +174,14 @@ class ProcessInstance(Instance):
             if run.stream is None
             else messages.Generate(columns, counts, trace)
         )
-        run.slab, run.large = slab, arrays + others > LARGE_BYTES
+        run.large = arrays + others > LARGE_BYTES
         self.worker.link.add(run.message, slab=slab, large=run.large)
 
     def _send_again(self, run: _GivenBatch) -> None:
         assert isinstance(run.message, messages.Execute)
         run.message.again = True
-        self.worker.link.add(run.message, slab=run.slab, large=run.large)
+        # Not to the slab: the model may have kept what lies there.
+        self.worker.link.add(run.message, large=run.large)
         self.worker.link.write()
 
     def _refused(self, message: Any, error: Exception) -> None:
@@ -343,8 +344,8 @@ class _GivenBatch(BatchRun):
     stream: StreamRun | None = None
     #: What was sent.
     message: messages.Execute | messages.Generate | None = None
-    #: How it was sent: the slab is its own, and encoding it takes long.
-    slab = large = False
+    #: Encoding it takes long.
+    large = False
     #: Which of the requests were sent, if some could not be, and why those could not.
     sent: Sequence[int] | None = None
     failures: dict[int, Failure]

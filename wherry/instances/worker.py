@@ -6,8 +6,8 @@ SOURCE, TARGET and SLAB are descriptors of the sockets to receive from and to se
 memory that is shared with the parent.
 
 It imports the model as its parent did, loads it, and runs one batch after the other until it is
-told to stop or its parent ends. An array that the model is given lies in memory that the
-next batch overwrites: a model that keeps one beyond its call keeps a copy.
+told to stop or its parent ends. A large array that the model is given lies in memory that it shares
+with the parent, which writes there again once the model has let go of it.
 """
 
 from __future__ import annotations
@@ -155,10 +155,13 @@ def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans
         if isinstance(message, Execute | Generate) and message.trace is not None:
             run = execute if isinstance(message, Execute) else _generate
             spans.run(message.trace, run, connection, executable, message)
+            connection.answer()
         elif isinstance(message, Execute):
             execute(connection, executable, message)
+            connection.answer()
         elif isinstance(message, Generate):
             _generate(connection, executable, message)
+            connection.answer()
         elif isinstance(message, messages.Stop):
             return
         # A Cancel that crossed the end of its stream is late, not wrong.
@@ -167,7 +170,9 @@ def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans
 def _execute(
     early: deque[Any], connection: MessageSocket, executable: Executable, batch: Execute
 ) -> None:
-    columns, counts = batch.columns, batch.counts
+    # The answer says whether the model has kept any of it: nothing else may then.
+    columns, batch.columns = batch.columns, {}
+    counts = batch.counts
 
     def sent() -> Columns:
         connection.send(messages.SendAgain())
@@ -192,13 +197,13 @@ def _execute(
     if outcome is not None and not isinstance(outcome, Failure):
         try:
             rows = with_blobs(outcome) if batch.slab and executable.gives_bytes else outcome
-            connection.send(messages.Result(rows, started, infer_ns), slab=batch.slab)
+            connection.add(messages.Result(rows, started, infer_ns), slab=batch.slab)
         except UNSENDABLE:
             parts = BatchParts([SharedOutcome(outcome, counts)], infer_ns, [sum(counts)])
         else:
             return
     try:
-        connection.send(_part_results(parts, started), slab=batch.slab)
+        connection.add(_part_results(parts, started), slab=batch.slab)
     except UNSENDABLE:  # find the requests whose rows cannot be sent
         name = executable.config.name
         parts.outcomes = [
@@ -206,7 +211,7 @@ def _execute(
             for part in parts.outcomes
             for outcome, count in zip(part.scatter(), part.counts, strict=True)
         ]
-        connection.send(_part_results(parts, started), slab=batch.slab)
+        connection.add(_part_results(parts, started), slab=batch.slab)
 
 
 def _part_results(parts: BatchParts, started: int) -> messages.PartResults:
@@ -244,8 +249,9 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
                 gone.add(message.index)
 
     # Without the slab: the parent may read a response long after the next one is sent.
-    outcomes = stream(executable, batch.columns, batch.counts, respond, after_each)
-    connection.send(
+    columns, batch.columns = batch.columns, {}
+    outcomes = stream(executable, columns, batch.counts, respond, after_each)
+    connection.add(
         messages.GenerateEnd([Failed.of(o) if isinstance(o, Failure) else None for o in outcomes])
     )
 

@@ -11,6 +11,7 @@ import math
 import mmap
 import struct
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,6 +104,8 @@ class MessageEncoder:
         self._inline_bytes = sys.maxsize if inline else INLINE_BYTES_WITHOUT_SLAB
         #: Where arrays go that are too large for their message, if they may.
         self.region: Region | None = None
+        #: The next message may not use the slab: the other process still uses what lies there.
+        self.slab_is_kept = False
         #: The memory file to send with the last frame, if there is one. Its user closes it, and
         #: sets this to None.
         self.file: ArrayFile | None = None
@@ -116,7 +119,9 @@ class MessageEncoder:
         With `slab` the message may take the whole region: what was written there before must have
         been read.
         """
-        self._slab = self.region if slab else None
+        self._slab = self.region if slab and not self.slab_is_kept else None
+        if slab:
+            self.slab_is_kept = False  # the answer to this message says whether it is so still
         try:
             body = self._encode(message)
             if not self._shared_bytes and self.file is None:  # most have no large array
@@ -191,8 +196,8 @@ class MessageEncoder:
 
 class MessageDecoder:
     """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
-    views, which the next message overwrites. `restore(message)`, if it is given, changes each. For
-    one thread at a time."""
+    views, and `keeps_slab` says whether any of them is still used. `restore(message)`, if it is
+    given, changes each. For one thread at a time."""
 
     def __init__(
         self,
@@ -205,6 +210,8 @@ class MessageDecoder:
         self._restore = restore
         #: The slab, once there is one.
         self.memory: mmap.mmap | None = None
+        #: The arrays in the slab that may still be used: each view of one keeps it alive.
+        self.views: list[weakref.ref[Array]] = []
         self._file: mmap.mmap | None = None
         self._decode = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension).decode
 
@@ -254,9 +261,17 @@ class MessageDecoder:
         memory = self.memory if where == _IN_SLAB else self._file
         if memory is None:
             raise Garbage("an array outside of its message")
-        view: Array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
-        # A file of its own goes with its arrays; the slab is written over by the next batch.
-        return view.copy() if self._copies and where == _IN_SLAB else view
+        view: Array = np.frombuffer(memory, dtype, count, offset)
+        if where == _IN_SLAB:  # a file goes with its arrays
+            if self._copies:
+                return view.reshape(shape).copy()
+            self.views.append(weakref.ref(view))
+        return view.reshape(shape)
+
+    def keeps_slab(self) -> bool:
+        """Is an array in the slab, or a view of one, still used here?"""
+        self.views = [view for view in self.views if view() is not None]
+        return bool(self.views)
 
 
 def copied(value: Any) -> Any:

@@ -4,7 +4,7 @@ A frame is a header and a body, which is one message:
 
     4 bytes   length of the body
     4 bytes   bytes of its arrays that lie in shared memory and are copied when it is decoded
-    2 bytes   flags: HAS_FILE
+    2 bytes   flags: HAS_FILE, KEEPS_SLAB
     2 bytes   a mark that tells frames from garbage
 """
 
@@ -19,6 +19,8 @@ import numpy as np
 MAX_MESSAGE_BYTES = 1 << 30
 #: A memory file comes with the frame: its descriptor was sent with, or before, its first byte.
 HAS_FILE = 1
+#: An array in the slab is still in use by who has answered: the next message must not go there.
+KEEPS_SLAB = 2
 #: Never sent: what follows the frames before it is no frame, and the body is its beginning.
 IS_GARBAGE = 1 << 16
 
@@ -45,6 +47,12 @@ def header(
     if size > most:
         raise ValueError(f"{size} bytes are more than one batch may hold ({most})")
     return _HEADER.pack(size, shared_bytes, flags, _MARK)
+
+
+def flagged(frame: bytes, flag: int) -> bytes:
+    """A frame with one more flag."""
+    size, shared_bytes, flags, mark = _HEADER.unpack_from(frame)
+    return _HEADER.pack(size, shared_bytes, flags | flag, mark) + frame[_HEADER_BYTES:]
 
 
 class FrameBuffer:

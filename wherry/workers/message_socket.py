@@ -23,10 +23,12 @@ from wherry.workers.encoding import MessageDecoder, MessageEncoder
 from wherry.workers.frames import (
     HAS_FILE,
     IS_GARBAGE,
+    KEEPS_SLAB,
     MAX_MESSAGE_BYTES,
     Frame,
     FrameBuffer,
     Garbage,
+    flagged,
 )
 from wherry.workers.shared_memory import Region, Slab
 
@@ -177,6 +179,14 @@ class FrameSocket:
         except OSError:
             return True
 
+    def flag_last(self, flag: int) -> None:
+        """Add a flag to the message that was added last, nothing of which is sent yet."""
+        if self._added:
+            self._added[-1] = flagged(self._added[-1], flag)
+        else:
+            frame, file = self._unsent[-1]
+            self._unsent[-1] = memoryview(flagged(bytes(frame), flag)), file
+
     def _move_added(self) -> None:
         if self._added:
             self._unsent.append((memoryview(b"".join(self._added)), None))
@@ -289,3 +299,15 @@ class MessageSocket(FrameSocket):
     def use(self, slab: Slab, region: Region) -> None:
         """Arrays come out of this slab, and go into this region of it."""
         self._messages_in.memory, self._messages_out.region = slab.memory, region
+
+    def answer(self) -> None:
+        """Send what was added, the last of which answers a message whose arrays lay in the slab.
+        Whatever the caller has of that message must be dropped before."""
+        if self._messages_in.views and self._messages_in.keeps_slab():
+            self.flag_last(KEEPS_SLAB)
+        self.flush()
+
+    def _decode_flagged(self, body: memoryview, flags: int) -> Any:
+        if flags & KEEPS_SLAB:
+            self._messages_out.slab_is_kept = True
+        return super()._decode_flagged(body, flags)

@@ -16,6 +16,8 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from tests.worker_models import (
+    Keeps,
+    KeepsInStream,
     Stubborn,
     big_stream,
     count,
@@ -284,6 +286,20 @@ def test_a_batch_runs_again_with_the_rows_that_were_sent(serve: Callable[..., Se
     assert "too large" in outcomes[2].message
     (alone,) = served.desk.next().outcomes  # was with the worker when it asked for the batch
     assert alone["output"].tolist() == [10]
+
+
+def test_a_model_may_keep_its_inputs(serve: Callable[..., Served]) -> None:
+    served = serve(Keeps())
+    given = [served.outcomes(request(x=filled(n * n))) for n in range(6)]
+    assert [one["output"] for (one,) in given] == [[0], [1], [3], [5], [7], [9]]
+
+
+def test_a_model_that_streams_may_keep_its_inputs(serve: Callable[..., Served]) -> None:
+    served = serve(KeepsInStream())
+    for n in range(5):
+        one, responses = streaming(x=filled(n * n))
+        served.outcomes(one)
+        assert responses.get_nowait()["output"] == [max(0, 2 * n - 1)]
 
 
 def filled(value: float) -> Any:

@@ -143,6 +143,27 @@ def test_an_input_in_the_slab_is_not_copied_and_an_output_is(pair: Pair) -> None
     assert answer[0] == 0
 
 
+def test_an_input_in_the_slab_is_not_written_over_while_a_view_of_it_is_used(pair: Pair) -> None:
+    def answered(number: int) -> Any:
+        x = pair.to_worker(x=np.full(5000, number))["x"]
+        pair.worker.add(Cargo({"x": np.zeros(50_000) if number % 2 else [number]}), slab=True)
+        view = x[::2] if number < 4 else None
+        del x
+        thread = threading.Thread(target=pair.worker.answer)
+        thread.start()
+        pair.parent.receive()
+        thread.join()
+        return view
+
+    kept = [answered(number) for number in range(8)]
+
+    assert [view.max() for view in kept[:4]] == [view.min() for view in kept[:4]] == [0, 1, 2, 3]
+    del kept
+    answered(8)  # its answer says that the slab is free
+    answered(9)
+    assert pair.slabs[0].memory[:8] == pair.slabs[1].memory[:8] == struct.pack("q", 9)
+
+
 def test_arrays_of_different_shapes_and_none_share_a_list(pair: Pair) -> None:
     rows = [np.arange(3), None, np.arange(5_000), np.arange(200_000)]
 
