@@ -12,9 +12,10 @@ GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 
 
 def test_the_table_has_the_methods_of_transformers() -> None:
-    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+    # `make check` runs without transformers, `make test` with it.
+    auto = pytest.importorskip("transformers.quantizers.auto")
 
-    assert {*QUANTIZERS, *NOT_LOADED} == set(AUTO_QUANTIZATION_CONFIG_MAPPING)
+    assert {*QUANTIZERS, *NOT_LOADED} == set(auto.AUTO_QUANTIZATION_CONFIG_MAPPING)
 
 
 @pytest.mark.parametrize(
