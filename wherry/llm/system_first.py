@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from wherry.llm.chat_form import Messages, text_of
 from wherry.llm.template_turns import TooManyTurns
-
-Messages = list[dict[str, Any]]
 
 
 def rendered(render: Callable[[Messages], str], messages: Sequence[Mapping[str, Any]]) -> str:
@@ -32,7 +31,7 @@ def system_first(messages: Messages) -> Messages | None:
     said = [one for one in messages if one.get("role") == "system"]
     if said == messages[: len(said)] and len(said) < 2:
         return None
-    texts = [one.get("content") for one in said]
+    texts = [text_of(one.get("content")) for one in said]
     if not all(isinstance(text, str) for text in texts):
         return None
     others = [one for one in messages if one.get("role") != "system"]

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from wherry.llm.chat_form import ChatForm
 from wherry.llm.library_errors import brief
 from wherry.llm.system_first import rendered
 from wherry.llm.template_turns import limited
@@ -32,6 +33,8 @@ VOCABULARIES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt"
 PART: Final = 16 * 1024
 #: Characters of a chat template's error message that clients see.
 MOST_SAID: Final = 500
+#: Chat templates whose forms are known.
+MOST_FORMS: Final = 8
 #: Of a request's own chat template; the largest published ones have 20,000.
 MOST_TEMPLATE_CHARACTERS: Final = 64 * 1024
 
@@ -57,6 +60,8 @@ class Tokenizer:
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
         self._byte_level = any("\u0120" in piece for piece in pieces)
         self.most_tokens = most_tokens
+        #: By the template's text, as a request may bring one.
+        self._forms: dict[str | None, ChatForm] = {}
         self._longest = max(map(len, self.inner.get_vocab()), default=1)
 
     @classmethod
@@ -210,21 +215,45 @@ class Tokenizer:
             raise InvalidRequest(
                 f"template: {name!r} is not for a request to set", field="template"
             )
+        template = self._template(own, with_tools=bool(tools))
         render = partial(
             self.inner.apply_chat_template,
             tools=[dict(tool) for tool in tools] if tools else None,
             tokenize=False,
-            **{"add_generation_prompt": True, **(options or {})},
+            **{"add_generation_prompt": True, **(options or {}), "chat_template": template},
         )
+        form = self._form(template)
         try:
             with limited():
-                text: str = rendered(render, messages)
+                text: str = rendered(lambda talk: render(form.of(talk)), messages)
         except Exception as error:  # a template is a program: it may raise anything
             raise InvalidRequest(
                 f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",
                 field="prompt",
             ) from error
         return self.encode(text, special=special, keep=keep, side=side)
+
+    def _template(self, own: str | None, *, with_tools: bool) -> str | None:
+        """The text of the template that renders a conversation; None: transformers finds it."""
+        found = self.inner.chat_template if own is None else own
+        if isinstance(found, dict):
+            found = (found.get("tool_use") if with_tools else None) or found.get("default")
+        return found if isinstance(found, str) else None
+
+    def _form(self, template: str | None) -> ChatForm:
+        """What this template takes, of which the last ones are known."""
+        if (known := self._forms.get(template)) is not None:
+            return known
+        render = partial(
+            self.inner.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=True,
+            chat_template=template,
+        )
+        if len(self._forms) >= MOST_FORMS:
+            self._forms.clear()
+        made = self._forms[template] = ChatForm(render)
+        return made
 
     def _check_template(self, template: Any) -> None:
         """Refuse a request's template, unless requests may bring them and it is a short one."""

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from wherry.llm.system_first import Messages, rendered
+from wherry.llm.chat_form import Messages
+from wherry.llm.system_first import rendered
 from wherry.llm.template_turns import TooManyTurns
 
 

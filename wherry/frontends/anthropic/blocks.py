@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields.messages import BETWEEN_PARTS
+from wherry.llm.chat_form import BETWEEN_PARTS
 
 Json = dict[str, Any]
 

@@ -21,10 +21,8 @@ from wherry.frontends.openai.fields.kinds import Positive, Whole
 from wherry.frontends.openai.fields.not_done import NotDone
 from wherry.frontends.openai.fields.tools import (
     MOST_TOOLS,
-    FunctionSpec,
     NamedFunction,
     NamedTool,
-    Tool,
 )
 
 #: What asks for more than a model's answer.
@@ -157,23 +155,20 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         asked = (self.system, self.tools, *(message.content for message in self.messages))
         return self.cache_control is not None or any(map(marks_cache, asked))
 
-    def _tools(self) -> list[Tool] | None:
+    def _tools(self) -> list[dict[str, Any]] | None:
         if self.tools is None:
             return None
-        made: list[Tool] = []
+        made: list[dict[str, Any]] = []
         for i, tool in enumerate(self.tools):
             if tool.type not in (None, "custom"):
                 problem = f"only tools that the client runs are supported, not {tool.type[:40]!r}"
                 raise BadField(f"tools[{i}].type", problem)
             if tool.input_schema is None:
                 raise BadField(f"tools[{i}].input_schema", "is missing")
-            about = FunctionSpec(
-                name=tool.name,
-                description=tool.description,
-                parameters=tool.input_schema,
-                strict=tool.strict,
-            )
-            made.append(Tool(type="function", function=about))
+            about = {"description": tool.description, "strict": tool.strict}
+            sent = {name: value for name, value in about.items() if value is not None}
+            function = {"name": tool.name, **sent, "parameters": tool.input_schema}
+            made.append({"type": "function", "function": function})
         return made
 
     def _thinking(self) -> dict[str, Any] | None:

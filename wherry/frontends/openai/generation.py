@@ -18,6 +18,7 @@ from wherry.frontends.openai.errors import BadField, described, fail
 from wherry.frontends.openai.spans import answered_with, asked_for
 from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.llm.chat_form import in_texts
 from wherry.observability.otel.following import FollowedRequest
 from wherry.observability.otel.tracing import RequestTrace
 from wherry.runtime.loaded_model import LoadedModel
@@ -111,6 +112,8 @@ class Generation:
         if wanted is not None and not self._loaded.is_called(wanted) and "task" not in inputs:
             inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": wanted}}
         names = {spec.name for spec in self._loaded.signature.inputs}
+        if "messages" in inputs and "template" not in names:  # which renders them as they are
+            inputs = {**inputs, "messages": in_texts(inputs["messages"])}
         if "stream" in names:
             inputs = {**inputs, "stream": bool(self._wanted.stream)}
         for name in inputs.keys() - names:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields.tools import MOST_TOOLS, FunctionSpec, Tool
+from wherry.frontends.openai.fields.tools import MOST_TOOLS
 
 Json = dict[str, Any]
 #: Between a namespace and a function in the name that a model is told, as vLLM has it.
@@ -29,19 +29,20 @@ class ResponseTool(msgspec.Struct, kw_only=True):
 
     type: str
     name: str = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    # Null and absent are two things to a chat template.
+    description: str | msgspec.UnsetType | None = msgspec.UNSET
+    parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
+    strict: bool | msgspec.UnsetType | None = msgspec.UNSET
     #: Those of a namespace.
     tools: (
         Annotated[list[ResponseTool], msgspec.Meta(max_length=MOST_TOOLS)] | msgspec.UnsetType
     ) = msgspec.UNSET
 
 
-def functions_of(tools: Sequence[ResponseTool]) -> list[Tool]:
+def functions_of(tools: Sequence[ResponseTool]) -> list[Json]:
     """The functions that the model is told of, those of namespaces by both names. BadField."""
     made = [
-        Tool(type="function", function=_spec(tool, namespace))
+        {"type": "function", "function": _function(tool, namespace)}
         for namespace, tool in _functions(tools)
     ]
     if len(made) > MOST_TOOLS:
@@ -52,6 +53,12 @@ def functions_of(tools: Sequence[ResponseTool]) -> list[Tool]:
 def hosted(tools: Sequence[ResponseTool]) -> list[str]:
     """The places of tools that would be run by the server."""
     return [f"tools[{place}]" for place, tool in enumerate(tools) if tool.type in HOSTED]
+
+
+def repeated(tools: Sequence[ResponseTool]) -> list[Json]:
+    """Those that are offered, as a response repeats them."""
+    offered = [tool for tool in tools if tool.type not in HOSTED]
+    return [{"description": None, "strict": None, **msgspec.to_builtins(tool)} for tool in offered]
 
 
 def flat_name(namespace: str, name: str) -> str:
@@ -87,10 +94,7 @@ def _check(tool: ResponseTool, where: str) -> None:
         raise BadField(f"{where}.type", "only functions are supported, and namespaces of them")
 
 
-def _spec(tool: ResponseTool, namespace: str) -> FunctionSpec:
-    return FunctionSpec(
-        name=flat_name(namespace, tool.name),
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
+def _function(tool: ResponseTool, namespace: str) -> Json:
+    sent: Json = msgspec.to_builtins(tool)
+    names = ("name", "description", "parameters", "strict")
+    return {n: sent[n] for n in names if n in sent} | {"name": flat_name(namespace, tool.name)}

@@ -10,9 +10,8 @@ import msgspec
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
-from wherry.frontends.openai.fields.json_faults import json_in
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
-from wherry.frontends.openai.fields.messages import BETWEEN_PARTS, PARTS, ROLES
+from wherry.frontends.openai.fields.messages import PARTS, ROLES, arguments_in
 from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
 from wherry.frontends.openai.fields.tools import (
     MOST_TOOLS,
@@ -22,13 +21,14 @@ from wherry.frontends.openai.fields.tools import (
     SomeTools,
 )
 from wherry.frontends.openai.response_tools import (
-    HOSTED,
     ResponseTool,
     call_names,
     flat_name,
     functions_of,
     hosted,
+    repeated,
 )
+from wherry.llm.chat_form import text_of
 
 
 class Obfuscation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -186,7 +186,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "top_p": self.top_p,
             "top_logprobs": self.top_logprobs or 0,
             "text": {"format": msgspec.to_builtins(form or TextFormat(type="text"))},
-            "tools": [msgspec.to_builtins(t) for t in self.tools or () if t.type not in HOSTED],
+            "tools": repeated(self.tools or ()),
             "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
@@ -225,6 +225,13 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         if not self.input and not before and not isinstance(self.input, str):
             raise BadField("input", "is empty")
         thoughts = ""
+
+        def only_thought() -> None:
+            """A turn of thoughts alone is a message, too: roles go on alternating."""
+            if thoughts and not (given and given[-1]["role"] == "assistant"):
+                silent = {"role": "assistant", "content": "", "reasoning_content": thoughts}
+                given.append(silent)
+
         for place, item in enumerate([*before, *self.items()], -len(before)):
             where = f"input[{place}]" if place >= 0 else "previous_response_id"
             if item.get("type") == "reasoning":
@@ -233,6 +240,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             message = _message(item, where)
             if thoughts and message["role"] == "assistant":
                 message["reasoning_content"] = thoughts
+            else:
+                only_thought()
             thoughts = ""
             merges = message.keys() == {"role", "tool_calls"}
             if given and merges and given[-1]["role"] == "assistant":
@@ -240,6 +249,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
                 given[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
             else:
                 given.append(message)
+        only_thought()
         return given
 
 
@@ -282,7 +292,7 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"role": item["role"], "content": _content(item, "content", where)}
     if kind == "function_call":
         called = {name: _word(item, name, where) for name in ("name", "arguments", "call_id")}
-        arguments = json_in(called["arguments"] or "{}", f"{where}.arguments")
+        arguments = arguments_in(called["arguments"])
         namespace = item.get("namespace") or ""
         name = flat_name(str(namespace), called["name"])
         function = {"name": name, "arguments": arguments}
@@ -298,7 +308,8 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _thoughts(item: Mapping[str, Any], where: str) -> str:
     """What the model thought before what follows: in full, or else what is told of it."""
     whole, told = (
-        "" if item.get(name) is None else _content(item, name, where) for name in THOUGHTS
+        "" if item.get(name) is None else str(text_of(_content(item, name, where)))
+        for name in THOUGHTS
     )
     return whole or told
 
@@ -313,17 +324,18 @@ def _word(item: Mapping[str, Any], name: str, where: str) -> str:
     return found
 
 
-def _content(item: Mapping[str, Any], name: str, where: str) -> str:
-    """A text, or parts that are texts."""
+def _content(item: Mapping[str, Any], name: str, where: str) -> str | list[dict[str, Any]]:
+    """A text, or parts that are texts, as a chat has them."""
     parts = item.get(name)
     if isinstance(parts, str):
         return parts
     if not isinstance(parts, list):
         raise BadField(f"{where}.{name}", "must be a text or a list of parts")
-    texts: list[str] = []
+    texts: list[dict[str, Any]] = []
     for place, part in enumerate(parts):
         kind = str(part.get("type") if isinstance(part, dict) else part)[:40]
         if kind not in TEXTS:
             raise BadField(f"{where}.{name}[{place}]", f"only text is supported, not {kind!r}")
-        texts.append(_word(part, TEXTS[kind], f"{where}.{name}[{place}]"))
-    return BETWEEN_PARTS.join(texts)
+        text = _word(part, TEXTS[kind], f"{where}.{name}[{place}]")
+        texts.append({"type": "text", "text": text})
+    return texts

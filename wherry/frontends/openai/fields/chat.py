@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
-import msgspec
-
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 from wherry.frontends.openai.fields.messages import conversation
 from wherry.frontends.openai.fields.not_done import OF_CHATS, NotDone
-from wherry.frontends.openai.fields.tools import AllowedTools, NamedTool, Tool, Tools
+from wherry.frontends.openai.fields.tools import (
+    AllowedTools,
+    FunctionSpec,
+    NamedTool,
+    Tools,
+    function_of,
+)
 from wherry.frontends.openai.tool_calls import AllowedCalls
+from wherry.llm.chat_form import text_of
 
 #: Fields that are variables of the chat template by the same name.
 VARIABLES: Final = (
@@ -84,7 +89,7 @@ class ChatRequest(Request):
             "parameters": self.sampling(),
         }
         if tools := self.callable_tools():
-            inputs["tools"] = [msgspec.to_builtins(tool) for tool in tools]
+            inputs["tools"] = tools
         if template := self._template():
             inputs["template"] = template
         return inputs
@@ -95,7 +100,7 @@ class ChatRequest(Request):
     def echoed(self) -> str:
         """The text that stands in front of the answer: that of the message which goes on."""
         last = conversation(self.messages)[-1] if self.echo else {}
-        return str(last["content"]) if last.get("role") == "assistant" else ""
+        return str(text_of(last["content"])) if last.get("role") == "assistant" else ""
 
     def _template(self) -> dict[str, Any]:
         """Variables of the chat template."""
@@ -119,31 +124,31 @@ class ChatRequest(Request):
         names = {"prompt": "messages", "template": "chat_template_kwargs"}
         return names.get(blamed) or super().named(blamed)
 
-    def callable_tools(self) -> list[Tool]:
-        """Those that the model is told of."""
-        tools, choice = self.tools or [], self.tool_choice
-        for i, tool in enumerate(tools):
-            if tool.type != "function" or tool.function is None:
-                raise BadField(f"tools[{i}].type", "only functions are supported")
+    def callable_tools(self) -> list[dict[str, Any]]:
+        """Those that the model is told of, as the client sent them."""
+        return [tool for tool, _ in self._offered()]
+
+    def _offered(self) -> list[tuple[dict[str, Any], FunctionSpec]]:
+        """The tools that may be called, each with its function."""
+        tools = [
+            (tool, function_of(tool, f"tools[{i}]")) for i, tool in enumerate(self.tools or ())
+        ]
+        choice = self.tool_choice
         if choice == "none":
             return []
         if isinstance(choice, AllowedTools):
             names = choice.names()
-            if unknown := names - {t.function.name for t in tools if t.function is not None}:
+            if unknown := names - {function.name for _, function in tools}:
                 listed = ", ".join(sorted(unknown))[:80]
                 raise BadField(
                     "tool_choice", f"asks for tools that are not among the tools: {listed}"
                 )
-            return [t for t in tools if t.function is not None and t.function.name in names]
+            return [(tool, function) for tool, function in tools if function.name in names]
         return tools
 
     def calls(self) -> AllowedCalls:
         """What the answer may call."""
-        functions = {
-            tool.function.name: tool.function.parameters or {}
-            for tool in self.callable_tools()
-            if tool.function
-        }
+        functions = {function.name: function.parameters or {} for _, function in self._offered()}
         most = 1 if self.parallel_tool_calls is False else None
         return AllowedCalls(functions, most, forced=any(self._forced_calls()))
 
@@ -161,7 +166,7 @@ class ChatRequest(Request):
             choice = choice.allowed_tools.mode
         if choice in (None, "none", "auto"):
             return
-        functions = [tool.function for tool in self.callable_tools() if tool.function]
+        functions = [function for _, function in self._offered()]
         if isinstance(choice, NamedTool):
             functions = [f for f in functions if f.name == choice.function.name]
         if not functions:

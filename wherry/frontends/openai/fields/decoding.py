@@ -39,7 +39,7 @@ def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) 
                 raise
             return msgspec.json.decode(_known(body, kind, ignored), type=kind)
     except msgspec.ValidationError as error:
-        raise _named(str(error), kind) from None
+        raise named(str(error), kind) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise fault_of(body) or BadField(None, f"the body is not JSON: {error}") from None
 
@@ -90,10 +90,12 @@ def _is_unknown(problem: str) -> bool:
     return problem.startswith("Object contains unknown field")
 
 
-def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
-    """msgspec's words with the field's name in front, and for an unknown one what may be meant."""
+def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField:
+    """msgspec's words with the field's name in front, and for an unknown one what may be meant.
+    `where` is the place of what was read, where that is not the whole body."""
     text, _, place = problem.partition(" - at `$")
-    field = place.strip("`").lstrip(".").replace("[...]", "")  # a member whose name is free
+    field = place.strip("`").replace("[...]", "")  # a member whose name is free
+    field = (where + field).lstrip(".")
     if _is_unknown(text):
         name = text.split("`")[1]
         path = f"{field}.{name}" if field else name

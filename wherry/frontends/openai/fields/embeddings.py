@@ -12,6 +12,7 @@ from wherry.frontends.openai.fields.beside import FieldsBeside
 from wherry.frontends.openai.fields.kinds import Positive
 from wherry.frontends.openai.fields.messages import conversation
 from wherry.frontends.openai.fields.not_done import OF_EMBED, OF_TASKS, NotDone
+from wherry.llm.chat_form import in_texts
 
 #: Rows of one request, as OpenAI has it.
 MOST_INPUTS: Final = 2048
@@ -53,7 +54,7 @@ class ReadRequest(FieldsBeside):
         if self.messages is not None:
             if self.input is not None:
                 raise BadField("messages", "stands beside input: send one of the two")
-            return ToRead(conversations=[conversation(self.messages)])
+            return ToRead(conversations=[in_texts(conversation(self.messages))])
         given: Any = [self.input] if isinstance(self.input, str) else self.input
         if given is None:
             raise BadField("input", "is missing")

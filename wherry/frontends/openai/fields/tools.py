@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.decoding import named
 
 
 class FunctionSpec(msgspec.Struct, kw_only=True):
@@ -15,6 +19,8 @@ class FunctionSpec(msgspec.Struct, kw_only=True):
 
 
 class Tool(msgspec.Struct, kw_only=True):
+    """What is read of a tool here. The model is told of it in the client's own words."""
+
     type: str
     function: FunctionSpec | None = None
 
@@ -22,7 +28,18 @@ class Tool(msgspec.Struct, kw_only=True):
 #: The most functions of a request (OpenAI: 128): each is told to the model, and is read again with
 #: each answer.
 MOST_TOOLS: Final = 1024
-Tools = Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)]
+Tools = Annotated[list[dict[str, Any]], msgspec.Meta(max_length=MOST_TOOLS)]
+
+
+def function_of(tool: Mapping[str, Any], where: str) -> FunctionSpec:
+    """The function of a tool that stands at `where`. BadField."""
+    try:
+        read = msgspec.convert(tool, Tool)
+    except msgspec.ValidationError as error:
+        raise named(str(error), Tool, where) from None
+    if read.type != "function" or read.function is None:
+        raise BadField(f"{where}.type", "only functions are supported")
+    return read.function
 
 
 class NamedFunction(msgspec.Struct, kw_only=True):
