@@ -230,6 +230,18 @@ def dies_in_stream(text: list[str]) -> Iterator[list[str]]:
     obedient(text)
 
 
+@wherry.model(max_batch_size=8)
+def dies_once_in_stream(marker: list[str]) -> Iterator[list[str]]:
+    """Its worker dies before the first response, or before the second, where the file is not
+    there yet."""
+    when, _, path = marker[0].partition(" ")
+    for number in range(2):
+        if str(number) == when and not os.path.exists(path):
+            Path(path).touch()
+            os._exit(3)
+        yield [f"response {number}"] * len(marker)
+
+
 class Loader(wherry.Model):
     """Says how its load goes, and that it was unloaded."""
 
@@ -291,3 +303,30 @@ class Spelled(wherry.StepModel):
 
     def stop(self, state: list[str]) -> None:
         pass
+
+
+class BreaksDeviceInSteps(Spelled):
+    """After "!" every step fails."""
+
+    is_broken = False
+
+    def step(self, active: list[list[str]]) -> list[wherry.Step[str]]:
+        self.is_broken |= any(letters[0] == "!" for letters in active)
+        if self.is_broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return super().step(active)
+
+
+class BreaksDevice(wherry.Model):
+    """From the row "assert" on every call fails, as on a GPU after a failed assertion."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    max_batch_size = 8
+
+    def execute(self, text: list[str]) -> list[str]:
+        self.is_broken |= "assert" in text
+        if self.is_broken:
+            raise RuntimeError("CUDA error: device-side assert triggered\nCompile with ...")
+        return [f"{row} in {os.getpid()}" for row in text]

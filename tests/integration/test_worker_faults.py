@@ -587,6 +587,66 @@ def test_a_stream_whose_worker_dies_ends_with_the_cause() -> None:
         assert list(rt.stream("dies_in_stream", "fine")) == ["one"]
 
 
+@pytest.mark.parametrize("isolated", ["alone", "shared"])
+def test_a_stream_whose_worker_dies_before_it_has_begun_runs_again(
+    tmp_path: Path, isolated: str, callers: ThreadPoolExecutor
+) -> None:
+    with runtime(worker_models.dies_once_in_stream) as rt:
+        row = f"0 {tmp_path / 'marker'}"
+        rows = [row] if isolated == "alone" else [row, row, "9 -"]
+        streams = [
+            callers.submit(lambda r: list(rt.stream("dies_once_in_stream", r)), row) for row in rows
+        ]
+        for stream in streams:
+            assert stream.result() == ["response 0", "response 1"]
+
+
+def test_a_stream_that_has_begun_does_not_run_again_and_says_so(tmp_path: Path) -> None:
+    with runtime(worker_models.dies_once_in_stream) as rt:
+        stream = rt.stream("dies_once_in_stream", f"1 {tmp_path / 'marker'}")
+        assert next(stream) == "response 0"
+        with pytest.raises(wherry.WorkerDied, match="a stream that has begun is not run again"):
+            next(stream)
+
+
+# A device that cannot be used any more in its process
+
+
+def test_a_worker_whose_device_is_lost_is_replaced_and_only_the_request_to_blame_fails(
+    callers: ThreadPoolExecutor,
+) -> None:
+    with runtime(worker_models.BreaksDevice()) as rt:
+        for _ in range(2):
+            rows = ["a", "b", "assert", "c", "d", "e"]
+            answers = [callers.submit(rt.infer, "breaks_device", row) for row in rows]
+            for row, answer in zip(rows, answers, strict=True):
+                if row != "assert":
+                    assert answer.result().startswith(f"{row} in")
+                    continue
+                with pytest.raises(wherry.PoisonRequest, match="dies each time"):
+                    answer.result()
+        model = rt.model("breaks_device")
+        assert model.statistics.worker_deaths["device"] >= 2
+        until(lambda: not model.not_ready_reason())
+
+
+def test_streams_in_steps_end_with_a_lost_device_and_those_that_had_not_begun_run_again() -> None:
+    with runtime(worker_models.BreaksDeviceInSteps()) as rt:
+        assert list(rt.stream("breaks_device_in_steps", "ab")) == ["a", "b"]
+        with pytest.raises(wherry.WorkerDied, match="begun is not run again"):
+            list(rt.stream("breaks_device_in_steps", "ab!"))
+        assert list(rt.stream("breaks_device_in_steps", "cd")) == ["c", "d"]
+
+
+def test_a_model_in_a_thread_whose_device_is_lost_is_not_ready_and_says_what_helps() -> None:
+    with wherry.Runtime(worker_models.BreaksDevice(), isolation="thread") as rt:
+        model = rt.model("breaks_device")
+        assert not model.not_ready_reason()
+        with pytest.raises(wherry.ModelFailed, match="device-side assert"):
+            rt.infer("breaks_device", "assert")
+        assert "process, which must be restarted" in model.not_ready_reason()
+
+
 # What it prints
 
 

@@ -22,7 +22,7 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import called_with
 from wherry.backends.torch_program import Program
-from wherry.instances.devices import for_torch
+from wherry.instances.devices import for_torch, gpu_count
 from wherry.models.model import Device
 from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 from wherry.values.errors import BadModelOutput, ConfigError, InvalidRequest
@@ -33,14 +33,23 @@ FILES: Final = ("model.pt", "model.pt2")
 
 
 class TorchModel(RepositoryModel):
-    """A model in a TorchScript or torch.export file. Its instances on one device are threads that
-    share one copy."""
+    """A model in a TorchScript or torch.export file. On the CPU its instances are threads that
+    share one copy; where there is a GPU they are worker processes, as one that has left the GPU
+    unusable must be replaced."""
 
     in_threads = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._module: Shared[_Module] = Shared()
+
+    def settings(self) -> dict[str, Any]:
+        found = super().settings()
+        groups = found["instances"]
+        only_cpu = isinstance(groups, list) and all(group.device == "cpu" for group in groups)
+        if gpu_count() and not only_cpu:
+            found["isolation"] = "process"
+        return found
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:

@@ -15,7 +15,7 @@ from wherry.instances.crew import Crew
 from wherry.instances.execution import Failure
 from wherry.instances.in_caller import InCaller
 from wherry.instances.instance import BatchRun, Instance
-from wherry.instances.instance_runner import InstanceRunner
+from wherry.instances.instance_runner import InstanceRunner, begun
 from wherry.instances.outcomes import Outcomes
 from wherry.instances.places import Given, Places
 from wherry.instances.resources import Resources, share_of
@@ -292,7 +292,7 @@ class Dispatcher(InstanceRunner[Instance]):
             for request in had:
                 if request.reply.settled:
                     continue
-                once = request.streams or sequences
+                once = "a step of a sequence" if sequences else begun(request)
                 if (why := self._final(request, error, poison, once=once)) is not None:
                     failed.append((request, why))
                 else:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances.async_calls import AsyncCalls
+from wherry.instances.device_errors import broken_device
 from wherry.instances.execution import (
     BatchParts,
     Execution,
@@ -50,9 +51,19 @@ _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: by
 class Executable:
     """One copy of a model, ready to be called with columns."""
 
-    def __init__(self, model: Model, config: ModelConfig) -> None:
+    #: What has left its device unusable in this process; "" if nothing has.
+    broken_device = ""
+
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        device_lost: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.model = model
         self.config = config
+        #: Called with what has left the device unusable, before anyone is answered.
+        self._device_lost = device_lost
         self.signature: Signature = model.signature(config.name)
         self.takes_arrays = any(not spec.form.is_bytes for spec in self.signature.inputs)
         #: Calls the model's code with columns, as its annotations say: gives a result, an awaitable
@@ -217,6 +228,9 @@ class Executable:
                 close()
 
     def failure(self, error: BaseException) -> Failure:
+        if broken := broken_device(error):
+            self.broken_device = broken
+            self._device_lost(broken)
         for cls in type(error).__mro__:  # a user's own subclass too
             if BY_NAME.get(cls.__name__) is cls:
                 field = getattr(error, "field", None)

@@ -147,14 +147,16 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         error: WorkerDied,
         poison: Mapping[InferRequest, WherryError],
         *,
-        once: bool,
+        once: str,
     ) -> WherryError | None:
         """Count a death against a request that the worker had. Why it fails; None: it is tried
-        once more. `once`: it must not be."""
+        once more. `once`: what it is if it must not be."""
         request.attempts += error.reached
-        if request.attempts > 1 or once or self._life.closing or request in poison:
-            return poison.get(request, error)
-        return None
+        if request in poison:
+            return poison[request]
+        if once:
+            return WorkerDied(f"{error}; {once} is not run again")
+        return error if request.attempts > 1 or self._life.closing else None
 
     def _go_on(self, failed: Sequence[Refused], waiting: Sequence[InferRequest]) -> None:
         """After the loss of an instance: fail these, and those in the queue that are poison, and
@@ -190,3 +192,8 @@ class InstanceRunner(Runner, Generic[InstanceT]):
     @abstractmethod
     def _abandon(self, instance: InstanceT, why: str) -> None:
         """End what an instance does, as it takes too long."""
+
+
+def begun(request: InferRequest) -> str:
+    """What a stream is that must not run from its start again; "" if the request may."""
+    return "a stream that has begun" if request.reply.has_begun else ""

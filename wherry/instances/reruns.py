@@ -102,7 +102,7 @@ def _ran_out_of_memory(failure: Failure) -> bool:
     if error is None:
         return False
     if not isinstance(error, MemoryError) and not re.search(
-        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory", failure.message
+        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory|STATUS_ALLOC_FAILED", failure.message
     ):
         return False
     traceback.clear_frames(error.__traceback__)

@@ -18,6 +18,7 @@ from wherry.instances.loadable import Loadable
 from wherry.instances.model_worker import ModelWorker, restorer
 from wherry.instances.process import are_large
 from wherry.instances.step_loop import Progress, Share, StepLoop
+from wherry.instances.thread import lost_in_thread
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.models.step_model import StepModel
@@ -81,6 +82,9 @@ class StepThread(StepInstance):
             self._loop.unload()
         finally:
             self._loop.model.give_back()
+
+    def not_ready_reason(self) -> str:
+        return lost_in_thread(self._loop.broken_device)
 
     def _next_mail(self) -> deque[messages.Join | messages.Leave] | None:
         with self._changed:

@@ -6,7 +6,7 @@ worker process, so nothing here knows of requests, sockets or locks: a request i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -45,15 +45,24 @@ class Progress:
 class StepLoop:
     """A step model and its active requests."""
 
-    def __init__(self, model: StepModel, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        model: StepModel,
+        config: ModelConfig,
+        device_lost: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.model = model
-        self._executable = Executable(model, config)
+        self._executable = Executable(model, config, device_lost)
         self._config = config
         self._active: dict[int, Any] = {}
 
     @property
     def name(self) -> str:
         return self._config.name
+
+    @property
+    def broken_device(self) -> str:
+        return self._executable.broken_device
 
     @property
     def active_requests(self) -> int:

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from wherry.instances.active_requests import Active, ActiveRequests
-from wherry.instances.instance_runner import InstanceRunner
+from wherry.instances.instance_runner import InstanceRunner, begun
 from wherry.instances.runner import Refused
 from wherry.instances.step_instance import StepInstance
 from wherry.instances.step_loop import Progress, Share
@@ -314,8 +314,8 @@ class StepRunner(InstanceRunner[StepInstance]):
             now = self._clock()
             for active in self._active.remove_instance(instance):
                 request = active.request
-                begun = active.last_at is not None
-                if (why := self._final(request, error, poison, once=begun)) is not None:
+                once = begun(request)
+                if (why := self._final(request, error, poison, once=once)) is not None:
                     failed.append((request, why))
                     active.count.ended(now, why.reason)
                 elif not request.reply.settled:

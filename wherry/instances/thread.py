@@ -95,6 +95,9 @@ class ThreadInstance(Instance):
         execution.input_ns += gathered - started
         return execution
 
+    def not_ready_reason(self) -> str:
+        return lost_in_thread(self.executable.broken_device)
+
     def _stream(self, requests: Sequence[InferRequest], run: StreamRun) -> list[Outcome | None]:
         """Run a generator model to its end, at the pace of a reader that is alone in its batch."""
 
@@ -120,6 +123,16 @@ class ThreadInstance(Instance):
             self.executable.unload()
         finally:
             self.executable.model.give_back()
+
+
+def lost_in_thread(broken_device: str) -> str:
+    """Why an instance in a thread makes no progress any more; "" if its device is not broken."""
+    if not broken_device:
+        return ""
+    return (
+        "its device cannot be used any more in the server's process, which must be restarted"
+        f" (isolation='process' restarts only a worker): {broken_device}"
+    )
 
 
 def stream(

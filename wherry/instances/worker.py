@@ -55,6 +55,7 @@ from wherry.values.request import Columns
 from wherry.workers.encoding import UNSENDABLE, why_not_sent, with_blobs
 from wherry.workers.log import PipeHandler
 from wherry.workers.message_socket import MessageSocket
+from wherry.workers.process import DEVICE_LOST
 from wherry.workers.shared_memory import Slab
 
 _PR_SET_PDEATHSIG = 1
@@ -133,9 +134,9 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
         model = import_model(start.source)
         executable: Executable | StepLoop
         if isinstance(model, StepModel):
-            executable = StepLoop(model, start.config)
+            executable = StepLoop(model, start.config, _device_lost)
         else:
-            executable = Executable(model, start.config)
+            executable = Executable(model, start.config, _device_lost)
         executable.load(start.device)
     except model_errors() as error:
         text = sendable("".join(traceback.format_exception(error)))
@@ -143,6 +144,16 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
         return None
     connection.send(messages.Ready())
     return executable
+
+
+def _device_lost(why: str) -> None:
+    """End at once, with what runs unanswered: only a new process can use the device again. What
+    ran is run again there, alone, to find out which request is to blame."""
+    logging.getLogger("wherry").error(
+        "device cannot be used any more, the worker ends", extra={"why": why}, exc_info=True
+    )
+    sys.stdout.flush()
+    os._exit(DEVICE_LOST)
 
 
 def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans) -> None:

@@ -32,8 +32,9 @@ class Reply(Generic[T]):
     __slots__ = ("loop", "on_done", "outcome", "settled", "unclaimed")
 
     outcome: T | Exception
-    #: Whether responses come before the outcome.
+    #: Whether responses come before the outcome, and whether one was sent.
     streams: ClassVar[bool] = False
+    has_begun = False
 
     def __init__(self, on_done: Callable[[Reply[T]], None], loop: ReplyLoop | None = None) -> None:
         self.on_done = on_done
@@ -113,8 +114,8 @@ class StreamReply(Reply[T]):
     """
 
     __slots__ = (
-        "_changed", "_on_response", "_on_room", "_sizes", "_unread_bytes", "limit", "measure",
-        "on_consumed", "window"
+        "_changed", "_on_response", "_on_room", "_sizes", "_unread_bytes", "has_begun", "limit",
+        "measure", "on_consumed", "window"
     )  # fmt: skip
     streams = True
 
@@ -130,6 +131,7 @@ class StreamReply(Reply[T]):
         self._on_response = on_response
         self._sizes: deque[int] = deque()
         self._unread_bytes = 0
+        self.has_begun = False
         self.measure: Callable[[T], int] | None = None
         self._on_room: Callable[[], None] | None = None
         #: Called after each `consumed`, in the reader's thread.
@@ -174,6 +176,7 @@ class StreamReply(Reply[T]):
             )
             if self.settled or not room:
                 return False
+            self.has_begun = True
             self._sizes.append(size)
             self._unread_bytes += size
         self._on_response(self, response)

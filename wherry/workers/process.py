@@ -25,6 +25,8 @@ log = logging.getLogger("wherry")
 
 #: Seconds between a worker's closing its sockets and its end, after which it is killed.
 _LAST_SECONDS = 2.0
+#: The exit status of a worker whose device cannot be used any more in its process.
+DEVICE_LOST = 86
 
 
 class WorkerProcess:
@@ -240,6 +242,8 @@ def await_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _how(status: int) -> tuple[str, str]:
+    if status == DEVICE_LOST:
+        return "ended as its device could not be used any more", "device"
     if status >= 0:
         return f"ended with exit status {status}", "exit"
     name = f"signal {-status}"

@@ -1,0 +1,77 @@
+"""Has an error left the accelerator unusable for the rest of this process?
+
+After a failed assertion or an illegal access on a GPU each later call in the process fails, too:
+only a new process can go on.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+#: How the messages begin of torch, ONNX Runtime, CuPy, JAX, Numba and PyCUDA; TorchScript has them
+#: at the beginning of a line. Not anywhere: a message may quote a client.
+_BROKEN = re.compile(
+    r"^(?:\w+Error: |INTERNAL: |\[ONNXRuntimeError\] : \d+ : \w+ : |\[\d+\] |\w+ failed: )?"
+    r"(?:.*Status Message: )?"
+    r"(?:(?:CUDA|HIP|cuDNN|MIOpen|NCCL|XPU) (?:driver )?(?:error|failure)\b"
+    r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|MIOPEN)_STATUS_\w+"
+    r"|(?:an )?illegal memory access|device-side assert|unspecified launch failure"
+    r"|(?:cuda|hip)Error\w+|(?:CUDA|HIP)_ERROR_\w+"
+    r"|.{0,200}\b(?:CUDA|HIP)_ERROR_(?:ILLEGAL_\w+|LAUNCH_FAILED|ASSERT|HARDWARE\w+|ECC\w+))",
+    re.MULTILINE | re.IGNORECASE,
+)
+#: What smaller batches, or less of other things, would help against.
+_MEMORY = re.compile(r"out of memory|ALLOC_FAILED|OutOfMemory|MemoryAllocation", re.IGNORECASE)
+#: Errors of other origin, whose text may be a client's.
+_OTHERS = (ValueError, TypeError, LookupError, ArithmeticError, OSError, AssertionError)
+
+
+def broken_device(error: BaseException) -> str:
+    """What has left the device unusable, in a line; "" if nothing has.
+
+    Where torch uses a GPU here, the GPU itself is tried; elsewhere the error's text decides.
+    """
+    for one in _chain(error):
+        if (text := _device_error(one)) and not _still_works():
+            return text
+    return ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        yield error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+
+
+def _device_error(error: BaseException) -> str:
+    if isinstance(error, _OTHERS) or not isinstance(error, Exception):
+        return ""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's own __str__
+        return ""
+    if _MEMORY.search(text):
+        return ""
+    found = _BROKEN.search(text)
+    if found is not None:
+        return text[found.start() :].partition("\n")[0][:300]
+    is_torch = any(cls.__name__ == "AcceleratorError" for cls in type(error).__mro__)
+    return text.partition("\n")[0][:300] if is_torch else ""
+
+
+def _still_works() -> bool:
+    """Does a GPU that torch uses here take work? False where there is none to try."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        for number in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(number)
+    except RuntimeError:  # AcceleratorError is one
+        return False
+    return True
