@@ -130,6 +130,21 @@ def test_a_chat_in_one_piece(client: openai.OpenAI) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 9)
 
 
+def test_the_id_of_an_answer_is_that_of_its_request(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "parrot", "messages": user("x")}
+    for id, headers in ((None, {}), ("mine", {"X-Request-Id": "mine"})):
+        answer = client.chat.completions.create(**asked, extra_headers=headers)
+        assert answer.id == f"chatcmpl-{answer._request_id}"
+        assert answer._request_id == (id or answer._request_id)
+        streamed = client.chat.completions.with_raw_response.create(
+            **asked, stream=True, extra_headers=headers
+        )
+        ids = {chunk.id for chunk in streamed.parse()}
+        assert ids == {f"chatcmpl-{streamed.request_id}"}
+    response = client.responses.create(model="parrot", input="x")
+    assert response.id == f"resp_{response._request_id}"
+
+
 def test_each_answer_has_an_id_that_clients_hand_on(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "parrot", "messages": user("x")}
     ids = {client.chat.completions.create(**asked)._request_id for _ in range(2)}

@@ -245,6 +245,7 @@ def front_options(options: Options, front: Front) -> Options:
         capacity=replace(
             capacity,
             max_in_flight=None,  # the owner counts those of all fronts
+            max_kept_responses=0,  # another front would get what refers to them
             max_connections=share(capacity.max_connections),
             max_unsent_bytes=share(capacity.max_unsent_bytes),
             max_received_bytes=share(capacity.max_received_bytes),

@@ -5,12 +5,12 @@ Any that chats: a message is a chat in other words, and the chat's own parts rea
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from wherry.frontends.anthropic.answer import MessageAnswer, MessageCountAnswer
 from wherry.frontends.anthropic.errors import error_body
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
-from wherry.frontends.http.answers import new_request_id
+from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.chat_answer import ChatAnswer
@@ -19,11 +19,14 @@ from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
-from wherry.frontends.openai.reading import read_and_start
+from wherry.frontends.openai.reading import Reader, Start, read_and_start
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
+T = TypeVar("T")
 MESSAGES = "/v1/messages"
+#: The headers with a request's id: the second is where Anthropic's clients look for it.
+IDS = ("X-Request-Id", "request-id")
 
 
 class Anthropic:
@@ -40,10 +43,13 @@ class Anthropic:
         }
 
     def _message(self, exchange: Exchange) -> None:
-        read_and_start(self._entry, _read_message, self._start_message, exchange, error_body)
+        self._read(_read_message, self._start_message, exchange)
 
     def _count(self, exchange: Exchange) -> None:
-        read_and_start(self._entry, _read_count, self._start_count, exchange, error_body)
+        self._read(_read_count, self._start_count, exchange)
+
+    def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
+        read_and_start(self._entry, read, start, exchange, error_body, ids=IDS)
 
     def _start_message(
         self, exchange: Exchange, read: tuple[MessagesRequest, ChatRequest, dict[str, Any]]
@@ -56,14 +62,14 @@ class Anthropic:
                 inputs["parameters"].pop(name)
         if not has("template"):  # to which it would be a hint
             inputs.pop("template", None)
-        spoken = ChatAnswer(loaded.told_name(wanted.model), new_request_id(), chat.calls())
+        spoken = ChatAnswer(loaded.told_name(wanted.model), request_id_of(exchange), chat.calls())
         answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=wanted.marks_cache())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_count(self, exchange: Exchange, read: tuple[CountRequest, dict[str, Any]]) -> None:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "tokens")
-        answer = MessageCountAnswer(loaded.told_name(wanted.model), new_request_id())
+        answer = MessageCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
 

@@ -39,6 +39,15 @@ def given_request_id(headers: Mapping[str, str]) -> str:
     return given if len(given) <= MAX_ID_CHARS and given.isprintable() else ""
 
 
+def request_id_of(exchange: Exchange) -> str:
+    """The client's X-Request-Id, or an id that is made once for each request."""
+    request = exchange.request
+    if given := given_request_id(request.headers):
+        return given
+    request.own_id = request.own_id or new_request_id()
+    return request.own_id
+
+
 def respond(
     exchange: Exchange,
     body: Body,
@@ -72,7 +81,7 @@ def fail(exchange: Exchange, error: Exception) -> None:
 
 def describe(exchange: Exchange, error: Exception) -> tuple[int, str, Headers]:
     """Status, message and headers of an error; a bug of ours is logged and not shown."""
-    request_id = given_request_id(exchange.request.headers) or new_request_id()
+    request_id = request_id_of(exchange)
     headers = [("X-Request-Id", request_id)]
     if not isinstance(error, WherryError):
         log.error(

@@ -65,6 +65,8 @@ class HttpRequest(msgspec.Struct, eq=False):
     body: Buffer = b""
     peer: str | None = None
     caller: str = ""
+    #: What it is called where its client does not say; "" until that is asked for.
+    own_id: str = ""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {self.path}: {len(self.body)} bytes>"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from wherry.frontends.http.answers import new_request_id
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
 from wherry.frontends.openai.tool_calls import AllowedCalls, call_id
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
@@ -39,6 +40,8 @@ class ChatAnswer(OpenAIAnswer):
         #: Of the prompt: its tokens, and their log probabilities.
         self._prompt: Json = {"prompt_token_ids": None, "prompt_logprobs": None}
         self._calls = calls
+        #: Of what its calls are named: clients may send one X-Request-Id several times.
+        self._named = new_request_id()
         self._style = AnswerStyle()
         self._texts: dict[int, AnswerText] = {}
         #: How many calls each choice has made.
@@ -127,7 +130,8 @@ class ChatAnswer(OpenAIAnswer):
             if call.name:
                 made.append(
                     {
-                        "id": call.id or call_id(f"{self.id}/{index}", number, self._style.tools),
+                        "id": call.id
+                        or call_id(f"{self._named}/{index}", number, self._style.tools),
                         "type": "function",
                         "function": {"name": call.name, "arguments": ""},
                     }

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.frontends.http.answers import new_request_id
+from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.openai.fields.embeddings import ClassifyRequest
 from wherry.frontends.openai.fits import ClassFit, class_fit
@@ -57,7 +57,7 @@ class Classification(NumbersCall):
             for index, row in enumerate(rows)
         ]
         answer = {
-            "id": f"classify-{new_request_id()}",
+            "id": f"classify-{request_id_of(self._exchange)}",
             "object": "list",
             "created": int(time.time()),
             "model": self.model_name,

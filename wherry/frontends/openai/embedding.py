@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.frontends.http.answers import new_request_id
+from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way
 from wherry.frontends.openai.encodings import encoded
@@ -112,7 +112,7 @@ class EncodedCall(VectorsCall):
         about = {
             "model": self.model_name,
             "usage": self.usage(response, self._tokens),
-            "id": f"{self.prefix}-{new_request_id()}",
+            "id": f"{self.prefix}-{request_id_of(self._exchange)}",
             "created": int(time.time()),
         }
         if self._form.startswith("bytes"):
@@ -201,7 +201,7 @@ class Embed(VectorsCall):
             self.check_finite(vectors)
         units = {"input_tokens": self.usage(response)["prompt_tokens"], "image_tokens": 0}
         about = {
-            "id": f"embd-{new_request_id()}",
+            "id": f"embd-{request_id_of(self._exchange)}",
             "texts": self._wanted.texts,
             "response_type": "embeddings_by_type",
             "meta": {"api_version": {"version": "2"}, "billed_units": units},

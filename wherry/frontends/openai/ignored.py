@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wherry.frontends.http.answers import given_request_id, new_request_id
+from wherry.frontends.http.answers import given_request_id, request_id_of
 from wherry.frontends.http.exchange import JSON, Body, Exchange, Headers, PassedOn
 from wherry.frontends.openai.fields.decoding import header_of
 
@@ -13,21 +13,22 @@ HEADER: Final = "X-Wherry-Ignored"
 ID: Final = "X-Request-Id"
 
 
-def told(exchange: Exchange, ignored: Sequence[str]) -> Exchange:
-    """The exchange, whose answer has these fields in a header, and an id in another: OpenAI's
+def told(exchange: Exchange, ignored: Sequence[str], ids: Sequence[str] = (ID,)) -> Exchange:
+    """The exchange, whose answer has these fields in a header, and the request's id in others:
     clients hand it to their callers."""
     headers = [(HEADER, header_of(ignored))] if ignored else []
-    if not given_request_id(exchange.request.headers):  # which comes back by itself
-        headers.append((ID, new_request_id()))
-    return _Noting(exchange, headers) if headers else exchange
+    if given_request_id(exchange.request.headers):  # which comes back by itself in the first
+        ids = ids[1:]
+    return _Noting(exchange, headers, ids) if headers or ids else exchange
 
 
 class _Noting(PassedOn):
-    __slots__ = ("_own",)
+    __slots__ = ("_ids", "_own")
 
-    def __init__(self, inner: Exchange, own: Headers) -> None:
+    def __init__(self, inner: Exchange, own: Headers, ids: Sequence[str]) -> None:
         super().__init__(inner)
         self._own = own
+        self._ids = ids
 
     def respond(
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
@@ -40,4 +41,5 @@ class _Noting(PassedOn):
     def _with(self, headers: Headers) -> Headers:
         """These headers and the own ones; an error has its id already."""
         names = {name for name, _ in headers}
-        return (*headers, *(own for own in self._own if own[0] not in names))
+        ids = [(name, request_id_of(self)) for name in self._ids]
+        return (*headers, *(own for own in (*self._own, *ids) if own[0] not in names))

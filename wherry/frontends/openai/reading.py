@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.openai.errors import ErrorForm, error_object, fail
-from wherry.frontends.openai.ignored import told
+from wherry.frontends.openai.ignored import ID, told
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.values.buffer import Buffer
@@ -27,15 +27,17 @@ def read_and_start(
     form: ErrorForm = error_object,
     *,
     is_json: bool = True,
+    ids: Sequence[str] = (ID,),
 ) -> None:
     """Have `read` decode the body, here or in another thread, and then call `start` here.
 
-    Errors of both are answered in the protocol's `form`.
+    Errors of both are answered in the protocol's `form`. `ids` are the headers with the request's
+    id, of which the first is X-Request-Id.
     """
     ignored: list[str] | None = None if entry.common.openai.strict_fields else []
 
     def refuse(exchange: Exchange, error: Exception) -> None:
-        fail(exchange, error, form=form)
+        fail(told(exchange, (), ids), error, form=form)
 
     def read_large() -> T:
         body = entry.body(exchange)
@@ -44,7 +46,7 @@ def read_and_start(
         return read(body, ignored)
 
     def begin(wanted: T) -> None:
-        start(told(exchange, ignored or ()), wanted)
+        start(told(exchange, ignored or (), ids), wanted)
 
     try:
         entry.admission.check()

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from wherry.frontends.http.answers import new_request_id, respond
+from wherry.frontends.http.answers import request_id_of, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.offload import LARGE_BYTES
@@ -146,8 +146,10 @@ class ResponseRoutes:
     def _start(self, exchange: Exchange, asked: ResponseAsked) -> None:
         wanted = asked.wanted
         loaded = self._models.able(wanted.model, "chat")
-        # What is kept is found by its id alone: it must not be guessed from another's.
-        chat = ChatAnswer(loaded.told_name(wanted.model), secrets.token_hex(16), asked.chat.calls())
+        # What is kept is found by its id alone: it must not be guessed from another's, nor be one
+        # that the client has sent already.
+        exchange.request.own_id = id = secrets.token_hex(16)
+        chat = ChatAnswer(loaded.told_name(wanted.model), id, asked.chat.calls())
         keeps = bool(self._kept) and wanted.store is not False
         keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
         repeated = {**wanted.repeated(), "store": keeps}
@@ -171,7 +173,7 @@ class ResponseRoutes:
     def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
         wanted = msgspec.structs.replace(asked.wanted, stream=None)
         loaded = self._models.able(wanted.model, "tokens")
-        answer = ResponseCountAnswer(loaded.told_name(wanted.model), new_request_id())
+        answer = ResponseCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
         inputs = {"task": "tokenize", **asked.inputs}
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
@@ -184,7 +186,7 @@ class ResponseRoutes:
     def _of(self, id: str, do: Callable[[Exchange, KeptTurn], None], exchange: Exchange) -> None:
         try:
             if not self._kept:
-                off = "this server keeps no responses (--max-kept-responses)"
+                off = "this server keeps no responses (--max-kept-responses 0, or --fronts)"
                 raise UnknownRoute(f"{exchange.request.path} is not among the routes: {off}")
             caller = exchange.request.caller
             turn = self._background.find(id, caller) or self._kept.find(id, caller)

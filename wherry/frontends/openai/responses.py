@@ -259,9 +259,10 @@ NEVER_KEPT: Final = {
 }
 #: What asks for a response to be kept where none are, and what to do instead.
 KEPT: Final = {
-    "store": "responses are not kept here (--max-kept-responses): send store: false",
-    "background": "responses are not kept here (--max-kept-responses): wait for it, or stream it",
-    "previous_response_id": "responses are not kept here (--max-kept-responses):"
+    "store": "responses are not kept here (--max-kept-responses 0, or --fronts): send store: false",
+    "background": "responses are not kept here (--max-kept-responses 0, or --fronts):"
+    " wait for it, or stream it",
+    "previous_response_id": "responses are not kept here (--max-kept-responses 0, or --fronts):"
     " send what came before it as items of input",
 }
 #: Fields of the chat by their names in the request.

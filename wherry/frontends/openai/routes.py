@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wherry.frontends.http.answers import new_request_id, respond
+from wherry.frontends.http.answers import request_id_of, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
@@ -143,14 +143,20 @@ class OpenAI:
         loaded = self._models.able(wanted.model, "chat")
         shown, echo = _shown(wanted), wanted.echoed()
         answer = ChatAnswer(
-            loaded.told_name(wanted.model), new_request_id(), wanted.calls(), echo=echo, shown=shown
+            loaded.told_name(wanted.model),
+            request_id_of(exchange),
+            wanted.calls(),
+            echo=echo,
+            shown=shown,
         )
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_batch(self, exchange: Exchange, read: tuple[BatchRequest, list[Inputs]]) -> None:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "chat")
-        answer = ChatAnswer(loaded.told_name(wanted.model), new_request_id(), shown=_shown(wanted))
+        answer = ChatAnswer(
+            loaded.told_name(wanted.model), request_id_of(exchange), shown=_shown(wanted)
+        )
         Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
 
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
@@ -158,7 +164,7 @@ class OpenAI:
         prompts = wanted.prompts()
         answer = TextAnswer(
             loaded.told_name(wanted.model),
-            new_request_id(),
+            request_id_of(exchange),
             wanted.echoes(),
             wanted.n or 1,
             _shown(wanted),
@@ -184,7 +190,7 @@ class OpenAI:
         def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
             wanted, inputs = read
             loaded = self._models.able(wanted.model, "tokens")
-            answer = answers(loaded.told_name(wanted.model), new_request_id())
+            answer = answers(loaded.told_name(wanted.model), request_id_of(exchange))
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
         self._read(partial(_read_inputs, fields), start, exchange)

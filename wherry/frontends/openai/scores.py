@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.frontends.http.answers import new_request_id
+from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.openai.embedding import of_length_one
 from wherry.frontends.openai.fields.beside import columns_beside
@@ -116,7 +116,7 @@ class Rerank(PairsCall):
         if self._wanted.return_documents is not False:
             results = [{**one, "document": {"text": documents[one["index"]]}} for one in results]
         return {
-            "id": f"rerank-{new_request_id()}",
+            "id": f"rerank-{request_id_of(self._exchange)}",
             "object": "list",
             "model": self.model_name,
             "results": results,
@@ -132,7 +132,7 @@ class Score(PairsCall):
     def answer(self, scores: list[float], usage: Json) -> Json:
         data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
         return {
-            "id": f"score-{new_request_id()}",
+            "id": f"score-{request_id_of(self._exchange)}",
             "object": "list",
             "created": int(time.time()),
             "model": self.model_name,

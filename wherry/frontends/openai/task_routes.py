@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.frontends.content.named_values import named_values
-from wherry.frontends.http.answers import new_request_id
+from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.classification import Classification
@@ -95,7 +95,7 @@ class TaskRoutes:
             fit = hearing_fit(loaded.signature)
             assert fit is not None
             inputs = {**wanted.inputs(), fit.audio.name: audio}
-            answer = TranscriptionAnswer(loaded, new_request_id(), wanted, task)
+            answer = TranscriptionAnswer(loaded, request_id_of(exchange), wanted, task)
             if fit.translates:
                 inputs["task"] = task
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])

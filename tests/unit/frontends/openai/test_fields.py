@@ -40,6 +40,30 @@ def test_what_is_not_given_is_left_to_the_model() -> None:
     assert chat(temperature=None, stop=None, max_tokens=None).sampling() == {}
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_logprobs": 0}, {"functions": []}, {"function_call": "none"}, {"tools": []},
+        {"tools": [], "tool_choice": "auto"}, {"tools": None, "tool_choice": "none"},
+        {"n": None, "seed": None, "stream_options": None, "metadata": {}, "user": ""},
+        {"response_format": {"type": "text"}, "modalities": ["text"]},
+        {"parallel_tool_calls": False},
+    ],
+)  # fmt: skip
+def test_what_asks_for_nothing_is_taken(fields: dict[str, Any]) -> None:
+    assert chat(**fields).inputs()["parameters"] == {}
+
+
+def test_of_no_probability_is_the_likeliest_token_alone() -> None:
+    for request in (chat(top_p=0, temperature=1), completion(top_p=0)):
+        assert request.sampling() == {"temperature": 0.0}
+
+
+def test_a_byte_order_mark_says_nothing() -> None:
+    for body in (b'{"messages": []}', bytearray(b'{"messages": [], "n": null}')):
+        assert decoded(b"\xef\xbb\xbf" + body, ChatRequest, []).messages == []
+
+
 def test_fields_become_those_of_the_engine() -> None:
     request = chat(
         max_tokens=5,
@@ -81,7 +105,7 @@ def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
         ({"modality": "text"}, "modality", "did you mean 'modalities'"),
         ({"audio": {}}, "audio", "is not supported$"),
-        ({"functions": []}, "functions", "send tools instead"),
+        ({"functions": [{}]}, "functions", "send tools instead"),
         ({"seed": 2**70}, "seed", "expected int <="),
         ({"logit_bias": {"1": "x"}}, "logit_bias", "expected float"),
         ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
@@ -177,7 +201,7 @@ def test_a_field_that_is_not_known_is_left_out_and_named() -> None:
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 2.0}, "length_penalty"),
         ({"logits_processors": ["x"]}, "logits_processors"),
-        ({"functions": []}, "functions"),
+        ({"functions": [{}]}, "functions"),
     ],
 )
 def test_what_is_known_and_not_done_is_never_ignored(fields: dict[str, Any], field: str) -> None:

@@ -66,7 +66,7 @@ class ChatRequest(Request):
         )  # fmt: skip
         if most is not None:
             sampling["max_tokens"] = most
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise BadField("top_logprobs", "it needs logprobs: true")
         if self.logprob_token_ids is not None and not self.logprobs:
             raise BadField("logprob_token_ids", "it needs logprobs: true")

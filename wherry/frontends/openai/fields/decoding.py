@@ -19,6 +19,8 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 #: Longest name of a field, in characters, that is compared with those that are known, or told.
 MAX_NAME_CHARS: Final = 64
+#: What some clients put in front of UTF-8; it says nothing.
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 #: The most names in a header.
 MAX_NAMES: Final = 16
 #: What may not stand in a name of that list.
@@ -30,6 +32,8 @@ def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) 
 
     A field that is not known is left out and its name appended to `ignored`; None: it is refused.
     """
+    if body[:3] == BYTE_ORDER_MARK:
+        body = bytes(body)[3:]
     check_depth(body)
     try:
         try:

@@ -139,6 +139,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "logit_bias": self._logit_bias(),
             "truncate_prompt": 0 if self.truncate_prompt_tokens == ALL else self._kept(),
         }
+        if self.top_p == 0:  # the likeliest token alone, as others read it
+            wanted |= {"top_p": None, "temperature": 0.0}
         forms = list(self.forms())
         if len(forms) > 1:
             names = " and ".join(field for field, _ in forms)

@@ -47,8 +47,8 @@ OF_CHATS: Final = {
     "audio": NotDone(),
     "verbosity": NotDone(("medium",)),
     "web_search_options": NotDone(),
-    "functions": NotDone(use="tools"),
-    "function_call": NotDone(use="tool_choice"),
+    "functions": NotDone(([],), use="tools"),
+    "function_call": NotDone(("none",), use="tool_choice"),
 }
 #: Of responses.
 OF_RESPONSES: Final = {
