@@ -16,7 +16,7 @@ from wherry.instances.restart import shortage
 from wherry.instances.source import refuse_while_importing, sent, source_of
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
-from wherry.models.row_types import WrongRow, converter
+from wherry.models.row_types import restored
 from wherry.values.datatypes import Form
 from wherry.values.errors import ConfigError, LoadFailed
 from wherry.values.request import Columns
@@ -178,24 +178,17 @@ def restorer(model: Model, config: ModelConfig) -> Callable[[Columns], None] | N
     """A function that gives the rows of outputs of a declared JSON type that type again, as in a
     thread: msgpack has made them dicts and lists. None if there are no such outputs."""
     kinds = [
-        (spec.name, converter(spec.json_type))
+        (spec.name, spec.json_type)
         for spec in model.signature(config.name).outputs
         if spec.form is Form.JSON and hasattr(spec.json_type, "__annotations__")
     ]
 
     def restore(columns: Columns) -> None:
-        for name, convert in kinds:
+        for name, kind in kinds:
             if name in columns:
-                columns[name] = [_converted(row, convert) for row in columns[name]]
+                columns[name] = [restored(kind, row) for row in columns[name]]
 
     return restore if kinds else None
-
-
-def _converted(row: Any, convert: Callable[[Any], Any]) -> Any:
-    try:
-        return convert(row)
-    except WrongRow:
-        return row  # not what was declared, but what the model gave
 
 
 def _start_message(model: Model, config: ModelConfig, device: Device) -> messages.Start:

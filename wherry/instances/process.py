@@ -17,8 +17,7 @@ import numpy as np
 from wherry.instances import messages
 from wherry.instances.execution import Execution, Failure
 from wherry.instances.instance import BatchRun, Instance
-from wherry.instances.messages import Failed
-from wherry.instances.model_worker import ModelWorker, restorer
+from wherry.instances.model_worker import ModelWorker
 from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
@@ -63,7 +62,6 @@ class ProcessInstance(Instance):
     ) -> None:
         super().__init__(name, device)
         self._config = config
-        self._restore = restorer(model, config)
         self.worker = ModelWorker(
             name,
             device,
@@ -72,7 +70,7 @@ class ProcessInstance(Instance):
             loop,
             receive=self._receive,
             refused=self._refused,
-            restore=None if self._restore is None else self._restore_message,
+            restore=None,
         )
         self.runs_in_caller = config.run_in_caller
         #: How many more calls of lone callers there were than other batches, about.
@@ -221,18 +219,6 @@ class ProcessInstance(Instance):
             self.answers.streamed(run.stream, run.outcomes([]))
 
     # The loop: a message arrives
-
-    def _restore_message(self, message: Any) -> None:
-        """Restore the rows in a message. In any thread."""
-        assert self._restore is not None
-        if isinstance(message, messages.Result):
-            self._restore(message.columns)
-        elif isinstance(message, messages.PartResults):
-            for answer in message.answers:
-                if not isinstance(answer.outcome, Failed):
-                    self._restore(answer.outcome)
-        elif isinstance(message, messages.Respond):
-            self._restore(message.columns)
 
     def _receive(self, arrived: list[Any]) -> None:
         ended: list[BatchRun] = []

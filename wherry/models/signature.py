@@ -62,6 +62,8 @@ class Signature:
     #: The code returns a mapping or object with the outputs by name ("named"), a tuple ("tuple")
     #: or the only output itself ("single").
     returns: str
+    #: The class of the object, or tuple, that the code returns of several outputs; None: a dict.
+    returned: type | None = None
 
     def input(self, name: str) -> TensorSpec | None:
         return next((spec for spec in self.inputs if spec.name == name), None)
@@ -111,6 +113,7 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
         streams=streams,
         is_async=is_async or inspect.iscoroutinefunction(function),
         returns=returns,
+        returned=None if returns == "single" else _class_of(result),
     )
 
 
@@ -148,6 +151,14 @@ def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
     if origin in STREAMS and get_args(hint):
         return get_args(hint)[0], True, origin in ASYNC_STREAMS
     return hint, False, False
+
+
+def _class_of(hint: Any) -> type | None:
+    """The class of what has several outputs; None of a TypedDict, whose values are dicts."""
+    if typing.is_typeddict(hint):
+        return None
+    kind: type = get_origin(hint) or hint
+    return kind
 
 
 def _example_of_return(function: Callable[..., Any], row_wise: bool) -> str:

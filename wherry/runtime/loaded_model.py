@@ -14,6 +14,7 @@ from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.split import split
 from wherry.models.config import ModelConfig, SequenceBatching
 from wherry.models.model import Model
+from wherry.models.row_types import from_fields, restored
 from wherry.models.rows import columns_of_row
 from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
@@ -89,6 +90,10 @@ class LoadedModel:
         #: Whether rows hold images, audio or files, which callers take time to encode and decode.
         self.has_media = any(spec.media for spec in (*signature.inputs, *signature.outputs))
         self._unwrap = signature.outputs[0] if signature.returns == "single" else None
+        #: The class of a row of several outputs; None: a dict.
+        self._row_class = signature.returned
+        if not signature.row_wise and config.max_batch_size and self._row_class is not tuple:
+            self._row_class = None  # it holds columns
 
     @property
     def name(self) -> str:
@@ -317,14 +322,20 @@ class LoadedModel:
         return columns_of_row(self.signature, self.config, inputs)
 
     def row(self, outputs: Columns) -> Any:
-        """One row's only output, or a dict of several; a model.py may leave some out."""
+        """One row's only output, or the object that the code returns of several: a dict if that
+        holds columns, or of a model.py, which may leave some out."""
         if self._unwrap is not None:
             return _value(self._unwrap, outputs[self._unwrap.name][0])
-        return {
+        row = {
             spec.name: _value(spec, outputs[spec.name][0])
             for spec in self.signature.outputs
             if spec.name in outputs
         }
+        if self._row_class is None:
+            return row
+        return (
+            tuple(row.values()) if self._row_class is tuple else from_fields(self._row_class, row)
+        )
 
     def is_row(self, row: Any) -> bool:
         """Whether this is a dict of inputs, and not the value of the only input."""
@@ -348,9 +359,10 @@ def _response_bytes(response: InferResponse) -> int:
 
 
 def values_of(loaded: LoadedModel, outputs: Columns) -> Columns:
-    """Columns of outputs with images, audio and files as the caller has them."""
+    """Columns of outputs with images, audio, files and objects as the caller has them."""
     for spec in loaded.signature.outputs:
-        if is_converted(spec.media) and spec.name in outputs:
+        is_made = is_converted(spec.media) or spec.json_type is not None
+        if is_made and spec.name in outputs:
             outputs[spec.name] = [_value(spec, value) for value in outputs[spec.name]]
     return outputs
 
@@ -364,4 +376,7 @@ def _value(spec: TensorSpec, value: Any) -> Any:
         if isinstance(value, list):
             return [to_caller(one, media) for one in value]
         return to_caller(value, media)
+    if spec.json_type is not None:
+        kind: Any = spec.json_type
+        return restored(list[kind] if spec.shape else kind, value)
     return value.item() if spec.form is Form.SCALARS else value

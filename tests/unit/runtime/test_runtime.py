@@ -557,6 +557,55 @@ def test_rows_may_be_dicts_and_dataclasses() -> None:
             rt.infer("birthday", {"name": 5})
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scored:
+    label: str
+    score: float
+
+
+class Labelled(NamedTuple):
+    label: str
+    score: float
+
+
+def scored(text: str) -> Scored:
+    return Scored(text, 0.5)
+
+
+def labelled(text: str) -> Labelled:
+    return Labelled(text, 0.5)
+
+
+def paired(text: str) -> tuple[str, float]:
+    return text, 0.5
+
+
+def all_scored(text: str) -> list[Scored]:
+    return [Scored(text, 0.5)]
+
+
+@pytest.mark.parametrize("function", [scored, labelled, paired, all_scored])
+def test_a_caller_has_the_object_that_the_code_returns_for_its_row(function: Any) -> None:
+    name, direct = function.__name__, function("a")
+    with Runtime(wherry.model(function)) as rt:
+        answers = [
+            rt.infer(name, "a"),
+            *rt.map(name, ["a"]),
+            asyncio.run(rt.ainfer(name, "a")),
+        ]
+
+    assert answers == [direct] * 3
+    assert {type(answer) for answer in answers} == {type(direct)}
+
+
+def test_each_item_of_a_stream_is_the_object_that_the_code_yields() -> None:
+    def scores(text: str) -> Iterator[Scored]:
+        yield Scored(text, 0.5)
+
+    with Runtime(wherry.model(scores)) as rt:
+        assert list(rt.stream("scores", "a")) == [Scored("a", 0.5)]
+
+
 @pytest.mark.parametrize("datatype", [FP16, BF16], ids=str)
 def test_half_precision_rows_round_trip(datatype: Any) -> None:
     def half(x: Any) -> Any:
