@@ -11,14 +11,16 @@ import importlib
 import io
 import math
 import re
+import struct
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from wherry.values.errors import ConfigError, InvalidRequest
-from wherry.values.media import ImageSpec
+from wherry.values.media import FileBytes, ImageSpec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -71,6 +73,13 @@ _TURNS: Final = {
     8: "ROTATE_90",
 }
 _ORIENTATION: Final = 0x0112
+#: The media type of a row of pixels, which only callers in this process make.
+PIXELS: Final = "image/x-wherry-pixels"
+_LENGTH: Final = struct.Struct("<I")
+#: Mode, size, palette with its mode, and the transparent colour, before the pixels.
+_PIXELS_HEAD: Final = msgspec.msgpack.Decoder(
+    tuple[str, tuple[int, int], tuple[str, bytes] | None, int | bytes | tuple[int, ...] | None]
+)
 #: Modes that each format can keep; others are converted.
 _KEPT: Final[Mapping[str, frozenset[str]]] = {
     "png": frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
@@ -106,9 +115,9 @@ def prepared(data: bytes, spec: ImageSpec) -> tuple[int, Callable[[], Any]]:
     return size, decode
 
 
-def encoded(value: Any, spec: ImageSpec, *, fast: bool = False) -> bytes:
-    """A PIL image or a uint8 array [height, width(, channels)] in the format of `spec`. With `fast`
-    PNG is hardly compressed. TypeError or ValueError."""
+def encoded(value: Any, spec: ImageSpec) -> bytes:
+    """A PIL image or a uint8 array [height, width(, channels)] in the format of `spec`. TypeError
+    or ValueError."""
     image = _image_of(value)
     kept = _KEPT[spec.format]
     if image.mode not in kept:
@@ -117,14 +126,53 @@ def encoded(value: Any, spec: ImageSpec, *, fast: bool = False) -> bytes:
     options: dict[str, Any] = {}
     if spec.quality is not None and spec.format != "png":
         options["quality"] = spec.quality
-    if fast and spec.format == "png":
-        options["compress_level"] = 1
     out = io.BytesIO()
     try:
         image.save(out, spec.format, **options)
     except (OSError, SystemError, OverflowError) as error:
         raise ValueError(f"{_size(image.size)} pixels: {error}") from error
     return out.getvalue()
+
+
+def pixels_of(value: Any) -> FileBytes:
+    """An image of a caller in this process as its pixels, which cost no codec. TypeError."""
+    image = _image_of(value)
+    image.load()
+    palette = None
+    if image.mode in ("P", "PA"):
+        palette = image.palette.mode, bytes(image.getpalette(image.palette.mode))
+    transparency = image.info.get("transparency")
+    head = msgspec.msgpack.encode((image.mode, image.size, palette, transparency))
+    parts = [_LENGTH.pack(len(head)), head, image.tobytes()]
+    return FileBytes(b"".join(parts), media_type=PIXELS)
+
+
+def is_pixels(row: bytes) -> bool:
+    return isinstance(row, FileBytes) and row.media_type == PIXELS
+
+
+def prepared_pixels(row: bytes, spec: ImageSpec) -> tuple[int, Callable[[], Any]]:
+    """As `prepared`, of what `pixels_of` has made."""
+    with _refused("has no sound pixels"):
+        (length,) = _LENGTH.unpack_from(row)
+        start = _LENGTH.size + length
+        mode, size, palette, transparency = _PIXELS_HEAD.decode(row[_LENGTH.size : start])
+    if math.prod(size) > spec.max_pixels:
+        raise _too_large(size, spec)
+
+    def decode() -> Any:
+        from PIL.Image import frombytes
+
+        with _refused("cannot be decoded"):
+            image = frombytes(mode, size, memoryview(row)[start:])
+            if palette is not None:
+                image.putpalette(palette[1], palette[0])
+            if transparency is not None:
+                image.info["transparency"] = transparency
+            done = image if spec.mode is None else _converted(image, spec.mode)
+            return _as_array(done) if spec.python == "array" else done
+
+    return 4 * math.prod(size), decode
 
 
 def _opened(data: bytes, spec: ImageSpec) -> Any:
@@ -138,13 +186,17 @@ def _opened(data: bytes, spec: ImageSpec) -> Any:
         image = getattr(importlib.import_module(module), plugin)(io.BytesIO(data))
     pixels = math.prod(image.size)
     if pixels > spec.max_pixels:
-        raise InvalidRequest(
-            f"has {_size(image.size)} = {pixels} pixels; at most {spec.max_pixels} are taken"
-            " (max_pixels): send a smaller image"
-        )
+        raise _too_large(image.size, spec)
     if name == "jpeg" and _has_many_scans(data, image.fp.tell()):
         raise InvalidRequest(f"is a JPEG of more than {MAX_SCANS} scans: save it anew")
     return image
+
+
+def _too_large(size: tuple[int, int], spec: ImageSpec) -> InvalidRequest:
+    return InvalidRequest(
+        f"has {_size(size)} = {math.prod(size)} pixels; at most {spec.max_pixels} are taken"
+        " (max_pixels): send a smaller image"
+    )
 
 
 def _has_many_scans(data: bytes, at: int) -> bool:

@@ -50,6 +50,11 @@ def prepared(row: bytes, media: MediaSpec) -> tuple[int, Callable[[], Any]]:
 
     Both raise InvalidRequest, whose text begins with a verb; the first before it has decoded.
     """
+    if isinstance(row, FileBytes) and isinstance(media, ImageSpec):
+        from wherry.values import image_bytes
+
+        if image_bytes.is_pixels(row) and media.python != "bytes":
+            return image_bytes.prepared_pixels(row, media)
     if media.max_bytes is not None and len(row) > media.max_bytes:
         raise RequestTooLarge(
             f"has {len(row)} bytes; at most {media.max_bytes} are taken (max_bytes)"
@@ -83,9 +88,7 @@ def encoded(value: Any, media: MediaSpec, *, lossless: bool = False) -> bytes:
     if isinstance(media, ImageSpec):
         from wherry.values import image_bytes
 
-        if lossless:
-            return image_bytes.encoded(value, ImageSpec(), fast=True)
-        return image_bytes.encoded(value, media)
+        return image_bytes.pixels_of(value) if lossless else image_bytes.encoded(value, media)
     from wherry.values import audio_bytes
 
     return audio_bytes.encoded(value, media, exact=lossless)

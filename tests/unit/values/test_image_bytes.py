@@ -286,3 +286,59 @@ def test_the_header_is_read_at_a_cost_that_is_linear_in_the_bytes(
             image_bytes.prepared(data, ImageSpec())
 
     assert_linear(read, make, largest=2**18)
+
+
+# Handed on in this process
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV", "I", "F"]
+)
+def test_an_image_that_is_handed_on_keeps_its_mode_and_pixels(mode: str) -> None:
+    image = picture("LA").convert(mode) if mode == "PA" else picture(mode)
+    row = image_bytes.pixels_of(image)
+
+    again = image_bytes.prepared_pixels(row, ImageSpec(mode=None))[1]()
+
+    assert (again.mode, again.size) == (image.mode, image.size)
+    assert again.tobytes() == image.tobytes()
+    assert again.getpalette() == image.getpalette()
+
+
+def test_an_image_of_16_bits_that_is_handed_on_keeps_them() -> None:
+    image = Image.fromarray(np.array([[0, 1, 65_535]], np.uint16))
+
+    again = image_bytes.prepared_pixels(image_bytes.pixels_of(image), ImageSpec(mode=None))[1]()
+
+    assert (again.mode, again.tobytes()) == ("I;16", image.tobytes())
+
+
+def test_a_transparent_colour_of_a_palette_is_handed_on() -> None:
+    image = picture("P")
+    image.info["transparency"] = 3
+
+    again = image_bytes.prepared_pixels(image_bytes.pixels_of(image), ImageSpec(mode="RGBA"))[1]()
+
+    assert again.tobytes() == image.convert("RGBA").tobytes()
+
+
+def test_an_image_that_is_handed_on_is_as_the_next_model_declares_it() -> None:
+    row = image_bytes.pixels_of(picture("RGB", (40, 20)))
+
+    grey = image_bytes.prepared_pixels(row, ImageSpec(mode="L", python="array"))[1]()
+    assert grey.shape == (20, 40, 1)
+    with pytest.raises(InvalidRequest, match="at most 100 are taken"):
+        image_bytes.prepared_pixels(row, ImageSpec(max_pixels=100))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff", b"\x01\x00\x00\x00\xc1"])
+def test_pixels_without_a_sound_head_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="no sound pixels"):
+        image_bytes.prepared_pixels(data, ImageSpec())
+
+
+def test_too_few_pixels_are_refused() -> None:
+    row = image_bytes.pixels_of(picture())
+
+    with pytest.raises(InvalidRequest, match="cannot be decoded"):
+        image_bytes.prepared_pixels(row[:-1], ImageSpec())[1]()
