@@ -89,11 +89,8 @@ class LoadedModel:
         )
         #: Whether rows hold images, audio or files, which callers take time to encode and decode.
         self.has_media = any(spec.media for spec in (*signature.inputs, *signature.outputs))
-        self._unwrap = signature.outputs[0] if signature.returns == "single" else None
-        #: The class of a row of several outputs; None: a dict.
-        self._row_class = signature.returned
-        if not signature.row_wise and config.max_batch_size and self._row_class is not tuple:
-            self._row_class = None  # it holds columns
+        #: One row of outputs as a caller in this program has it.
+        self.row = OutputRow(signature, batched=config.max_batch_size > 0).of
 
     @property
     def name(self) -> str:
@@ -321,22 +318,6 @@ class LoadedModel:
             }
         return columns_of_row(self.signature, self.config, inputs)
 
-    def row(self, outputs: Columns) -> Any:
-        """One row's only output, or the object that the code returns of several: a dict if that
-        holds columns, or of a model.py, which may leave some out."""
-        if self._unwrap is not None:
-            return _value(self._unwrap, outputs[self._unwrap.name][0])
-        row = {
-            spec.name: _value(spec, outputs[spec.name][0])
-            for spec in self.signature.outputs
-            if spec.name in outputs
-        }
-        if self._row_class is None:
-            return row
-        return (
-            tuple(row.values()) if self._row_class is tuple else from_fields(self._row_class, row)
-        )
-
     def is_row(self, row: Any) -> bool:
         """Whether this is a dict of inputs, and not the value of the only input."""
         names = {spec.name for spec in self.signature.inputs}
@@ -352,6 +333,32 @@ class LoadedModel:
             text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
             self.runner.failures.tell(text, "".join(traceback.format_exception(error)))
             raise ModelFailed(text) from error
+
+
+class OutputRow:
+    """Makes what a caller in this program has of one row of outputs: what the code returns for
+    it."""
+
+    def __init__(self, signature: Signature, *, batched: bool) -> None:
+        self._specs = signature.outputs
+        self._only = self._specs[0] if signature.returns == "single" else None
+        #: Of several outputs. None: a dict.
+        self._class = signature.returned
+        if batched and not signature.row_wise and self._class is not tuple:
+            self._class = None  # it holds columns
+
+    def of(self, outputs: Columns) -> Any:
+        """The only output, or the object or dict of several; a model.py may leave some out."""
+        if self._only is not None:
+            return _value(self._only, outputs[self._only.name][0])
+        row = {
+            spec.name: _value(spec, outputs[spec.name][0])
+            for spec in self._specs
+            if spec.name in outputs
+        }
+        if self._class is tuple:
+            return tuple(row.values())
+        return row if self._class is None else from_fields(self._class, row)
 
 
 def _response_bytes(response: InferResponse) -> int:

@@ -212,8 +212,7 @@ class Runtime:
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
-        """Run one row, batched with those of others: what the code returns for that row, or a dict
-        of the outputs where it returns an object of columns.
+        """Run one row, batched with those of others: what the code returns for it, or a dict.
 
         Blocks; safe from any thread. With an idle thread instance the model may run right here,
         in the caller's thread. `version` is the model's, without one the highest; `timeout` in
