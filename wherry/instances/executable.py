@@ -7,6 +7,7 @@ worker process, so nothing here knows of requests, sockets or locks.
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -89,8 +90,13 @@ class Executable:
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up samples, in the thread that will run it."""
         self._media.require()
-        load_on(self.model, device)
+        self.load_on(device)
         self.warm_up()
+
+    def load_on(self, device: Device) -> None:
+        """Load the model; `async def load` in the loop that its calls run in, too."""
+        if inspect.isawaitable(loading := load_on(self.model, device)):
+            self._async.run(loading)
 
     def warm_up(self) -> None:
         for columns, rows in self._warmup_batches():
@@ -116,8 +122,12 @@ class Executable:
         return columns_of_row(signature, self.config, row)
 
     def unload(self) -> None:
-        self._async.close()
-        self.model.unload()
+        try:
+            unload: Callable[[], Any] = self.model.unload
+            if inspect.isawaitable(unloading := unload()):
+                self._async.run(unloading)
+        finally:
+            self._async.close()
 
     def decoded(self, columns: Columns) -> Columns:
         """One caller's rows as the code takes them. InvalidRequest."""

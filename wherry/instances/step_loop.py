@@ -16,7 +16,7 @@ from wherry.instances.execution import Failure
 from wherry.instances.messages import Join, Leave
 from wherry.instances.model_errors import model_errors
 from wherry.models.config import ModelConfig
-from wherry.models.model import Device, load_on
+from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import BadModelOutput, WorkerDied
 from wherry.values.request import Columns
@@ -70,7 +70,7 @@ class StepLoop:
 
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up rows to their end."""
-        load_on(self.model, device)
+        self._executable.load_on(device)
         for row in self._config.warmup or self._config.examples[:1]:
             share = self.join(0, self._executable.columns_of(row))
             while share is None or not (share.done or share.failure):

@@ -391,13 +391,11 @@ def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
     return decorate if function is None else decorate(function)
 
 
-def load_on(model: Model, device: Device) -> None:
-    """Have a model load, with the device if its `load` takes one."""
-    load: Callable[..., None] = model.load
-    if inspect.signature(load).parameters:
-        load(device)
-    else:
-        load()
+def load_on(model: Model, device: Device) -> Any:
+    """Have a model load, with the device if its `load` takes one. Returns what must be awaited if
+    its `load` is async."""
+    load: Callable[..., Any] = model.load
+    return load(device) if inspect.signature(load).parameters else load()
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -711,3 +711,23 @@ def test_a_bad_sample_says_which_input_is_wrong() -> None:
 
     with pytest.raises(InvalidRequest, match="input 'x' is missing"):
         executable(model, warmup=[{}]).load(Device())
+
+
+class AsyncLoad(wherry.Model):
+    """Loads and unloads in the event loop that its calls run in."""
+
+    async def load(self) -> None:  # type: ignore[override]
+        self.loop = asyncio.get_running_loop()
+
+    async def execute(self, text: str) -> bool:
+        return asyncio.get_running_loop() is self.loop
+
+    async def unload(self) -> None:  # type: ignore[override]
+        self.unloaded_in = asyncio.get_running_loop()
+
+
+def test_an_async_load_and_unload_are_awaited_in_the_loop_of_the_calls() -> None:
+    model = AsyncLoad()
+    with wherry.Runtime(model, isolation="thread") as rt:
+        assert rt.infer("async_load", "a") is True
+    assert model.unloaded_in is model.loop
