@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.llm import gguf_header
+from wherry.llm import gguf_header, gguf_tokenizer
 from wherry.llm.damaged import AGAIN
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
@@ -46,6 +46,8 @@ NOT_ALONE: Final = {
         "quantized weights are not computed here; use a checkpoint of floats, or " + ANOTHER_ENGINE,
     ),
 }
+#: Goes up when a file is converted otherwise than before: older folders in the cache are not used.
+_CONVERSION: Final = 2
 _SHARD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
 
 
@@ -196,7 +198,9 @@ def converted(gguf: Path) -> Path:
     size = gguf.stat().st_size
     with gguf.open("rb") as opened:
         gguf_header.check(gguf.name, opened, size)
-    key = hashlib.sha256(f"{gguf.name} {size} {_digest(gguf)}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_CONVERSION} {gguf.name} {size} {_digest(gguf)}".encode()).hexdigest()[
+        :16
+    ]
     target = cache_folder() / "gguf" / f"{gguf.stem}-{key}"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -218,10 +222,13 @@ def cache_folder() -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from gguf import GGUFReader
+        from transformers import AutoModelForCausalLM
 
+        fields = GGUFReader(gguf).fields
+        values = {key: f.contents() for key, f in fields.items() if key.startswith("tokenizer.")}
+        tokenizer = gguf_tokenizer.build(values)
         where = {"gguf_file": gguf.name, "local_files_only": True}
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
         net: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype="float32", **where)
     except ImportError as error:
         raise ConfigError(
@@ -233,6 +240,7 @@ def _convert(gguf: Path, target: Path) -> None:
     net.hf_quantizer, net.is_quantized = None, False
     if hasattr(net.config, "quantization_config"):
         del net.config.quantization_config
+    net.generation_config.eos_token_id = gguf_tokenizer.ends(values)
     try:
         net.save_pretrained(target)
         tokenizer.save_pretrained(target)

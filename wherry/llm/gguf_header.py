@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO, Final
 
+from wherry.llm import gguf_tokenizer
 from wherry.values.errors import ConfigError
 
 OTHER_ENGINE: Final = "serve it with llama-cpp:FILE.gguf"
@@ -114,6 +115,8 @@ def problem(header: Header) -> str:
     for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
         if values.get(f"{kind}.{key}", size) != size:
             return f"{kind}.{key} = {values[f'{kind}.{key}']!r} would be taken for {size}"
+    if found := gguf_tokenizer.problem(values):
+        return found
     for tensor in header.tensors:
         if not _TENSOR.fullmatch(tensor):
             return f"the tensor {tensor[:80]!r} would be left out when it is converted"

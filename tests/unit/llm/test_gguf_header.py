@@ -26,6 +26,7 @@ LLAMA: dict[str, Any] = {
     "llama.rope.freq_base": 10000.0,
     "llama.rope.dimension_count": 16,
     "llama.vocab_size": 300,
+    "tokenizer.ggml.model": "llama",
     "tokenizer.ggml.tokens": ["a", "b"],
 }
 TENSORS = (

@@ -1,0 +1,219 @@
+# ruff: noqa: RUF001 - punctuation of other scripts is meant
+"""What tokenizer does a GGUF file describe?
+
+Built here from the file's keys as llama.cpp reads them: transformers takes the pre-tokenizer and
+the end tokens from the architecture's name, whatever the file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_BLANKS: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+
+
+def _words(digits: str) -> str:
+    """The pattern of cl100k and its descendants: they differ in how many digits are one word."""
+    return (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}"
+        rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BLANKS}"
+    )
+
+
+_DIGIT: Final = (r"\p{N}", _GPT2)
+_ONE: Final = (_words(""),)
+_THREE: Final = (_words("{1,3}"),)
+_SENTENCE: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_DEEPSEEK3: Final = (
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _BLANKS,
+)
+#: The patterns that split a text one after another, by tokenizer.ggml.pre.
+PATTERNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "qwen35": (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}",
+    ),
+    "seed-coder": (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",
+    ),
+    "viking": (_SENTENCE, r"\p{N}"),
+    **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), (_SENTENCE,)),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3),
+    **dict.fromkeys(
+        (
+            "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4",
+            "gigachat", "a.x-4.0", "mellum",
+        ),
+        (_GPT2,),
+    ),
+    **dict.fromkeys(
+        (
+            "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
+            "mellum2",
+        ),
+        _DIGIT,
+    ),
+    **dict.fromkeys(
+        (
+            "qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "grok-2",
+            "solar-open",
+        ),
+        _ONE,
+    ),
+    **dict.fromkeys(
+        (
+            "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
+            "lfm2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe",
+        ),
+        _THREE,
+    ),
+}  # fmt: skip
+#: With these a word of the vocabulary is one token whatever the merges, and BOS is the default.
+_WHOLE_WORDS: Final = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+)  # fmt: skip
+#: Tokens that end an answer whatever the file calls them.
+END_TEXTS: Final = frozenset((
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+    "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+    "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    "<｜end▁of▁sentence｜>", "[e~[", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]",
+    "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+))  # fmt: skip
+_END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+#: Types of tokens as tokenizer.ggml.token_type numbers them.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+
+
+def problem(values: Mapping[str, Any]) -> str:
+    """Why the tokenizer of a file with these keys cannot be built; "" if it can."""
+    kind = values.get("tokenizer.ggml.model")
+    if kind not in ("gpt2", "llama"):
+        return f"tokenizer.ggml.model = {str(kind)[:80]!r} is not built exactly"
+    pre = values.get("tokenizer.ggml.pre", "default")
+    if kind == "gpt2" and pre not in PATTERNS:
+        return f"tokenizer.ggml.pre = {str(pre)[:80]!r}: how it splits texts is not known"
+    return ""
+
+
+def ends(values: Mapping[str, Any]) -> list[int]:
+    """The tokens that end an answer."""
+    tokens = values["tokenizer.ggml.tokens"]
+    named = (values.get(f"tokenizer.ggml.{key}_token_id") for key in _END_KEYS)
+    found = {token for token in named if isinstance(token, int) and token < len(tokens)}
+    return sorted(found | {i for i, text in enumerate(tokens) if text in END_TEXTS})
+
+
+def build(values: Mapping[str, Any]) -> Any:
+    """A tokenizer of transformers from a file's keys, whole lists among them. ValueError if two
+    tokens have one text."""
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+
+    texts = [t or f"[EMPTY_{i}]" for i, t in enumerate(values["tokenizer.ggml.tokens"])]
+    vocabulary = {text: number for number, text in enumerate(texts)}
+    if len(vocabulary) != len(texts):
+        raise ValueError("tokenizer.ggml.tokens has the same token twice")
+    types = values.get("tokenizer.ggml.token_type") or [_NORMAL] * len(texts)
+    spm = values["tokenizer.ggml.model"] == "llama"
+    inner = _spm(values, vocabulary, types) if spm else _byte_level(values, vocabulary)
+    for text, kind in zip(texts, types, strict=True):
+        special = kind in (_CONTROL, _UNKNOWN) or text in END_TEXTS
+        if special or kind == _USER_DEFINED:
+            inner.add_tokens([AddedToken(text, normalized=False, special=special)])
+    named = _named(values, texts, spm)
+    inner.post_processor = _with_ends(values, named, spm)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        clean_up_tokenization_spaces=False,
+        chat_template=values.get("tokenizer.chat_template"),
+        **named,
+    )
+
+
+def _byte_level(values: Mapping[str, Any], vocabulary: Mapping[str, int]) -> Any:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pre = values.get("tokenizer.ggml.pre", "default")
+    # A merge's first part may begin with a blank of its own.
+    pairs = (
+        (m[: m.find(" ", 1)], m[m.find(" ", 1) + 1 :]) for m in values["tokenizer.ggml.merges"]
+    )
+    merges = [(a, b) for a, b in pairs if {a, b, a + b} <= vocabulary.keys()]
+    made = Tokenizer(models.BPE(dict(vocabulary), merges, ignore_merges=pre in _WHOLE_WORDS))
+    splits = [pre_tokenizers.Split(Regex(one), "isolated") for one in PATTERNS[pre]]
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_])
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _spm(values: Mapping[str, Any], vocabulary: Mapping[str, int], types: list[int]) -> Any:
+    """SentencePiece's BPE: of two neighbours whose joined text is a token, those with the highest
+    score are joined first."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    scores = values["tokenizer.ggml.scores"]
+    ranked = sorted(
+        (text for text, i in vocabulary.items() if types[i] in (_NORMAL, _USER_DEFINED)),
+        key=lambda text: -scores[vocabulary[text]],
+    )
+    merges = [
+        (text[:cut], text[cut:])
+        for text in ranked
+        for cut in range(1, len(text))
+        if text[:cut] in vocabulary and text[cut:] in vocabulary
+    ]
+    unknown = values.get("tokenizer.ggml.unknown_token_id", 0)
+    made = Tokenizer(
+        models.BPE(
+            dict(vocabulary),
+            merges,
+            unk_token=values["tokenizer.ggml.tokens"][unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefix = values.get("tokenizer.ggml.add_space_prefix", True)
+    # A text between two special tokens is prefixed, too: each is normalized by itself.
+    steps: list[Any] = [normalizers.Prepend("▁")] if prefix else []
+    made.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    strip = [decoders.Strip(" ", 1, 0)] if prefix else []
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return made
+
+
+def _named(values: Mapping[str, Any], texts: list[str], spm: bool) -> dict[str, str]:
+    """The special tokens that the file names, by transformers' names for them."""
+    fallback = {"bos": 1, "eos": 2, "unknown": 0} if spm else {}
+    named = {}
+    for key, ours in (("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")):
+        number = values.get(f"tokenizer.ggml.{key}_token_id", fallback.get(key))
+        if number is not None and number < len(texts):
+            named[f"{ours}_token"] = texts[number]
+    return named
+
+
+def _with_ends(values: Mapping[str, Any], named: Mapping[str, str], spm: bool) -> Any:
+    """What puts BOS and EOS around a text, if the file says so."""
+    from tokenizers.processors import TemplateProcessing
+
+    texts = values["tokenizer.ggml.tokens"]
+    default = spm or values.get("tokenizer.ggml.pre") in _WHOLE_WORDS
+    bos = named.get("bos_token") if values.get("tokenizer.ggml.add_bos_token", default) else None
+    eos = named.get("eos_token") if values.get("tokenizer.ggml.add_eos_token", False) else None
+    around = [*([bos] if bos else []), "$A", *([eos] if eos else [])]
+    specials = [(one, texts.index(one)) for one in dict.fromkeys(around) if one != "$A"]
+    return TemplateProcessing(single=around, special_tokens=specials)
