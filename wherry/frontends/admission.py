@@ -60,12 +60,10 @@ class Admission:
         self,
         request: InferRequest,
         body_bytes: int = SMALL_BODY + 1,
-        held_bytes: int | None = None,
     ) -> None:
         """Count a decoded request; `leave` must follow once it is answered.
 
-        TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known, and
-        `held_bytes` that of its inputs, if they were counted already.
+        TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known.
         What is large in it counts as long as it is there: a batch may run on without its caller.
         """
         large = self._large
@@ -77,7 +75,9 @@ class Admission:
             return
         more = 0
         if body_bytes > SMALL_BODY:
-            more = (bytes_of(request.inputs) if held_bytes is None else held_bytes) - SMALL_BYTES
+            if request.nbytes is None:
+                request.nbytes = bytes_of(request.inputs)
+            more = request.nbytes - SMALL_BYTES
         most = large.limit - max(0, more) - SMALL_BYTES
         if most < 0:
             raise RequestTooLarge(
@@ -113,8 +113,9 @@ class Admission:
             try:
                 self.enter(request)
             except TooManyBytes:
-                for _ in range(count):
-                    self.leave()
+                self.in_flight -= count
+                for entered in requests:
+                    entered.loans = ()
                 raise
 
     def leave(self) -> None:

@@ -46,6 +46,8 @@ class Grammars:
         self._vocabulary = vocabulary
         self._reading = threading.Lock()
         self._words: Any = None
+        #: The grammar that was compiled last, which all prompts of one request share.
+        self._last: tuple[str, Matcher] | None = None
 
     def constraint(self, wanted: AnswerForm, field: str = "constraint") -> Matcher:
         """Compile the constraint of one answer. InvalidRequest says what is wrong with the schema
@@ -62,13 +64,16 @@ class Grammars:
             raise self._refused(
                 f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read", field
             )
+        if self._last is not None and self._last[0] == grammar:
+            return self._last[1].copy()
         matcher = LLMatcher(self._known_words(), grammar, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first mask takes longest, and shows contradictions
         made = Matcher(matcher, self._vocabulary)
         if problem := made.problem():
             raise self._refused(problem, field)
-        return made
+        self._last = grammar, made
+        return made.copy()
 
     def marks(self) -> dict[str, int]:
         """The tokens that a grammar has by their ids only: they are no text there. Besides special

@@ -293,7 +293,9 @@ class LLM(StepModel):
         prompt, messages, token_ids, *_, task = row
         if task not in (None, "generate"):
             return 0.0
-        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
+        contents = [m.get("content") for m in messages or () if isinstance(m, Mapping)]
+        said = sum(len(content) for content in contents if isinstance(content, str | list))
+        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + said
 
     # Parts
 

@@ -268,7 +268,7 @@ class LoadedModel:
         TooManyBytes and return False."""
         if request.follows:
             return True  # a pipeline's call: its pipeline was admitted
-        count = bytes_of(request.inputs)
+        count = bytes_of(request.inputs) if request.nbytes is None else request.nbytes
         with self._holding:
             if held.take(count):
                 request.loans = (*request.loans, Loan(held, count))

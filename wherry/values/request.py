@@ -6,7 +6,7 @@ array with the rows first. Row i of every output belongs to row i of every input
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any
@@ -114,6 +114,8 @@ class InferRequest(msgspec.Struct, eq=False):
     parts: Sequence[Part] = ()
     #: The request that a Part belongs to, which is counted instead of it.
     whole: InferRequest | None = None
+    #: Bytes of its inputs, if they were counted already.
+    nbytes: int | None = None
     #: Budgets that are charged as long as it exists.
     loans: tuple[Loan, ...] = ()
     #: Number of workers that died with it in their batch.
@@ -150,25 +152,28 @@ def bytes_of(columns: Columns) -> int:
     """Approximate bytes of these columns' values."""
     return sum(
         [
-            column.nbytes if isinstance(column, np.ndarray) else _bytes_of(column)
+            column.nbytes if isinstance(column, np.ndarray) else value_bytes(column)
             for column in columns.values()
         ]
     )
 
 
-def _bytes_of(value: Any) -> int:
+def value_bytes(value: Any) -> int:
     """Approximate bytes of a Python value with its contents."""
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + value.nbytes
     size = 8 + getsizeof(value)
     if isinstance(value, list | tuple):
-        kinds = set(map(type, value))
-        if kinds <= _FLAT:
-            return size + sum(map(getsizeof, value))
-        return size + sum([_bytes_of(one) for one in value])
+        return size + _bytes_in(value)
     if isinstance(value, Mapping):
-        return size + sum([_bytes_of(k) + _bytes_of(v) for k, v in value.items()])
+        return size + _bytes_in(value) + _bytes_in(value.values())
     return size
+
+
+def _bytes_in(values: Collection[Any]) -> int:
+    if set(map(type, values)) <= _FLAT:
+        return sum(map(getsizeof, values))
+    return sum(map(value_bytes, values))
 
 
 _FLAT = {str, bytes, int, float, bool, type(None)}

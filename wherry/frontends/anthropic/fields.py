@@ -120,9 +120,13 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if not self.messages:
             raise BadField("messages", "must hold at least one message")
         messages = list(conversation(self.messages))
-        goes_on = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
         if system := text_of(self.system, "system"):
             messages.insert(0, {"role": "system", "content": system})
+        return self._chat(messages)
+
+    def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
+        last = messages[-1] if messages else {}
+        goes_on = last.get("role") == "assistant" and "tool_calls" not in last
         effort = None if self.output_config is None else self.output_config.effort
         chosen = self.tool_choice
         single = None if chosen is None else chosen.disable_parallel_tool_use
@@ -146,7 +150,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Return the name that a field which the engine blames has in this request."""
         if blamed == "constraint" and _choice(self.tool_choice) not in (None, "auto", "none"):
             return "tool_choice"
-        name = self.chat().named(blamed)
+        name = self._chat([]).named(blamed)
         return NAMES.get(name, name)
 
     def marks_cache(self) -> bool:
@@ -200,14 +204,14 @@ class MessagesRequest(CountRequest):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
 
-    def inputs(self) -> dict[str, Any]:
-        """The inputs of a model that chats."""
-        inputs = self.chat().inputs()
+    def inputs_of(self, chat: ChatRequest) -> dict[str, Any]:
+        """The inputs of a model for the chat that this is."""
+        inputs = chat.inputs()
         inputs["parameters"]["clip_max_tokens"] = True  # clients send the most of a larger model
         return inputs
 
-    def chat(self) -> ChatRequest:
-        chat = super().chat()
+    def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
+        chat = super()._chat(messages)
         chat.max_tokens = self.max_tokens
         chat.stop = self.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = self.temperature, self.top_p, self.top_k

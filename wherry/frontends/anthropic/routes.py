@@ -5,7 +5,7 @@ Any that chats: a message is a chat in other words, and the chat's own parts rea
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from wherry.frontends.anthropic.answer import MessageAnswer, MessageCountAnswer
 from wherry.frontends.anthropic.errors import error_body
@@ -15,11 +15,12 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import UnknownRoute, fail
-from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
+from wherry.frontends.openai.tool_calls import AllowedCalls
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
@@ -52,9 +53,10 @@ class Anthropic:
         read_and_start(self._entry, read, start, exchange, error_body, ids=IDS)
 
     def _start_message(
-        self, exchange: Exchange, read: tuple[MessagesRequest, ChatRequest, dict[str, Any]]
+        self, exchange: Exchange, read: tuple[MessagesRequest, AllowedCalls, bool, Prompts]
     ) -> None:
-        wanted, chat, inputs = read
+        wanted, calls, tells_cached, prompts = read
+        inputs = prompts.shared
         loaded = self._models.able(wanted.model, "chat")
         has = loaded.signature.input
         if not has("parameters"):  # each request has to have it: it is no wish
@@ -62,15 +64,15 @@ class Anthropic:
                 inputs["parameters"].pop(name)
         if not has("template"):  # to which it would be a hint
             inputs.pop("template", None)
-        spoken = ChatAnswer(loaded.told_name(wanted.model), request_id_of(exchange), chat.calls())
-        answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=wanted.marks_cache())
-        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+        spoken = ChatAnswer(loaded.told_name(wanted.model), request_id_of(exchange), calls)
+        answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=tells_cached)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
-    def _start_count(self, exchange: Exchange, read: tuple[CountRequest, dict[str, Any]]) -> None:
-        wanted, inputs = read
+    def _start_count(self, exchange: Exchange, read: tuple[CountRequest, Prompts]) -> None:
+        wanted, prompts = read
         loaded = self._models.able(wanted.model, "tokens")
         answer = MessageCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
-        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
 
 def other_route(path: str) -> Route | None:
@@ -87,11 +89,13 @@ def _missing(exchange: Exchange) -> None:
 
 def _read_message(
     body: Buffer, ignored: list[str] | None
-) -> tuple[MessagesRequest, ChatRequest, dict[str, Any]]:
+) -> tuple[MessagesRequest, AllowedCalls, bool, Prompts]:
     wanted = decoded(body, MessagesRequest, ignored)
-    return wanted, wanted.chat(), wanted.inputs()
+    chat = wanted.chat()
+    prompts = Prompts.single(wanted.inputs_of(chat))
+    return wanted, chat.calls(), wanted.marks_cache(), prompts
 
 
-def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, dict[str, Any]]:
+def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, Prompts]:
     wanted = decoded(body, CountRequest, ignored)
-    return wanted, wanted.count()
+    return wanted, Prompts.single(wanted.count())

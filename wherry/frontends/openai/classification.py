@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.http.answers import request_id_of
-from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.openai.fields.embeddings import ClassifyRequest
 from wherry.frontends.openai.fits import ClassFit, class_fit
 from wherry.frontends.openai.numbers_call import Numbers, NumbersCall
@@ -26,12 +25,10 @@ class Classification(NumbersCall):
 
     operation = "classify"
 
-    def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: ClassifyRequest
-    ) -> None:
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: ClassifyRequest) -> None:
         fit = class_fit(loaded.signature, loaded.model.output_labels)
         assert fit is not None
-        super().__init__(entry, exchange, loaded, wanted, fit)
+        super().__init__(entry, loaded, wanted, fit)
         self._classes: ClassFit = fit
         own = loaded.signature.input("use_activation") is not None
         self._logits = fit.numbers.name == "logits" and not own

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.http.answers import request_id_of
-from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way
 from wherry.frontends.openai.encodings import encoded
 from wherry.frontends.openai.errors import BadField
@@ -44,14 +43,13 @@ class VectorsCall(NumbersCall):
     def __init__(
         self,
         entry: HttpEntry,
-        exchange: Exchange,
         loaded: LoadedModel,
         wanted: EncodedRequest | EmbedRequest,
         fit: NumbersFit | None = None,
     ) -> None:
         fit = fit or vector_fit(loaded.signature)
         assert fit is not None
-        super().__init__(entry, exchange, loaded, wanted, fit)
+        super().__init__(entry, loaded, wanted, fit)
         self._wants = wanted
         #: Whether vectors are brought to length 1 here.
         self._to_one = False
@@ -97,12 +95,11 @@ class EncodedCall(VectorsCall):
     def __init__(
         self,
         entry: HttpEntry,
-        exchange: Exchange,
         loaded: LoadedModel,
         wanted: EncodedRequest,
         fit: NumbersFit | None = None,
     ) -> None:
-        super().__init__(entry, exchange, loaded, wanted, fit)
+        super().__init__(entry, loaded, wanted, fit)
         self._form = wanted.encoding_format or "float"
         self._dtype = wanted.embed_dtype or "float32"
         self._endianness = wanted.endianness or "native"
@@ -167,16 +164,14 @@ class Pooling(EncodedCall):
     operation = "pooling"
     kind, member, prefix = "pooling", "data", "pool"
 
-    def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: PoolingRequest
-    ) -> None:
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: PoolingRequest) -> None:
         fit = numbers_fit(loaded.signature)
         assert fit is not None
         if wanted.task is not None and wanted.task not in tasks_of(loaded):
             shape = list(fit.numbers.shape)
             problem = f"the model '{loaded.name}' does not support {wanted.task!r}: it makes"
             raise BadField("task", f"{problem} numbers of shape {shape} of a text")
-        super().__init__(entry, exchange, loaded, wanted, fit)
+        super().__init__(entry, loaded, wanted, fit)
 
 
 class Embed(VectorsCall):
@@ -185,10 +180,8 @@ class Embed(VectorsCall):
     operation = "embeddings"
     done = VectorsCall.done.union(HINTS)
 
-    def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: EmbedRequest
-    ) -> None:
-        super().__init__(entry, exchange, loaded, wanted)
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: EmbedRequest) -> None:
+        super().__init__(entry, loaded, wanted)
         self._wanted = wanted
 
     def encoded(self, response: InferResponse) -> Sequence[Buffer]:

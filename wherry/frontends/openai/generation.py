@@ -15,6 +15,7 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
 from wherry.frontends.openai.answers import OpenAIAnswer
 from wherry.frontends.openai.errors import BadField, described, fail
+from wherry.frontends.openai.prompts import Inputs, Prompts
 from wherry.frontends.openai.spans import answered_with, asked_for
 from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -68,28 +69,32 @@ class Generation:
         self._unread: deque[Reply[InferResponse]] = deque()
         self._events = EventStream(exchange, self._read) if wanted.stream else None
 
-    def submit(self, prompts: Sequence[dict[str, Any]]) -> None:
+    def submit(self, prompts: Prompts) -> None:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
         request, port = self._exchange.request, self._entry.port()
         terms = terms_of(request.headers, self._entry.common.tenant_key)
         trace = request.head.trace
-        for number, inputs in enumerate(prompts):
-            columns = self._loaded.row_columns((), self._known(inputs))
-            self._open.append(
-                self._loaded.request(
-                    columns,
-                    1,
-                    self._reply(number),
-                    id=self._answer.id,
-                    timeout=terms.timeout,
-                    priority=self._wanted.priority or 0,
-                    tenant=terms.tenant_of(request.caller),
-                )
+        shared = self._shared(prompts.shared)
+        admitted: list[InferRequest] = []
+        for number, (own, nbytes) in enumerate(zip(prompts.own, prompts.nbytes, strict=True)):
+            columns = self._loaded.row_columns((), {**shared, **self._known(own)})
+            made = self._loaded.request(
+                columns,
+                1,
+                self._reply(number),
+                id=self._answer.id,
+                timeout=terms.timeout,
+                priority=self._wanted.priority or 0,
+                tenant=terms.tenant_of(request.caller),
             )
+            made.nbytes = nbytes
+            admitted.append(made)
+        self._entry.admission.enter_all(admitted)
+        # Not before: each refers to this object, and what is refused is to be freed at once.
+        self._open = admitted
         if trace is not None:
             self._follow(trace)
         self._exchange.on_disconnect = self._cancel
-        self._entry.admission.enter_all(self._open)
         self._exchange.request.body = b""  # free it: the columns hold what is needed
         for each in self._open:
             port.submit(self._loaded, each)
@@ -105,17 +110,20 @@ class Generation:
         # Once it is known, which is before its span ends: both are of the loop's thread.
         self._at_the_end = lambda: attributes.update(answered_with(self._answer))
 
-    def _known(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that the model has; what it has not must not have been asked for. A variant of
-        the model is a parameter."""
+    def _shared(self, inputs: Inputs) -> Inputs:
+        """What all prompts have, as the model has it. A variant of the model is a parameter."""
         wanted = self._wanted.model
         if wanted is not None and not self._loaded.is_called(wanted) and "task" not in inputs:
             inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": wanted}}
+        if self._loaded.signature.input("stream") is not None:
+            inputs = {**inputs, "stream": bool(self._wanted.stream)}
+        return self._known(inputs)
+
+    def _known(self, inputs: Inputs) -> Inputs:
+        """The inputs that the model has; what it has not must not have been asked for."""
         names = {spec.name for spec in self._loaded.signature.inputs}
         if "messages" in inputs and "template" not in names:  # which renders them as they are
             inputs = {**inputs, "messages": in_texts(inputs["messages"])}
-        if "stream" in names:
-            inputs = {**inputs, "stream": bool(self._wanted.stream)}
         for name in inputs.keys() - names:
             if asked := inputs[name]:
                 field = next(iter(asked)) if name == "parameters" else name

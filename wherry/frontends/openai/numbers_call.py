@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.beside import columns_beside
 from wherry.frontends.openai.fields.embeddings import ToRead
@@ -41,12 +40,11 @@ class NumbersCall(RowsCall):
     def __init__(
         self,
         entry: HttpEntry,
-        exchange: Exchange,
         loaded: LoadedModel,
         wanted: Any,
         fit: NumbersFit,
     ) -> None:
-        super().__init__(entry, exchange, loaded, wanted)
+        super().__init__(entry, loaded, wanted)
         self._fit = fit
         self._reading: Readable = wanted
         #: The tokens that were sent as such.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs
 
 import msgspec
@@ -24,6 +24,7 @@ from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.kept_responses import KeptResponses, KeptTurn
 from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.openai.response_answer import PREFIXES, ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
@@ -43,12 +44,29 @@ class ResponseAsked:
 
     wanted: ResponsesRequest
     before: list[Json] = field(default_factory=list)
+    #: The places of the items that only refer to others, and the ids of those.
+    references: list[tuple[str, str]] = field(init=False)
+    #: The first of these for each response that has such items.
+    responses: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: The JSON of the request's own items.
+    given: bytes = field(init=False)
     chat: ChatRequest = field(init=False)
-    inputs: dict[str, Any] = field(init=False)
+    prompts: Prompts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.references = list(self.wanted.references())
+        for where, id in self.references:
+            self.responses.setdefault(_response_of(id), (where, id))
+
+    @property
+    def refers(self) -> bool:
+        """Whether what was kept is a part of this request."""
+        return bool(self.wanted.previous_response_id or self.references)
 
     def read(self) -> ResponseAsked:
+        self.given = msgspec.json.encode(self.wanted.items())
         self.chat = self.wanted.chat(self.before)
-        self.inputs = self.chat.inputs()
+        self.prompts = Prompts.single(self.chat.inputs())
         return self
 
 
@@ -92,7 +110,7 @@ class ResponseRoutes:
                 raise BadField(left_out[0], "is a tool that no server runs here")
             ignored += left_out
         asked = ResponseAsked(wanted)
-        return asked if wanted.refers() else asked.read()
+        return asked if asked.refers else asked.read()
 
     def _find(
         self,
@@ -102,10 +120,10 @@ class ResponseRoutes:
     ) -> None:
         """Look up what the request refers to, and start; reading much is for another thread."""
         wanted = asked.wanted
-        if not wanted.refers():
+        if not asked.refers:
             start(exchange, asked)
             return
-        before, named = self._referred(wanted, exchange.request.caller)
+        before, named = self._referred(asked, exchange.request.caller)
         kept, earlier = [*before, *named.values()], sum(turn.nbytes for turn in before)
         if earlier > (most := self._entry.max_body_bytes):
             raise _too_large("previous_response_id", earlier)
@@ -114,30 +132,30 @@ class ResponseRoutes:
             asked.before = [item for turn in before for item in _items_of(turn)]
             items = {id: item for turn in named.values() for id, item in _by_id(turn)}
             asked.wanted = wanted.whole(items)
-            _check_sizes(wanted, items, earlier, most)
+            _check_sizes(asked.references, items, earlier, most)
             return asked.read()
 
         def read_large() -> ResponseAsked:
             check_values(b"".join(part for turn in kept for part in (turn.given, turn.response)))
             return read()
 
-        if sum(turn.nbytes for turn in kept) > LARGE_BYTES:
+        # An item counts as often as it is named.
+        if sum(turn.nbytes for turn in kept) * (1 + len(asked.references)) > LARGE_BYTES:
             self._entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
         else:
             start(exchange, read())
 
     def _referred(
-        self, wanted: ResponsesRequest, owner: str
+        self, asked: ResponseAsked, owner: str
     ) -> tuple[list[KeptTurn], dict[str, KeptTurn]]:
         """The turns before the request, and those of the items that it refers to."""
-        previous = wanted.previous_response_id or ""
+        previous = asked.wanted.previous_response_id or ""
         before = self._kept.conversation(previous, owner)
         if before is None:
             raise PreviousNotKept(previous)
         named: dict[str, KeptTurn] = {}
-        for where, id in wanted.references():
-            of = _response_of(id)
-            turn = named.get(of) or self._kept.find(of, owner)
+        for of, (where, id) in asked.responses.items():
+            turn = self._kept.find(of, owner)
             if turn is None:
                 raise BadField(where, f"no item '{id[:80]}' is kept: send it whole")
             named[of] = turn
@@ -151,18 +169,18 @@ class ResponseRoutes:
         exchange.request.own_id = id = secrets.token_hex(16)
         chat = ChatAnswer(loaded.told_name(wanted.model), id, asked.chat.calls())
         keeps = bool(self._kept) and wanted.store is not False
-        keep = partial(self._keep, wanted, exchange.request.caller) if keeps else None
+        keep = partial(self._keep, asked, exchange.request.caller) if keeps else None
         repeated = {**wanted.repeated(), "store": keeps}
         answer = ResponseAnswer(chat, repeated, keep, wanted.call_names())
 
         def submit(exchange: Exchange) -> None:
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([asked.inputs])
+            Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
 
         if not wanted.background:
             submit(exchange)
             return
         # Whether it waits or runs, only the engine knows: to its client it is queued until it ends.
-        turn = _turn(wanted, exchange.request.caller, {**answer.whole(), "status": "queued"})
+        turn = _turn(asked, exchange.request.caller, {**answer.whole(), "status": "queued"})
         streams = bool(wanted.stream)
         log = self._background.start(exchange.request, turn, submit, streams=streams)
         if log is None:
@@ -174,12 +192,12 @@ class ResponseRoutes:
         wanted = msgspec.structs.replace(asked.wanted, stream=None)
         loaded = self._models.able(wanted.model, "tokens")
         answer = ResponseCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
-        inputs = {"task": "tokenize", **asked.inputs}
-        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+        asked.prompts.shared["task"] = "tokenize"
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
 
-    def _keep(self, wanted: ResponsesRequest, owner: str, response: Json) -> bool:
+    def _keep(self, asked: ResponseAsked, owner: str, response: Json) -> bool:
         """Keep a response, and return whether it is."""
-        return self._kept.keep(_turn(wanted, owner, response))
+        return self._kept.keep(_turn(asked, owner, response))
 
     # One that is kept
 
@@ -233,32 +251,40 @@ class ResponseRoutes:
 
     def _items(self, exchange: Exchange, turn: KeptTurn) -> None:
         """A page of the items of the response's own input."""
-        query = _query(exchange)
-        given = msgspec.json.decode(turn.given)
-        items = [_numbered(item, turn.id, n) for n, item in enumerate(given)]
-        order = query.get("order", "desc")
-        if order not in ("asc", "desc"):
-            raise BadField("order", "must be asc or desc")
-        if order == "desc":
-            items.reverse()
-        if after := query.get("after"):
-            places = [n for n, item in enumerate(items) if item["id"] == after]
-            if not places:
-                raise BadField("after", f"no item '{after[:80]}' is in this input")
-            items = items[places[0] + 1 :]
-        limit = query.get("limit", str(ITEMS))
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_ITEMS):
-            raise BadField("limit", f"must be a whole number from 1 to {MOST_ITEMS}")
-        page = items[: int(limit)]
-        first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-        ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
-        respond(exchange, msgspec.json.encode({"object": "list", "data": page, **ends}))
+        page = partial(_page, _query(exchange), turn)
+        if len(turn.given) > LARGE_BYTES:
+            self._entry.off_loop(exchange, page, partial(respond, exchange), fail, reads=False)
+        else:
+            respond(exchange, page())
 
 
-def _turn(wanted: ResponsesRequest, owner: str, response: Json) -> KeptTurn:
+def _page(query: Mapping[str, str], turn: KeptTurn) -> bytes:
+    """The JSON of some items of a response's own input."""
+    given = msgspec.json.decode(turn.given)
+    items = [_numbered(item, turn.id, n) for n, item in enumerate(given)]
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadField("order", "must be asc or desc")
+    if order == "desc":
+        items.reverse()
+    if after := query.get("after"):
+        places = [n for n, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise BadField("after", f"no item '{after[:80]}' is in this input")
+        items = items[places[0] + 1 :]
+    limit = query.get("limit", str(ITEMS))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_ITEMS):
+        raise BadField("limit", f"must be a whole number from 1 to {MOST_ITEMS}")
+    page = items[: int(limit)]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
+    return msgspec.json.encode({"object": "list", "data": page, **ends})
+
+
+def _turn(asked: ResponseAsked, owner: str, response: Json) -> KeptTurn:
     """A response as it is kept."""
-    given, told = msgspec.json.encode(wanted.items()), msgspec.json.encode(response)
-    return KeptTurn(response["id"], told, given, wanted.previous_response_id or "", owner)
+    previous = asked.wanted.previous_response_id or ""
+    return KeptTurn(response["id"], msgspec.json.encode(response), asked.given, previous, owner)
 
 
 def _too_large(field: str, nbytes: int) -> BadField:
@@ -267,12 +293,12 @@ def _too_large(field: str, nbytes: int) -> BadField:
 
 
 def _check_sizes(
-    wanted: ResponsesRequest, items: Mapping[str, Json], earlier: int, most: int
+    references: Sequence[tuple[str, str]], items: Mapping[str, Json], earlier: int, most: int
 ) -> None:
     """Refuse references to more than a body may have: an item counts as often as it is named."""
-    sizes = {id: len(msgspec.json.encode(items[id])) for _, id in wanted.references()}
+    sizes = {id: len(msgspec.json.encode(items[id])) for id in {id for _, id in references}}
     total = earlier
-    for where, id in wanted.references():
+    for where, id in references:
         total += sizes[id]
         if total > most:
             raise _too_large(where, total)

@@ -138,10 +138,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             if item.get("type") == "item_reference":
                 yield f"input[{place}]", _word(item, "id", f"input[{place}]")
 
-    def refers(self) -> bool:
-        """Whether what was kept is a part of this request."""
-        return bool(self.previous_response_id) or next(self.references(), None) is not None
-
     def whole(self, items: Mapping[str, dict[str, Any]]) -> ResponsesRequest:
         """The request with these items, by their ids, in the places of those that refer to them."""
         given = list(self.items())

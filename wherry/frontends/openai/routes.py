@@ -28,10 +28,11 @@ from wherry.frontends.openai.fields.conversion import (
     DetokenizeRequest,
     TokenizeRequest,
 )
-from wherry.frontends.openai.fields.decoding import Fields, decoded
+from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels, ModelName
+from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
 from wherry.frontends.openai.response_routes import PATH as RESPONSES
 from wherry.frontends.openai.response_routes import ResponseRoutes
@@ -42,8 +43,6 @@ from wherry.values.buffer import Buffer
 
 T = TypeVar("T")
 WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
-#: The model's inputs for one row.
-Inputs = dict[str, Any]
 
 MODELS: Final = "/v1/models/"
 
@@ -61,10 +60,9 @@ class OpenAI:
         # Those that do not begin with /v1 stand where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
-        of_completions = partial(_read_fields, CompletionRequest)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
         batch = partial(self._read, _read_batch, self._start_batch)
-        completion = partial(self._read, of_completions, self._start_completion)
+        completion = partial(self._read, _read_completion, self._start_completion)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
             "/v1/chat/completions": Route({"POST": chat}, "inference"),
@@ -138,8 +136,8 @@ class OpenAI:
     def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
         read_and_start(self._entry, read, start, exchange)
 
-    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Inputs]) -> None:
-        wanted, inputs = read
+    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Prompts]) -> None:
+        wanted, prompts = read
         loaded = self._models.able(wanted.model, "chat")
         shown, echo = _shown(wanted), wanted.echoed()
         answer = ChatAnswer(
@@ -149,19 +147,21 @@ class OpenAI:
             echo=echo,
             shown=shown,
         )
-        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
-    def _start_batch(self, exchange: Exchange, read: tuple[BatchRequest, list[Inputs]]) -> None:
-        wanted, inputs = read
+    def _start_batch(self, exchange: Exchange, read: tuple[BatchRequest, Prompts]) -> None:
+        wanted, prompts = read
         loaded = self._models.able(wanted.model, "chat")
         answer = ChatAnswer(
             loaded.told_name(wanted.model), request_id_of(exchange), shown=_shown(wanted)
         )
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
-    def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
+    def _start_completion(
+        self, exchange: Exchange, read: tuple[CompletionRequest, Prompts]
+    ) -> None:
+        wanted, prompts = read
         loaded = self._models.able(wanted.model, "completions")
-        prompts = wanted.prompts()
         answer = TextAnswer(
             loaded.told_name(wanted.model),
             request_id_of(exchange),
@@ -169,15 +169,11 @@ class OpenAI:
             wanted.n or 1,
             _shown(wanted),
         )
-        parameters = wanted.sampling()
         if loaded.signature.input("parameters"):
             # OpenAI's own default, which gives way to what is asked for.
-            parameters.setdefault("max_tokens", max(16, wanted.min_tokens or 0))
-        inputs = [
-            {"prompt" if isinstance(p, str) else "token_ids": p, "parameters": parameters}
-            for p in prompts
-        ]
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
+            most = max(16, wanted.min_tokens or 0)
+            prompts.shared["parameters"].setdefault("max_tokens", most)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
     def _convert(
         self,
@@ -187,29 +183,30 @@ class OpenAI:
     ) -> None:
         """Tokens of a text, or the text of tokens."""
 
-        def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
-            wanted, inputs = read
+        def start(exchange: Exchange, read: tuple[Conversion, Prompts]) -> None:
+            wanted, prompts = read
             loaded = self._models.able(wanted.model, "tokens")
             answer = answers(loaded.told_name(wanted.model), request_id_of(exchange))
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+            Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
         self._read(partial(_read_inputs, fields), start, exchange)
 
 
-def _read_batch(body: Buffer, ignored: list[str] | None) -> tuple[BatchRequest, list[Inputs]]:
+def _read_batch(body: Buffer, ignored: list[str] | None) -> tuple[BatchRequest, Prompts]:
     wanted = decoded(body, BatchRequest, ignored)
-    return wanted, wanted.conversations()
+    return wanted, wanted.prompts()
 
 
 def _read_inputs(
     kind: type[WithInputs], body: Buffer, ignored: list[str] | None
-) -> tuple[WithInputs, Inputs]:
+) -> tuple[WithInputs, Prompts]:
     wanted = decoded(body, kind, ignored)
+    return wanted, Prompts.single(wanted.inputs())
+
+
+def _read_completion(body: Buffer, ignored: list[str] | None) -> tuple[CompletionRequest, Prompts]:
+    wanted = decoded(body, CompletionRequest, ignored)
     return wanted, wanted.inputs()
-
-
-def _read_fields(kind: type[Fields], body: Buffer, ignored: list[str] | None) -> Fields:
-    return decoded(body, kind, ignored)
 
 
 def _shown(wanted: Request) -> AnswerParts:

@@ -9,6 +9,7 @@ from typing import Any
 
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import JSON, Exchange, Headers
+from wherry.frontends.offload import held_bytes
 from wherry.frontends.openai.errors import fail
 from wherry.frontends.openai.spans import asked_for
 from wherry.frontends.terms import terms_of
@@ -27,11 +28,8 @@ class RowsCall(ABC):
     #: What it does, in a span.
     operation: str
 
-    def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: object
-    ) -> None:
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: object) -> None:
         self._entry = entry
-        self._exchange = exchange
         self._loaded = loaded
         self._asked = wanted
         #: Of the answer, where it is not JSON alone: known once `encoded` has returned.
@@ -51,20 +49,27 @@ class RowsCall(ABC):
     def encoded(self, response: InferResponse) -> Sequence[Buffer]:
         """The answer in parts. Another thread, if it is large."""
 
-    def submit(self) -> None:
+    def prepare(self) -> None:
+        """Make and measure the columns, in the thread that has read the request. BadField."""
+        self._columns, self._rows = self.columns()
+        self._nbytes = held_bytes(self._columns)
+
+    def submit(self, exchange: Exchange) -> None:
         """Send the request; what is refused at once is raised."""
-        headers, port = self._exchange.request.headers, self._entry.port()
+        self._exchange = exchange
+        headers, port = exchange.request.headers, self._entry.port()
         terms = terms_of(headers, self._entry.common.tenant_key)
         reply: Reply[InferResponse] = Reply(self._settled, port)
-        columns, rows = self.columns()
         request = self._loaded.request(
-            columns,
-            rows,
+            self._columns,
+            self._rows,
             reply,
             timeout=terms.timeout,
             priority=getattr(self._asked, "priority", None) or 0,
-            tenant=terms.tenant_of(self._exchange.request.caller),
+            tenant=terms.tenant_of(exchange.request.caller),
         )
+        request.nbytes = self._nbytes
+        self._columns = {}  # they are the request's
         if (trace := self._exchange.request.head.trace) is not None:
             loaded = self._loaded
             FollowedRequest(trace, loaded.name, loaded.version).follow(request)

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.http.answers import request_id_of
-from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.openai.embedding import of_length_one
 from wherry.frontends.openai.fields.beside import columns_beside
 from wherry.frontends.openai.fields.scores import Pairs, RerankRequest, ScoreRequest
@@ -67,11 +66,10 @@ class PairsCall(RowsCall):
     def __init__(
         self,
         entry: HttpEntry,
-        exchange: Exchange,
         loaded: LoadedModel,
         wanted: RerankRequest | ScoreRequest,
     ) -> None:
-        super().__init__(entry, exchange, loaded, wanted)
+        super().__init__(entry, loaded, wanted)
         self._wants = wanted
         self._pairs = wanted.pairs()
         self._model: CrossEncoder | Cosines
@@ -102,10 +100,8 @@ class Rerank(PairsCall):
 
     operation = "rerank"
 
-    def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: RerankRequest
-    ) -> None:
-        super().__init__(entry, exchange, loaded, wanted)
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: RerankRequest) -> None:
+        super().__init__(entry, loaded, wanted)
         self._wanted = wanted
 
     def answer(self, scores: list[float], usage: Json) -> Json:

@@ -26,9 +26,10 @@ from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.fields.transcription import TranscriptionRequest, read_form
 from wherry.frontends.openai.fits import hearing_fit
 from wherry.frontends.openai.generation import Generation
-from wherry.frontends.openai.ignored import told
 from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import read_and_start
+from wherry.frontends.openai.rows_call import RowsCall
 from wherry.frontends.openai.scores import Rerank, Score
 from wherry.frontends.openai.transcription import TranscriptionAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -71,17 +72,19 @@ class TaskRoutes:
     def _answer(
         self, fields: type[msgspec.Struct], able: tuple[str, ...], answers: Any, exchange: Exchange
     ) -> None:
-        def read(body: Buffer, ignored: list[str] | None) -> tuple[Any, list[str] | None]:
-            return decoded(body, fields, ignored), ignored
-
-        def start(exchange: Exchange, read: tuple[Any, list[str] | None]) -> None:
-            wanted, ignored = read
+        def read(body: Buffer, ignored: list[str] | None) -> RowsCall:
+            wanted: Any = decoded(body, fields, ignored)
             loaded = self._models.able(wanted.model, *able)
             if hints := unheard(wanted, loaded):
                 if ignored is None:
                     raise BadField(hints[0], f"the model '{loaded.name}' does not support it")
-                exchange = told(exchange, (*ignored, *hints))
-            answers(self._entry, exchange, loaded, wanted).submit()
+                ignored += hints
+            call: RowsCall = answers(self._entry, loaded, wanted)
+            call.prepare()
+            return call
+
+        def start(exchange: Exchange, call: RowsCall) -> None:
+            call.submit(exchange)
 
         read_and_start(self._entry, read, start, exchange)
 
@@ -98,6 +101,6 @@ class TaskRoutes:
             answer = TranscriptionAnswer(loaded, request_id_of(exchange), wanted, task)
             if fit.translates:
                 inputs["task"] = task
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+            Generation(self._entry, exchange, loaded, wanted, answer).submit(Prompts.single(inputs))
 
         read_and_start(self._entry, read, start, exchange, is_json=False)

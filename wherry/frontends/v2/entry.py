@@ -148,7 +148,8 @@ class Entry:
             )
         if terms.trace is not None:
             FollowedRequest(terms.trace, loaded.name, loaded.version).follow(request)
-        self.admission.enter(request, body_bytes, decoded.held_bytes)
+        request.nbytes = decoded.held_bytes
+        self.admission.enter(request, body_bytes)
         return request
 
 

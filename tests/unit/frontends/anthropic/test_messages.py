@@ -163,7 +163,7 @@ def test_fields_reach_the_engine_by_its_names() -> None:
         output_config={"effort": "low"}, metadata={"user_id": "u"}, service_tier="auto",
     )  # fmt: skip
     chat = wanted.chat()
-    inputs = wanted.inputs()
+    inputs = wanted.inputs_of(wanted.chat())
     parameters = inputs["parameters"]
     constraint = parameters.pop("constraint")
     assert parameters == {

@@ -7,6 +7,8 @@ from typing import Any
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import MAX_PROMPTS
+from wherry.frontends.openai.fields.messages import conversation
+from wherry.frontends.openai.prompts import Prompts
 
 
 class BatchRequest(ChatRequest):
@@ -15,7 +17,7 @@ class BatchRequest(ChatRequest):
 
     messages: list[list[dict[str, Any]]]  # type: ignore[assignment] # of several chats
 
-    def conversations(self) -> list[dict[str, Any]]:
+    def prompts(self) -> Prompts:
         """The model's inputs for each conversation."""
         given = self.messages
         if not 0 < len(given) <= MAX_PROMPTS:
@@ -29,4 +31,5 @@ class BatchRequest(ChatRequest):
         for field in ("tools", "echo"):
             if getattr(self, field):
                 raise BadField(field, f"a batch does not take it{alone}")
-        return [self.inputs_of(each, f"messages[{i}]") for i, each in enumerate(given)]
+        own = [{"messages": conversation(c, f"messages[{i}]")} for i, c in enumerate(given)]
+        return Prompts.of(own, self.shared_inputs(), "messages")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, Literal
 
 from wherry.frontends.openai.errors import BadField
@@ -78,16 +78,13 @@ class ChatRequest(Request):
 
     def inputs(self) -> dict[str, Any]:
         """The model's inputs: conversation, wishes, tools, variables of the template."""
-        return self.inputs_of(self.messages, "messages")
+        return {"messages": conversation(self.messages), **self.shared_inputs()}
 
-    def inputs_of(self, messages: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
-        """Those of a conversation, which stands in the field `where`."""
+    def shared_inputs(self) -> dict[str, Any]:
+        """Those beside the conversation."""
         if self.modalities not in (None, ["text"]):
             raise BadField("modalities", "only ['text'] is supported")
-        inputs: dict[str, Any] = {
-            "messages": conversation(messages, where),
-            "parameters": self.sampling(),
-        }
+        inputs: dict[str, Any] = {"parameters": self.sampling()}
         if tools := self.callable_tools():
             inputs["tools"] = tools
         if template := self._template():
@@ -99,7 +96,7 @@ class ChatRequest(Request):
 
     def echoed(self) -> str:
         """The text that stands in front of the answer: that of the message which goes on."""
-        last = conversation(self.messages)[-1] if self.echo else {}
+        last = conversation(self.messages[-1:])[-1] if self.echo else {}
         return str(text_of(last["content"])) if last.get("role") == "assistant" else ""
 
     def _template(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.fields.kinds import Alternatives, Whole
+from wherry.frontends.openai.prompts import Prompts
 
 #: Each is a request of its own to the model.
 MAX_PROMPTS: Final = 1024
@@ -21,6 +22,12 @@ class CompletionRequest(Request):
     best_of: int | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None
+
+    def inputs(self) -> Prompts:
+        """The model's inputs for each prompt."""
+        texts = self.prompts()
+        own = [{"prompt" if isinstance(one, str) else "token_ids": one} for one in texts]
+        return Prompts.of(own, {"parameters": self.sampling()}, "prompt")
 
     def prompts(self) -> list[str | list[int]]:
         """One or several, each a text or tokens."""
@@ -56,6 +63,7 @@ class CompletionRequest(Request):
     def echoes(self) -> list[str]:
         """The prompts, if that is all there is to an echo; else it is the model's to make: of
         tokens, with log probabilities, of what truncation leaves, or without an answer."""
-        texts = [prompt for prompt in self.prompts() if isinstance(prompt, str)]
         simple = (self.logprobs, self.truncate_prompt_tokens) == (None, None)
-        return texts if self.echo and simple and self.max_tokens != 0 else []
+        if not self.echo or not simple or self.max_tokens == 0:
+            return []
+        return [prompt for prompt in self.prompts() if isinstance(prompt, str)]

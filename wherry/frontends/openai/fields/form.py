@@ -8,6 +8,7 @@ import msgspec
 
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.json_faults import json_in
+from wherry.llm.constraint import MOST_CHARACTERS
 
 
 class JsonSchema(msgspec.Struct, kw_only=True):
@@ -51,7 +52,10 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 def schema_of(given: Any, where: str) -> dict[str, Any]:
     """A JSON schema, which vLLM takes as text, too."""
     if isinstance(given, str):
-        given = json_in(given, where)
+        text, given = given, json_in(given, where)
+        if len(text) > MOST_CHARACTERS:  # of which the engine would say so later
+            problem = f"it has {len(text)} characters; at most {MOST_CHARACTERS} are read"
+            raise BadField(where, problem)
     if not isinstance(given, dict):
         raise BadField(where, "must be a JSON schema, an object")
     return given

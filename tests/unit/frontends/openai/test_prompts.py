@@ -1,0 +1,56 @@
+"""What all prompts of a request share is measured once, and counted once for each of them."""
+
+import msgspec
+import pytest
+
+from wherry.frontends.admission import Admission
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.batch import BatchRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.decoding import decoded
+from wherry.frontends.openai.prompts import MOST_SHARED_BYTES, Prompts
+from wherry.values.errors import TooManyBytes
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse, value_bytes
+
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+def test_what_prompts_share_is_one_object_and_counts_for_each() -> None:
+    shared = {"parameters": {"allowed_token_ids": [1] * 1000}}
+    prompts = Prompts.of([{"prompt": "a"}, {"prompt": "b"}], shared, "prompt")
+    assert prompts.shared is shared
+    assert prompts.nbytes == [value_bytes(shared) + value_bytes({"prompt": "a"})] * 2
+
+
+def test_a_large_field_beside_many_prompts_is_refused_before_it_is_multiplied() -> None:
+    tokens = [1] * 10_000
+    body = msgspec.json.encode({"prompt": ["a"] * 300, "allowed_token_ids": tokens})
+    with pytest.raises(BadField, match=r"prompt: holds 300, .*; send at most \d+ at a time") as no:
+        decoded(body, CompletionRequest).inputs()
+    assert no.value.field == "prompt"
+    one = msgspec.json.encode({"prompt": ["a"], "allowed_token_ids": tokens})
+    assert len(decoded(one, CompletionRequest).inputs().own) == 1
+
+
+def test_conversations_of_a_batch_share_their_parameters() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"enum": ["x"] * 2000}}}
+    chats = msgspec.json.encode({"messages": [HELLO] * 3, "response_format": form})
+    prompts = decoded(chats, BatchRequest).prompts()
+    assert [*prompts.shared] == ["parameters"]
+    assert [*prompts.own] == [{"messages": HELLO}] * 3
+    assert sum(prompts.nbytes) < MOST_SHARED_BYTES
+    many = msgspec.json.encode({"messages": [HELLO] * 500, "response_format": form})
+    with pytest.raises(BadField, match="messages: holds 500"):
+        decoded(many, BatchRequest).prompts()
+
+
+def test_requests_that_are_refused_together_hold_nothing_although_they_live_on() -> None:
+    admission = Admission(max_bytes=10 * 2**20)
+    requests = [
+        InferRequest({"x": [b""]}, 1, Reply[InferResponse](lambda _: None), nbytes=4 * 2**20)
+        for _ in range(3)
+    ]
+    with pytest.raises(TooManyBytes):
+        admission.enter_all(requests)
+    assert (admission.held_bytes, admission.in_flight, len(requests)) == (0, 0, 3)

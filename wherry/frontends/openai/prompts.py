@@ -1,0 +1,46 @@
+"""What does one request ask of a model: which prompts has it, and what do all of them share?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wherry.frontends.openai.errors import BadField
+from wherry.values.request import value_bytes
+
+#: The model's inputs for one row.
+Inputs = dict[str, Any]
+
+#: What all prompts of a request share counts once for each of them, as each is a request to the
+#: model, which may run in another process; together it may be so much.
+MOST_SHARED_BYTES: Final = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The model's inputs for each prompt of a request, and those that all of them share."""
+
+    own: Sequence[Inputs]
+    shared: Inputs
+    #: Bytes of the inputs of each prompt, the shared ones among them.
+    nbytes: Sequence[int]
+
+    @classmethod
+    def of(cls, own: Sequence[Inputs], shared: Inputs, field: str = "") -> Prompts:
+        """Measure them, which takes as long as reading them did. BadField, for the field of the
+        prompts, if they are too many for what they share."""
+        once = value_bytes(shared)
+        if len(own) > 1 and len(own) * once > MOST_SHARED_BYTES:
+            most = MOST_SHARED_BYTES // once
+            raise BadField(
+                field,
+                f"holds {len(own)}, and the fields that hold for each of them have {once} bytes;"
+                f" send at most {most or 1} at a time beside these",
+            )
+        return cls(own, shared, [once + value_bytes(each) for each in own])
+
+    @classmethod
+    def single(cls, inputs: Inputs) -> Prompts:
+        """One prompt, by all its inputs."""
+        return cls.of([{}], inputs)
