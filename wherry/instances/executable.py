@@ -32,7 +32,8 @@ from wherry.instances.execution import (
 from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.model_errors import model_errors
 from wherry.instances.model_outputs import ModelOutputs
-from wherry.instances.owned import gather
+from wherry.instances.own_answers import OwnAnswers
+from wherry.instances.own_rows import gather
 from wherry.instances.reruns import Reruns, Sent
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
@@ -41,7 +42,7 @@ from wherry.models.row_types import WrongRow, converter
 from wherry.models.rows import columns_of_row
 from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
-from wherry.values.errors import BY_NAME, InvalidRequest
+from wherry.values.errors import BY_NAME, BadModelOutput, InvalidRequest
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Columns, concatenate, rows_of
 
@@ -60,7 +61,10 @@ class Executable:
         model: Model,
         config: ModelConfig,
         device_lost: Callable[[str], None] = lambda _: None,
+        *,
+        in_worker: bool = False,
     ) -> None:
+        """`in_worker`: what comes of a batch is encoded before the next one."""
         self.model = model
         self.config = config
         #: Called with what has left the device unusable, before anyone is answered.
@@ -79,6 +83,9 @@ class Executable:
         self.gives_bytes = any(spec.form is Form.BYTES for spec in self.signature.outputs)
         #: Checks what the code returns.
         self.outputs = ModelOutputs(self.signature, config, self._media)
+        self._own = OwnAnswers(self.signature, config.name).of
+        #: Makes what the code has returned its callers' own; None: encoding it does that.
+        self.own = None if in_worker else self._own
         #: The only output, if its rows are strings, and their type.
         self._strings: tuple[str, type] | None = None
         if self.signature.returns == "single" and not self.signature.is_async:
@@ -100,7 +107,7 @@ class Executable:
 
     def warm_up(self) -> None:
         for columns, rows in self._warmup_batches():
-            columns = self.decoded(gather([columns]))
+            columns = self.decoded(gather([columns], once=False))
             if self.signature.streams:
                 for _ in self.stream(columns, rows):
                     pass
@@ -153,7 +160,8 @@ class Executable:
         """
         try:
             if self._strings is None:
-                return self.execute(columns, rows)
+                outputs = self.execute(columns, rows)
+                return outputs if self.own is None else self.own(outputs)
             result = self.call(columns)
             name, kind = self._strings
             if self.outputs.returns_row:
@@ -161,7 +169,8 @@ class Executable:
                     return {name: [result]}
             elif type(result) is list and len(result) == rows and set(map(type, result)) == {kind}:
                 return {name: result.copy()}  # the model may keep its list
-            return self.outputs.of(result, rows)
+            outputs = self.outputs.of(result, rows)
+            return outputs if self.own is None else self.own(outputs)
         except model_errors() as error:
             return self.failure(error)
 
@@ -193,7 +202,7 @@ class Executable:
                 continue
             part_counts = [counts[index] for index in part.callers]
             started = perf_counter_ns()
-            outcome = self.outcome(part.columns, sum(part_counts))
+            outcome = self._own_outcome(part.columns, sum(part_counts))
             infer_ns = perf_counter_ns() - started
             ran = BatchParts([SharedOutcome(outcome, part_counts)], infer_ns, [sum(part_counts)])
             if isinstance(outcome, Failure):
@@ -220,8 +229,20 @@ class Executable:
 
     def _outcome_again(self, columns: Columns, rows: int) -> Outcome:
         try:
-            return self.outcome(self.decoded(gather([columns])), rows)
+            columns = self.decoded(gather([columns]))
         except (InvalidRequest, MemoryError) as error:
+            return self.failure(error)
+        return self._own_outcome(columns, rows)
+
+    def _own_outcome(self, columns: Columns, rows: int) -> Outcome:
+        """The outcome of one of several calls for a batch: the next one may change what this one
+        has returned."""
+        outcome = self.outcome(columns, rows)
+        if self.own is not None or isinstance(outcome, Failure):
+            return outcome
+        try:
+            return self._own(outcome)
+        except BadModelOutput as error:
             return self.failure(error)
 
     def stream(self, columns: Columns, rows: int) -> Iterator[Columns]:
@@ -231,7 +252,8 @@ class Executable:
             items = self._async.iterate(items)
         try:
             for item in items:
-                yield self.outputs.of(item, rows, sparse=True)
+                outputs = self.outputs.of(item, rows, sparse=True)
+                yield outputs if self.own is None else self.own(outputs)
         finally:
             close = getattr(items, "close", None)
             if close is not None:

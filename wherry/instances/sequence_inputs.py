@@ -7,6 +7,7 @@ with the step before. All of them are ordinary inputs, filled in just before a b
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,15 @@ from wherry.models.signature import Signature
 from wherry.scheduler.open_sequences import NOT_READY, OpenSequence
 from wherry.values.datatypes import BYTES, DATATYPES, Datatype, Form, TensorSpec
 from wherry.values.errors import ConfigError, InvalidRequest
-from wherry.values.request import Array, Column, Columns, InferRequest, SequenceStep, concatenate
+from wherry.values.request import (
+    Array,
+    Column,
+    Columns,
+    InferRequest,
+    SequenceStep,
+    concatenate,
+    shared,
+)
 
 #: What a model without a caller is told, when it warms up: a sequence of one step.
 WARM_UP = SequenceStep(1, start=True, end=True)
@@ -104,7 +113,7 @@ class SequenceInputs:
             column = outputs.get(one.output)
             if column is not None:
                 # A copy: the rows of others, or a worker's memory, must not live on with it.
-                state[one.input] = list(column) if isinstance(column, list) else column.copy()
+                state[one.input] = shared(copy.deepcopy(column))
         run.state = {**run.state, **state}
         shapes = _shapes(run.state)
         run.state_shapes = None if shapes == self._initial_shapes else shapes
@@ -159,7 +168,7 @@ def _column(value: object, datatype: Datatype, form: Form, shape: tuple[int, ...
     """One row that says `value`."""
     if datatype is not BYTES:
         row = np.full(shape, value, datatype.dtype)
-        return [row] if form is Form.ARRAYS else row[np.newaxis]
+        return shared([row] if form is Form.ARRAYS else row[np.newaxis])
     text = str(value)
     element = text if form is Form.TEXT else text.encode()
     return [[element] * int(np.prod(shape)) if shape else element]
@@ -191,4 +200,5 @@ def _initial(model: str, state: SequenceState, signature: Signature) -> Column:
                 f" {count * datatype.dtype.itemsize}"
             )
         row = np.frombuffer(state.initial, datatype.dtype).reshape(shape)
-    return [row] if spec is not None and spec.form is Form.ARRAYS else row[np.newaxis]
+    is_rows = spec is not None and spec.form is Form.ARRAYS
+    return shared([row] if is_rows else row[np.newaxis])

@@ -15,6 +15,7 @@ from wherry.instances.executable import Executable
 from wherry.instances.execution import Failure
 from wherry.instances.messages import Join, Leave
 from wherry.instances.model_errors import model_errors
+from wherry.instances.own_rows import gather
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -50,9 +51,11 @@ class StepLoop:
         model: StepModel,
         config: ModelConfig,
         device_lost: Callable[[str], None] = lambda _: None,
+        *,
+        in_worker: bool = False,
     ) -> None:
         self.model = model
-        self._executable = Executable(model, config, device_lost)
+        self._executable = Executable(model, config, device_lost, in_worker=in_worker)
         self._config = config
         self._active: dict[int, Any] = {}
 
@@ -72,7 +75,8 @@ class StepLoop:
         """Load the model and run its warm-up rows to their end."""
         self._executable.load_on(device)
         for row in self._config.warmup or self._config.examples[:1]:
-            share = self.join(0, self._executable.columns_of(row))
+            columns = gather([self._executable.columns_of(row)], once=False)
+            share = self.join(0, columns)
             while share is None or not (share.done or share.failure):
                 share = self.step()[0]
             if share.failure is not None:
@@ -84,7 +88,8 @@ class StepLoop:
     def join(self, key: int, columns: Columns) -> Share | None:
         """A request joins; its end if it cannot."""
         try:
-            self._active[key] = self._executable.call(self._executable.decoded(columns))
+            own = gather([columns])
+            self._active[key] = self._executable.call(self._executable.decoded(own))
         except model_errors() as error:
             return Share(key, failure=self._executable.failure(error))
         return None
@@ -141,6 +146,8 @@ class StepLoop:
             return Share(key, failure=self._executable.failure(step.error))
         try:
             responses = [self._executable.outputs.of(item, 1) for item in step.responses]
+            if (own := self._executable.own) is not None:
+                responses = [own(columns) for columns in responses]
         except BadModelOutput as error:
             if not step.done:
                 self._stop_quietly(self._active[key])

@@ -14,7 +14,7 @@ from wherry.instances.executable import Executable
 from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.model_errors import model_errors
-from wherry.instances.owned import gather
+from wherry.instances.own_rows import gather
 from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model

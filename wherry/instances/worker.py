@@ -46,6 +46,7 @@ from wherry.instances.messages import (
     may_hold_arrays,
 )
 from wherry.instances.model_errors import model_errors, parent_decides
+from wherry.instances.own_answers import unsendable
 from wherry.instances.source import import_model, received
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
@@ -134,9 +135,9 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
         model = import_model(start.source)
         executable: Executable | StepLoop
         if isinstance(model, StepModel):
-            executable = StepLoop(model, start.config, _device_lost)
+            executable = StepLoop(model, start.config, _device_lost, in_worker=True)
         else:
-            executable = Executable(model, start.config, _device_lost)
+            executable = Executable(model, start.config, _device_lost, in_worker=True)
         executable.load(start.device)
     except model_errors() as error:
         text = sendable("".join(traceback.format_exception(error)))
@@ -237,10 +238,10 @@ def _to_send(outcome: Outcome) -> Columns | Failed:
 
 
 def _checked(outcome: Outcome, model: str) -> Outcome:
-    reason = None if isinstance(outcome, Failure) else why_not_sent(outcome)
-    if reason is None:
-        return outcome
-    return Failure("BadModelOutput", f"model {model!r} returned what cannot be sent: {reason}")
+    for name, column in {} if isinstance(outcome, Failure) else outcome.items():
+        if (reason := why_not_sent(column)) is not None:
+            return Failure("BadModelOutput", str(unsendable(model, name, reason)))
+    return outcome
 
 
 def _generate(connection: MessageSocket, executable: Executable, batch: Generate) -> None:

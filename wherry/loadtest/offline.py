@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from wherry.instances.executable import Executable
+from wherry.instances.own_rows import gather
 from wherry.loadtest.inputs import Row
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
@@ -141,9 +142,4 @@ class Offline:
         )
 
     def _execute(self, columns: Columns, size: int) -> None:
-        # The model may write to its inputs: each run has its own.
-        own = {
-            name: column.copy() if hasattr(column, "copy") else column
-            for name, column in columns.items()
-        }
-        self._executable.execute(own, size)
+        self._executable.execute(gather([columns], once=False), size)

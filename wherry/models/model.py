@@ -120,8 +120,8 @@ class Model:
 
     Class attributes named like fields of ModelConfig configure it. `load` and `execute` run in the
     instance's thread or process; `execute` may run in different threads there, one call at a time.
-    It may write to its inputs. The arrays it returns go to the callers without a copy, so return
-    new ones each time.
+    It may change its inputs, keep them and return them: they are its own. So is what it returns,
+    again and again if it likes; callers get a copy of an array that it still refers to.
 
     A model that pads rows to the longest may have a method `cost(self, *row) -> float`, with the
     inputs in order, that returns a row's size (tokens, characters, pixels): rows of similar cost

@@ -14,7 +14,7 @@ from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.media_codec import from_caller
-from wherry.values.request import Array, Column, Columns, ShapedRow
+from wherry.values.request import Array, Column, Columns, ShapedRow, shared
 
 
 def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
@@ -125,9 +125,7 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
             f"model {model!r}: input {spec.name!r} has shape {list(array.shape)};"
             f" one row has shape {list(spec.shape)}"
         )
-    column = array[np.newaxis]
-    # It may be the caller's array: a model that writes to it gets a copy.
-    column.flags.writeable = False
+    column = shared(array[np.newaxis])  # it may be the caller's array
     return [column[0]] if form is Form.ARRAYS else column
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from wherry.instances.executable import Executable
 from wherry.instances.execution import Failure
 from wherry.instances.model_errors import model_errors
+from wherry.instances.own_rows import gather as gather_own
 from wherry.instances.runner import Refused, Runner
 from wherry.instances.timer import Alarm, Timer
 from wherry.models.config import ModelConfig
@@ -115,6 +116,8 @@ class RowByRow:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         self.failure = executable.failure
+        assert executable.own is not None, "it runs in this process"
+        self._own = executable.own
 
     def not_ready_reason(self) -> str:
         """Always "": only the function's code knows which models it calls."""
@@ -130,7 +133,7 @@ class RowByRow:
         columns = await self._decoded(request.inputs)
         async with aclosing(self._executable.call(columns)) as items:
             async for item in items:
-                yield InferResponse(await self._outputs(item))
+                yield InferResponse(self._own(await self._outputs(item)))
 
     async def _run(self, columns: Columns) -> Columns:
         columns = await self._decoded(columns)
@@ -139,9 +142,12 @@ class RowByRow:
         except (SystemExit, KeyboardInterrupt) as error:
             # In a task either would end the loop. Ctrl-C reaches the main thread, not this one.
             raise self._executable.failure(error).as_exception() from error
-        return await self._outputs(result)
+        outputs = await self._outputs(result)
+        del result
+        return self._own(outputs)
 
     async def _decoded(self, columns: Columns) -> Columns:
+        columns = gather_own([columns])
         if not self._executable.decodes:
             return columns
         return await asyncio.to_thread(self._executable.decoded, columns)

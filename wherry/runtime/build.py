@@ -136,7 +136,10 @@ class Builder:
             if self._cache is not None:
                 cache = self._cache.of(config.name, config.version, model)
         size = _row_size(model, config, signature)
-        return LoadedModel(model, config, signature, runner, self._clock, inputs, cache, size)
+        is_here = isinstance(model, Pipeline | EnsembleModel) or not self._elsewhere(model, config)
+        return LoadedModel(
+            model, config, signature, runner, self._clock, inputs, cache, size, is_here=is_here
+        )
 
     def config_of(self, model: Model, overrides: Mapping[str, Any]) -> ModelConfig:
         """A model's settings, with `overrides` over all of them. ConfigError."""
@@ -222,10 +225,7 @@ class Builder:
         own_kind = model.make_instance
         if own_kind is not None:
             return lambda name, device: own_kind(name, device, config, self._caller)
-        isolation = self._isolation if config.isolation == "auto" else config.isolation
-        if config.isolation == "auto" and sys.platform == "win32":
-            isolation = "thread"  # worker processes need unix sockets
-        if isolation != "process":
+        if not self._elsewhere(model, config):
             return lambda name, device: _in_thread(name, device, model, config)
         # Here: not every runtime has processes.
         from wherry.instances.process import ProcessInstance
@@ -237,6 +237,14 @@ class Builder:
         if isinstance(model, StepModel):
             return lambda name, device: StepProcess(name, device, model, config, loop)
         return lambda name, device: ProcessInstance(name, device, model, config, loop)
+
+    def _elsewhere(self, model: Model, config: ModelConfig) -> bool:
+        """Does its code run in other processes?"""
+        if model.make_instance is not None:
+            return True
+        if config.isolation == "auto" and sys.platform == "win32":
+            return False  # worker processes need unix sockets
+        return (self._isolation if config.isolation == "auto" else config.isolation) == "process"
 
 
 def _first_responses(model: Model) -> Histogram:

@@ -91,7 +91,7 @@ class LocalCalls:
             for row in rows:
                 args, inputs = ((), dict(row)) if loaded.is_row(row) else ((row,), {})
                 trace = None if self.tracing is None else self.trace(loaded)
-                columns = loaded.row_columns(args, inputs)
+                columns = loaded.inputs.kept(args, inputs)
                 pending.append(self._begin(loaded, columns, 1, trace=trace))
                 if len(pending) >= window:
                     answer = _wait(pending[0])

@@ -15,7 +15,7 @@ from wherry.instances.split import split
 from wherry.models.config import ModelConfig, SequenceBatching
 from wherry.models.model import Model
 from wherry.models.row_types import from_fields, restored
-from wherry.models.rows import columns_of_row
+from wherry.models.rows import columns_of_row, columns_of_rows
 from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
@@ -40,8 +40,10 @@ from wherry.values.request import (
     InferRequest,
     InferResponse,
     SequenceStep,
+    ShapedRow,
     bytes_of,
 )
+from wherry.workers.encoding import UNSENDABLE, copied, why_not_sent
 
 
 class LoadedModel:
@@ -57,7 +59,10 @@ class LoadedModel:
         sequence_inputs: SequenceInputs | None = None,
         cache: ModelCache | None = None,
         size: RowSize | None = None,
+        *,
+        is_here: bool = True,
     ) -> None:
+        """`is_here`: its code runs in this process."""
         self.model = model
         self.sequence_inputs = sequence_inputs
         self.cache = cache
@@ -89,6 +94,9 @@ class LoadedModel:
         )
         #: Whether rows hold images, audio or files, which callers take time to encode and decode.
         self.has_media = any(spec.media for spec in (*signature.inputs, *signature.outputs))
+        #: Columns of rows of a caller in this program.
+        self.inputs = InputRows(signature, config, is_here=is_here)
+        self.row_columns = self.inputs.of
         #: One row of outputs as a caller in this program has it.
         self.row = OutputRow(signature, batched=config.max_batch_size > 0).of
 
@@ -304,20 +312,6 @@ class LoadedModel:
     def not_ready_reason(self) -> str:
         return self.runner.not_ready_reason()
 
-    def row_columns(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
-        """Make columns of one row from a caller's arguments."""
-        if args:
-            specs = self.signature.inputs
-            if len(args) > len(specs):
-                raise InvalidRequest(
-                    f"model {self.name!r} has {len(specs)} inputs, not {len(args)}"
-                )
-            inputs = {
-                **{spec.name: arg for spec, arg in zip(specs, args, strict=False)},
-                **inputs,
-            }
-        return columns_of_row(self.signature, self.config, inputs)
-
     def is_row(self, row: Any) -> bool:
         """Whether this is a dict of inputs, and not the value of the only input."""
         names = {spec.name for spec in self.signature.inputs}
@@ -333,6 +327,61 @@ class LoadedModel:
             text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
             self.runner.failures.tell(text, "".join(traceback.format_exception(error)))
             raise ModelFailed(text) from error
+
+
+class InputRows:
+    """Makes columns of one model's inputs. `is_here`: its code runs in this process, and could
+    change objects of its caller; a worker gets copies anyway. InvalidRequest."""
+
+    def __init__(self, signature: Signature, config: ModelConfig, *, is_here: bool) -> None:
+        self._signature, self._config = signature, config
+        json = [spec.name for spec in signature.inputs if spec.form is Form.JSON]
+        self._objects = json if is_here else []
+
+    def of(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
+        """One row from a caller's arguments."""
+        if args:
+            specs = self._signature.inputs
+            if len(args) > len(specs):
+                raise InvalidRequest(
+                    f"model {self._config.name!r} has {len(specs)} inputs, not {len(args)}"
+                )
+            inputs = {
+                **{spec.name: arg for spec, arg in zip(specs, args, strict=False)},
+                **inputs,
+            }
+        columns = columns_of_row(self._signature, self._config, inputs)
+        for name in self._objects:
+            self._copy(columns, name)
+        return columns
+
+    def kept(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
+        """The same of a caller that may change its row before the code runs."""
+        columns = self.of(args, inputs)
+        for name, column in columns.items():
+            if not isinstance(column, list):
+                columns[name] = column.copy()
+            elif not isinstance(column[0], str | bytes | ShapedRow):
+                self._copy(columns, name)
+        return columns
+
+    def of_columns(self, columns: Mapping[str, Any]) -> tuple[Columns, int]:
+        """Many rows from a caller's columns, and how many."""
+        checked, rows = columns_of_rows(self._signature, self._config, columns)
+        for name in self._objects:
+            self._copy(checked, name)
+        return checked, rows
+
+    def _copy(self, columns: Columns, name: str) -> None:
+        """Make rows of any objects what a worker would get."""
+        if name in columns:
+            try:
+                columns[name] = copied(columns[name])
+            except UNSENDABLE as error:
+                reason = why_not_sent(columns[name]) or str(error)
+                raise InvalidRequest(
+                    f"model {self._config.name!r}: input {name!r}: {reason}", field=name
+                ) from error
 
 
 class OutputRow:

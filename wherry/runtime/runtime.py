@@ -25,7 +25,6 @@ from wherry.instances.execution import Failure
 from wherry.instances.resources import Resources
 from wherry.instances.timer import Timer
 from wherry.models.model import Model
-from wherry.models.rows import columns_of_rows
 from wherry.pipelines.pipeline import LoopThread
 from wherry.runtime.build import Builder
 from wherry.runtime.calls import LocalCalls
@@ -245,7 +244,7 @@ class Runtime:
         More rows than the model's max_batch_size are split and joined again.
         """
         loaded = self.registry.find(model, version)
-        checked, rows = columns_of_rows(loaded.signature, loaded.config, columns)
+        checked, rows = loaded.inputs.of_columns(columns)
         run, trace = self.calls.run, self.calls.trace(loaded)
         outputs = run(loaded, checked, rows, timeout, priority, None, trace).outputs
         return values_of(loaded, outputs)

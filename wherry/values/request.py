@@ -179,6 +179,15 @@ def _bytes_in(values: Collection[Any]) -> int:
 _FLAT = {str, bytes, int, float, bool, type(None)}
 
 
+def shared(column: Column) -> Column:
+    """Mark the arrays of a column as what is not its request's own: a model that may write to them
+    gets copies."""
+    for array in column if isinstance(column, list) else [column]:
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return column
+
+
 def concatenate(parts: Sequence[Columns]) -> Columns:
     """Concatenate the rows of several requests."""
     return {name: concatenate_column([part[name] for part in parts]) for name in parts[0]}

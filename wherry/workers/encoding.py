@@ -286,6 +286,8 @@ def why_not_sent(value: Any) -> str | None:
     """What in this value cannot be sent; None if all of it can."""
     try:
         _CHECKER.encode(value)
+    except RecursionError:
+        return "it holds itself, or is nested too deeply"
     except UNSENDABLE as error:
         return str(error)
     return None
@@ -295,15 +297,19 @@ def _plain(value: Any) -> Any:
     """Replace what msgpack does not know by something that it knows."""
     if isinstance(value, np.ndarray):  # of Python objects
         return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if is_pydantic(type(value)):
-        return value.model_dump(mode="json")
+    if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
+        return item
     plain: Any
-    for plain in (str, bytes, int, float):
-        if isinstance(value, plain):  # a subclass
-            return plain(value)
-    raise TypeError(f"a {type(value).__name__} cannot be sent to or from a worker process")
+    kind = type(value)
+    try:
+        if is_pydantic(kind):
+            return value.model_dump(mode="json")
+        for plain in (str, bytes, int, float):
+            if isinstance(value, plain):  # a subclass
+                return plain(value)
+    except Exception as error:  # the user's own methods: a bug there costs no instance
+        raise TypeError(f"a {kind.__name__} raised {type(error).__name__}: {error}") from error
+    raise TypeError(f"a {kind.__name__} is no JSON")
 
 
 def _without_arrays(value: Any) -> Any:

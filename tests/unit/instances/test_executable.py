@@ -15,7 +15,7 @@ import wherry
 from tests.properties import examples
 from wherry.instances.executable import Executable
 from wherry.instances.execution import Execution, Failure
-from wherry.instances.owned import gather
+from wherry.instances.own_rows import gather
 from wherry.instances.reruns import MAX_RERUNS
 from wherry.models.model import Device, FunctionModel
 from wherry.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8

@@ -17,26 +17,27 @@ from wherry.values.request import Column, Columns, concatenate
 from wherry.workers.encoding import UNSENDABLE, copied
 
 
-def gather(parts: Sequence[Columns]) -> Columns:
-    """The rows of several requests as columns that the code may change."""
+def gather(parts: Sequence[Columns], *, once: bool = True) -> Columns:
+    """The rows of several requests as columns that the code may change. Not `once`: even a lone row
+    runs again."""
     columns = parts[0] if len(parts) == 1 else concatenate(parts)
+    may_lend = once and len(parts) == 1
     return {
-        name: column.copy() if isinstance(column[0], str | bytes) else _own(column, len(parts))
+        name: column.copy() if isinstance(column[0], str | bytes) else _own(column, may_lend)
         for name, column in columns.items()
     }
 
 
-def _own(column: Column, parts: int) -> Column:
+def _own(column: Column, may_lend: bool) -> Column:
+    lends = may_lend and len(column) == 1
     if isinstance(column, np.ndarray):
-        is_own = parts > 1 or (len(column) == 1 and column.flags.behaved)
-        return column if is_own else column.copy()
+        return column if lends and column.flags.behaved else column.copy()
     first = column[0]
     if isinstance(first, np.ndarray):
-        is_own = len(column) == 1 and first.flags.behaved
-        return column.copy() if is_own else [row.copy() for row in column]
+        return [row if lends and row.flags.behaved else row.copy() for row in column]
     if isinstance(first, list) and first and isinstance(first[0], bytes):
         return [copy.copy(row) for row in column]  # a tensor of strings
-    return column.copy() if len(column) == 1 else _copied(column)
+    return column.copy() if lends else _copied(column)
 
 
 def _copied(column: list[Any]) -> list[Any]:

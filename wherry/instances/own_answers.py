@@ -1,0 +1,107 @@
+"""What must be copied of an answer, so that the model and its callers share nothing of it?
+
+A worker's answers are encoded at once. One of a model in this process goes to its caller as it is,
+or is encoded later: its JSON rows become what a worker would have sent, and an array is copied if
+anything else still refers to it, or to the memory that it is a view of.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from wherry.models.signature import Signature
+from wherry.values.datatypes import Form
+from wherry.values.errors import BadModelOutput
+from wherry.values.media_codec import is_converted
+from wherry.values.request import Columns
+from wherry.workers.encoding import UNSENDABLE, copied, why_not_sent
+
+
+class OwnAnswers:
+    """Makes the outputs of one model its callers' own."""
+
+    def __init__(self, signature: Signature, model: str) -> None:
+        self._model = model
+        specs = [spec for spec in signature.outputs if not is_converted(spec.media)]
+        self._json = [spec.name for spec in specs if spec.form is Form.JSON]
+        strings = [s for s in specs if s.form in (Form.TEXT, Form.BYTES)]
+        #: Of these a row is a list.
+        self._lists = [spec.name for spec in strings if spec.shape]
+        of_others = {*self._json, *(spec.name for spec in strings)}
+        self._arrays = [spec.name for spec in specs if spec.name not in of_others]
+
+    def of(self, outputs: Columns) -> Columns:
+        """These outputs, changed in place. The caller must hold nothing else of them.
+        BadModelOutput."""
+        if self._arrays:
+            _own_arrays(outputs, self._arrays)
+        for name in self._lists:
+            if name in outputs:
+                outputs[name] = [copy.copy(row) for row in outputs[name]]
+        for name in self._json:
+            if name in outputs:
+                outputs[name] = self._rows(name, outputs[name])
+        return outputs
+
+    def _rows(self, name: str, column: Any) -> list[Any]:
+        try:
+            rows: list[Any] = copied(column)
+            return rows
+        except UNSENDABLE as error:
+            raise unsendable(self._model, name, why_not_sent(column) or str(error)) from error
+
+
+def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
+    return BadModelOutput(
+        f"model {model!r} returned what cannot be sent: output {output!r}: {reason}"
+    )
+
+
+def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
+    """Copy the arrays that something else refers to as well."""
+    places = list(_places(outputs, names))
+    views = Counter([id(holder[key].base) for holder, key in places])
+    shared = [
+        (holder, key)
+        for holder, key in places
+        if not _is_plain(holder[key])
+        or _references(holder, key, views[id(holder[key].base)])
+        > (_FRESH if holder[key].base is None else _FRESH_VIEW)
+    ]
+    for holder, key in shared:
+        holder[key] = holder[key].copy()
+
+
+def _places(outputs: Columns, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    for name in names:
+        column = outputs.get(name)
+        if isinstance(column, np.ndarray):
+            yield outputs, name
+        elif column is not None:
+            yield from [(column, row) for row, one in enumerate(column) if one is not None]
+
+
+def _is_plain(array: Any) -> bool:
+    """Is its memory its own, or that of another array?"""
+    base = array.base
+    is_arrays = base is None or (type(base) is np.ndarray and base.base is None)
+    return is_arrays and bool(array.flags.behaved)
+
+
+def _references(holder: Any, key: Any, views: int) -> int:
+    """How many references there are to an array and to what it is a view of, beside those of so
+    many views."""
+    base = holder[key].base
+    return sys.getrefcount(holder[key]) + (0 if base is None else sys.getrefcount(base) - views)
+
+
+#: That of one that nothing refers to but its holder; of a view, by which nothing else refers to its
+#: base.
+_FRESH = _references([np.empty(1)], 0, 0)
+_FRESH_VIEW = _references([np.empty(1)[:]], 0, 1)
