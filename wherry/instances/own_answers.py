@@ -65,6 +65,8 @@ def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
 
 def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
     """Copy the arrays that something else refers to as well."""
+    if _are_new(outputs, names):
+        return
     places = list(_places(outputs, names))
     views = Counter([id(holder[key].base) for holder, key in places])
     shared = [
@@ -76,6 +78,19 @@ def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
     ]
     for holder, key in shared:
         holder[key] = holder[key].copy()
+
+
+def _are_new(outputs: Columns, names: Sequence[str]) -> bool:
+    """Is each of them, as nearly always, an array that is no view, and that nothing else has?"""
+    for name in names:
+        if name not in outputs or sys.getrefcount(outputs[name]) > _NEW:
+            return False
+        column = outputs[name]
+        if type(column) is not np.ndarray or column.base is not None:
+            return False
+        if not column.flags.behaved:
+            return False
+    return True
 
 
 def _places(outputs: Columns, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
@@ -101,6 +116,9 @@ def _references(holder: Any, key: Any, views: int) -> int:
     return sys.getrefcount(holder[key]) + (0 if base is None else sys.getrefcount(base) - views)
 
 
+#: The references to an array that only a dict has, counted where Python counts its own.
+_ONE: Columns = {"": np.empty(1)}
+_NEW = sys.getrefcount(_ONE[""])
 #: That of one that nothing refers to but its holder; of a view, by which nothing else refers to its
 #: base.
 _FRESH = _references([np.empty(1)], 0, 0)

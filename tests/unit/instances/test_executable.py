@@ -731,3 +731,22 @@ def test_an_async_load_and_unload_are_awaited_in_the_loop_of_the_calls() -> None
     with wherry.Runtime(model, isolation="thread") as rt:
         assert rt.infer("async_load", "a") is True
     assert model.unloaded_in is model.loop
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("view", [False, True])
+def test_an_array_is_copied_only_if_something_else_refers_to_it(keeps: bool, view: bool) -> None:
+    kept: list[Any] = []
+    addresses: list[int] = []
+
+    def model(x: list[int]) -> Annotated[np.ndarray, FP32[2]]:
+        array = np.zeros((len(x) + view, 2), np.float32)
+        addresses.append(array.ctypes.data)
+        if keeps:
+            kept.append(array)
+        return array[: len(x)] if view else array
+
+    outcome = executable(model).outcome({"x": np.array([1, 2])}, 2)
+    assert not isinstance(outcome, Failure), outcome
+    array: Any = outcome["output"]
+    assert (array.ctypes.data != addresses[0]) == keeps
