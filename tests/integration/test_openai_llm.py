@@ -171,6 +171,25 @@ def test_a_prompt_alone_is_its_text_and_its_numbers(client: openai.OpenAI, strea
     assert all(1 <= len(top) <= 3 for top in logprobs.top_logprobs[1:])
 
 
+def test_tokens_whose_text_is_held_back_have_their_places_in_a_stream(
+    client: openai.OpenAI,
+) -> None:
+    fields: dict[str, Any] = {
+        "model": "chat", "prompt": "Hi", "temperature": 0, "max_tokens": 12, "logprobs": 1,
+        "extra_body": {"ignore_eos": True},
+    }  # fmt: skip
+    (choice,) = client.completions.create(**fields).choices
+    fields["stop"] = [letter + "never" for letter in set(choice.text)]  # holds each piece back
+    (whole,) = client.completions.create(**fields).choices
+    assert whole.logprobs is not None
+    streamed: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "text_offset": []}
+    for chunk in client.completions.create(stream=True, **fields):
+        if (logprobs := chunk.choices[0].logprobs) is not None:
+            for name, values in streamed.items():
+                values += getattr(logprobs, name)
+    assert streamed == {name: getattr(whole.logprobs, name) for name in streamed}
+
+
 def test_a_stream_begins_with_its_prompt(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     fields: dict[str, Any] = {
         "model": "chat", "temperature": 0, "max_tokens": 5, "echo": True, "logprobs": 1,

@@ -27,24 +27,32 @@ class Detokenizer:
         self._shown = list(context[-_LONGEST_CHARACTER:])
         self._shown_text = decode(self._shown) if self._shown else ""
         self._held: list[int] = []
+        #: The last tokens behind the shown ones that had no text, as special tokens that are
+        #: skipped: any number of them may come.
+        self._silent: list[int] = []
 
     def push(self, token: int) -> str:
         """Add a token. The text that is complete now; "" if a character is still incomplete."""
         self._held.append(token)
-        text = self._decode(self._shown + self._held)
+        text = self._decode(self._shown + self._silent + self._held)
         if text.endswith(_BROKEN) and len(self._held) < _LONGEST_CHARACTER:
             return ""
         return self._show(text)
 
     def flush(self) -> str:
         """The remaining text at the end; incomplete characters become U+FFFD."""
-        return self._show(self._decode(self._shown + self._held)) if self._held else ""
+        if not self._held:
+            return ""
+        return self._show(self._decode(self._shown + self._silent + self._held))
 
     def _show(self, text: str) -> str:
         new = text[len(self._shown_text) :]
+        behind, self._held = self._silent + self._held, []
         if new:
-            self._shown, self._held = self._held, []
+            self._shown, self._silent = behind, []
             self._shown_text = self._decode(self._shown)
+        else:
+            self._silent = behind[-_LONGEST_CHARACTER:]
         return new
 
 
@@ -57,17 +65,18 @@ class StopTexts:
         #: The stop string that was found.
         self.found: str | None = None
 
-    def push(self, piece: str) -> str:
-        """Add a piece of text. The text that can be sent; nothing more after `found` is set."""
+    def push(self, piece: str, *, may_stop: bool = True) -> str:
+        """Add a piece of text. The text that can be sent; nothing more after `found` is set.
+
+        Without `may_stop` no stop string ends in this piece; one may begin there.
+        """
         if not self._stops:
             return piece
         text = self._held + piece
-        complete = [stop for stop in self._stops if stop in text]
-        if complete:
-            # The result must not depend on the pieces: the stop string that ends first wins.
-            self.found = min(complete, key=lambda stop: (text.find(stop) + len(stop), -len(stop)))
+        if may_stop and (found := self._first_end(text)) is not None:
+            end, self.found = found
             self._held = ""
-            return text[: text.find(self.found)]
+            return text[: end - len(self.found)]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -76,6 +85,16 @@ class StopTexts:
         """The text held back, at the end of the generation."""
         held, self._held = self._held, ""
         return held
+
+    def _first_end(self, text: str) -> tuple[int, str] | None:
+        """The end of the stop string that ends first behind what was held back, and the longest of
+        those: which one is found must not depend on the pieces."""
+        ends = []
+        for stop in self._stops:
+            begin = text.find(stop, max(0, len(self._held) + 1 - len(stop)))
+            if begin >= 0:
+                ends.append((begin + len(stop), stop))
+        return min(ends, key=lambda end: (end[0], -len(end[1])), default=None)
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -43,8 +43,11 @@ class GeneratedAnswer:
             text = "" if token in self.hidden else self.text.push(token)
         if reason:
             text += self.text.flush()
-        shown = self.stops.push(text) if text else ""
-        if self.stops.found is not None and self.sequence.generated_tokens > sampling.min_tokens:
+        shown = ""
+        if text:
+            may_stop = self.sequence.generated_tokens > sampling.min_tokens
+            shown = self.stops.push(text, may_stop=may_stop)
+        if self.stops.found is not None:
             if sampling.include_stop:
                 shown += self.stops.found
             reason = "stop"

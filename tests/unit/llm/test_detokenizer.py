@@ -1,6 +1,7 @@
 """Which text do the tokens so far make, and how much of it may be shown already?"""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,6 +47,22 @@ def test_a_space_at_the_border_to_the_prompt_is_kept() -> None:
     assert [detokenizer.push(4), detokenizer.push(5)] == [" 4", " 5"]
 
 
+def test_tokens_without_text_cost_nothing_more_and_change_nothing_behind_them() -> None:
+    fast: Any = tiny.tokenizer()
+    decoded = []
+
+    def decode(tokens: Sequence[int]) -> str:
+        """As a tokenizer that skips special tokens."""
+        decoded.append(len(tokens))
+        return str(fast.decode([token for token in tokens if token >= 0]))
+
+    detokenizer = Detokenizer(decode, context=fast.encode("before"))
+    assert {detokenizer.push(-1) for _ in range(1000)} == {""}
+    tail = "".join([detokenizer.push(token) for token in fast.encode(" \U0001f40d!")])
+    assert tail + detokenizer.flush() == " \U0001f40d!"
+    assert max(decoded) <= 16
+
+
 def test_a_stop_text_is_found_across_the_borders_of_tokens() -> None:
     stops = StopTexts(["END", "stop"])
     shown = [stops.push(piece) for piece in ["go on E", "N", "o E", "ND not this"]]
@@ -58,6 +75,15 @@ def test_what_was_held_back_in_vain_comes_at_the_end() -> None:
     assert stops.push("a </") == "a "
     assert stops.flush() == "</"
     assert stops.found is None
+
+
+def test_a_stop_text_may_begin_but_not_end_where_none_may_stop() -> None:
+    stops = StopTexts(["END", "N"])
+    shown = [stops.push("an END, E", may_stop=False), stops.push("ND")]
+    assert "".join(shown) == "an END, E" and stops.found == "N"
+    stops = StopTexts(["END"])
+    shown = [stops.push("an END, E", may_stop=False), stops.push("N"), stops.push("D and")]
+    assert "".join(shown) == "an END, " and stops.found == "END"
 
 
 def test_the_text_that_is_complete_first_wins_and_then_the_longest() -> None:

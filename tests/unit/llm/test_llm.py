@@ -87,6 +87,14 @@ def test_a_stop_text_ends_the_answer_and_its_rest_is_not_computed(ask: Ask) -> N
     assert text(kept) == full[: full.index(stop)] + stop
 
 
+def test_a_stop_text_before_the_least_length_is_text_as_any_other(ask: Ask) -> None:
+    full = text(ask(prompt="abc", parameters=GREEDY))
+    stop = full[4:6]
+    deltas = ask(prompt="abc", parameters={**GREEDY, "stop": [stop], "min_tokens": 20})
+    assert text(deltas) == full
+    assert deltas[-1]["finish_reason"] == "length"
+
+
 def test_a_stop_token_ends_the_answer_and_is_not_in_its_text(ask: Ask, folder: Path) -> None:
     expected = tokens(ask(prompt="abc", parameters=GREEDY))
     stop = expected[5]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
@@ -30,6 +31,7 @@ class TextAnswer(OpenAIAnswer):
         self._echoes = echoes
         self._n = n
         self._prompts: dict[int, Json] = {}
+        self._places: dict[int, Places] = {}
 
     def add(self, piece: ChoiceDelta) -> list[Json]:
         self.usage.add(piece.usage)
@@ -47,12 +49,8 @@ class TextAnswer(OpenAIAnswer):
             choice |= prompt
             if self._echoes:
                 text = self._echoes[piece.index // self._n] + text
-        logprobs = _text_logprobs(piece.logprobs, text, len(choice["text"]))
         choice["text"] += text
-        if logprobs is not None:
-            gathered = choice["logprobs"] = choice["logprobs"] or {name: [] for name in logprobs}
-            for name, values in logprobs.items():
-                gathered[name] += values
+        logprobs = self._logprobs(choice, piece, text)
         choice["finish_reason"] = piece.finish_reason or None
         choice["stop_reason"] = piece.details.get("stop_reason")
         chunk = {name: choice[name] for name in ("index", "finish_reason", "stop_reason")}
@@ -61,6 +59,27 @@ class TextAnswer(OpenAIAnswer):
             choice["token_ids"] += piece.token_ids
             chunk |= {"token_ids": list(piece.token_ids)} | prompt
         return [chunk]
+
+    def _logprobs(self, choice: Json, piece: ChoiceDelta, text: str) -> Json | None:
+        """Log probabilities of the tokens whose text has come, which are added to the choice's."""
+        places = self._places.get(piece.index)
+        if places is None:
+            if not piece.logprobs:
+                return None
+            places = self._places[piece.index] = Places(choice["text"][: -len(text) or None])
+        placed = places.add(piece.logprobs, text, whole=bool(piece.finish_reason))
+        if not placed:
+            return None
+        logprobs = {
+            "tokens": [token["token"] for token, _ in placed],
+            "token_logprobs": [token["logprob"] for token, _ in placed],
+            "top_logprobs": [_alternatives(token) for token, _ in placed],
+            "text_offset": [place for _, place in placed],
+        }
+        gathered = choice["logprobs"] = choice["logprobs"] or {name: [] for name in logprobs}
+        for name, values in logprobs.items():
+            gathered[name] += values
+        return logprobs
 
     def _prompt_of(self, piece: ChoiceDelta) -> Json:
         """What is told of the prompt, which comes with the first piece of its first answer."""
@@ -79,18 +98,6 @@ class TextAnswer(OpenAIAnswer):
         return chunks
 
 
-def _text_logprobs(tokens: Sequence[Mapping[str, Any]], text: str, offset: int) -> Json | None:
-    """`text` is what these tokens have become; there are `offset` characters before it."""
-    if not tokens:
-        return None
-    return {
-        "tokens": [token["token"] for token in tokens],
-        "token_logprobs": [token["logprob"] for token in tokens],
-        "top_logprobs": [_alternatives(token) for token in tokens],
-        "text_offset": [offset + place for place in _places(tokens, text.encode())],
-    }
-
-
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
     """Return the log probabilities of a token and, behind it, of its alternatives, by text. Of two
     with the same text (parts of characters) the more probable counts. None for the first token of a
@@ -103,25 +110,61 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
     return found
 
 
-def _places(tokens: Sequence[Mapping[str, Any]], text: bytes) -> Iterator[int]:
-    """At which character of the text each token begins."""
-    end = characters = 0
-    for token in tokens:
-        counted = end
-        raw = bytes(token.get("bytes") or token["token"].encode())
-        begin, end = _place(raw, text, end)
-        characters += sum(not _continues(byte) for byte in text[counted:begin])
-        yield characters - any(map(_continues, text[begin : begin + 1]))
-        characters += sum(not _continues(byte) for byte in text[begin:end])
+class Places:
+    """At which character of a choice's text each of its tokens begins.
+
+    Text may come later than its tokens, as what could become a stop text is held back: a token
+    waits for its text, or for so much that it cannot come any more.
+    """
+
+    def __init__(self, before: str) -> None:
+        """`before` is text in front of the first token's."""
+        self._characters = len(before)
+        #: Text that belongs to no token yet, and how much of its first character does.
+        self._text = b""
+        self._tokens: deque[Mapping[str, Any]] = deque()
+
+    def add(
+        self, tokens: Iterable[Mapping[str, Any]], text: str, *, whole: bool
+    ) -> list[tuple[Mapping[str, Any], int]]:
+        """Add tokens and text, which is the last if `whole`. The tokens that have their place
+        now."""
+        self._tokens += tokens
+        self._text += text.encode()
+        placed, end = [], 0
+        while self._tokens:
+            token = self._tokens[0]
+            raw = bytes(token.get("bytes") or token["token"].encode())
+            found = _place(raw, self._text, end, whole=whole)
+            if found is None:
+                break
+            begin, stop = found
+            self._characters += _characters(self._text[end:begin])
+            placed.append(
+                (token, self._characters - any(map(_continues, self._text[begin : begin + 1])))
+            )
+            self._characters += _characters(self._text[begin:stop])
+            end = stop
+            self._tokens.popleft()
+        self._text = self._text[end:]
+        return placed
 
 
-def _place(token: bytes, text: bytes, start: int) -> tuple[int, int]:
-    """Return begin and end of a token; an empty range if it is not there (special tokens)."""
+def _place(token: bytes, text: bytes, start: int, *, whole: bool) -> tuple[int, int] | None:
+    """Begin and end of a token in a text; an empty range if it is not there (special tokens), None
+    if it may come yet."""
     for form in (token, token.removeprefix(b" ")):  # which a vocabulary may have before a text
         if text.startswith(form, start):
             return start, start + len(form)
-    found = text.find(token, start, start + len(token) + LOOK_AHEAD)
+    last = start + len(token) + LOOK_AHEAD
+    if len(text) < last and not whole:
+        return None
+    found = text.find(token, start, last)
     return (start, start) if found < 0 else (found, found + len(token))
+
+
+def _characters(text: bytes) -> int:
+    return sum(not _continues(byte) for byte in text)
 
 
 def _continues(byte: int) -> bool:

@@ -181,11 +181,16 @@ def said(raw: str | bytes, logprob: float | None = -1.0, **others: float) -> dic
 def test_each_token_begins_where_its_text_does(
     text: str, tokens: list[str | bytes], offsets: list[int]
 ) -> None:
-    answer = TextAnswer("m", "x", [], n=1)
-    (chunk,) = answer.add(ChoiceDelta(0, text, logprobs=[said(token) for token in tokens]))
-    assert chunk["logprobs"]["text_offset"] == offsets
-    (later,) = answer.add(ChoiceDelta(0, "x", "stop", logprobs=[said("x")]))
-    assert later["logprobs"]["text_offset"] == [len(text)]
+    for cut in range(len(text) + 1):  # text may come later than its tokens, a stop text could begin
+        answer = TextAnswer("m", "x", [], n=1)
+        chunks = [
+            *answer.add(ChoiceDelta(0, text[:cut], logprobs=[said(token) for token in tokens])),
+            *answer.add(ChoiceDelta(0, text[cut:] + "x", "stop", logprobs=[said("x")])),
+        ]
+        streamed = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"]]
+        assert sum([one["text_offset"] for one in streamed], []) == [*offsets, len(text)]
+        (choice,) = answer.whole()["choices"]
+        assert choice["logprobs"]["text_offset"] == [*offsets, len(text)]
 
 
 def test_a_prompts_first_token_has_no_log_probability_and_others_their_alternatives() -> None:
