@@ -6,7 +6,7 @@ and may run in another thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,8 +85,20 @@ class Prompt:
             return False
         if self.template and "chat_template" in self.template:
             return False
-        chat = len(str(self.messages)) + len(str(self.tools)) if self.messages else 0
-        return chat <= SHORT_CHARACTERS
+        return not self.messages or _is_short([self.messages, self.tools])
+
+
+def _is_short(values: list[Any]) -> bool:
+    """Whether texts and members in it are few; they are counted no further than that."""
+    count = 0
+    while values and count <= SHORT_CHARACTERS:
+        value = values.pop()
+        count += len(value) if isinstance(value, Sized) else 1
+        if isinstance(value, Mapping):
+            values += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            values += value
+    return count <= SHORT_CHARACTERS
 
 
 class PromptReader:

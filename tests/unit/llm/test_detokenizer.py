@@ -80,10 +80,12 @@ def test_what_was_held_back_in_vain_comes_at_the_end() -> None:
 def test_a_stop_text_may_begin_but_not_end_where_none_may_stop() -> None:
     stops = StopTexts(["END", "N"])
     shown = [stops.push("an END, E", may_stop=False), stops.push("ND")]
-    assert "".join(shown) == "an END, E" and stops.found == "N"
+    assert "".join(shown) == "an END, E"
+    assert stops.found == "N"
     stops = StopTexts(["END"])
     shown = [stops.push("an END, E", may_stop=False), stops.push("N"), stops.push("D and")]
-    assert "".join(shown) == "an END, " and stops.found == "END"
+    assert "".join(shown) == "an END, "
+    assert stops.found == "END"
 
 
 def test_the_text_that_is_complete_first_wins_and_then_the_longest() -> None:

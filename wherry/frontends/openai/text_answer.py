@@ -31,7 +31,7 @@ class TextAnswer(OpenAIAnswer):
         self._echoes = echoes
         self._n = n
         self._prompts: dict[int, Json] = {}
-        self._places: dict[int, Places] = {}
+        self._offsets: dict[int, TokenOffsets] = {}
 
     def add(self, piece: ChoiceDelta) -> list[Json]:
         self.usage.add(piece.usage)
@@ -62,12 +62,14 @@ class TextAnswer(OpenAIAnswer):
 
     def _logprobs(self, choice: Json, piece: ChoiceDelta, text: str) -> Json | None:
         """Log probabilities of the tokens whose text has come, which are added to the choice's."""
-        places = self._places.get(piece.index)
-        if places is None:
+        offsets = self._offsets.get(piece.index)
+        if offsets is None:
             if not piece.logprobs:
                 return None
-            places = self._places[piece.index] = Places(choice["text"][: -len(text) or None])
-        placed = places.add(piece.logprobs, text, whole=bool(piece.finish_reason))
+            offsets = self._offsets[piece.index] = TokenOffsets(
+                choice["text"][: -len(text) or None]
+            )
+        placed = offsets.add(piece.logprobs, text, whole=bool(piece.finish_reason))
         if not placed:
             return None
         logprobs = {
@@ -110,7 +112,7 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
     return found
 
 
-class Places:
+class TokenOffsets:
     """At which character of a choice's text each of its tokens begins.
 
     Text may come later than its tokens, as what could become a stop text is held back: a token

@@ -188,7 +188,8 @@ def test_each_token_begins_where_its_text_does(
             *answer.add(ChoiceDelta(0, text[cut:] + "x", "stop", logprobs=[said("x")])),
         ]
         streamed = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"]]
-        assert sum([one["text_offset"] for one in streamed], []) == [*offsets, len(text)]
+        places = [place for one in streamed for place in one["text_offset"]]
+        assert places == [*offsets, len(text)]
         (choice,) = answer.whole()["choices"]
         assert choice["logprobs"]["text_offset"] == [*offsets, len(text)]
 
