@@ -132,7 +132,7 @@ def test_arguments_are_an_object_or_a_text_as_the_template_takes_them(
     assert shown(inner, template, *talk) == f"<user>a<assistant>[f {read}]<assistant>"
 
 
-@pytest.mark.parametrize("template", [*TEMPLATES.keys() - {"null"}])
+@pytest.mark.parametrize("template", sorted(TEMPLATES.keys() - {"null"}))
 def test_an_answer_without_text_or_calls_says_nothing(inner: Any, template: str) -> None:
     for silent in (said("assistant", None), said("assistant", []), {"role": "assistant"}):
         talk = [said("user", "a"), {**silent, "tool_calls": []}, said("user", "b")]
