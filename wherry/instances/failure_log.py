@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from wherry.observability.once import OncePerCause
+from wherry.observability.once import MOST_TRACEBACK, OncePerCause, cut
 
 log = logging.getLogger("wherry")
 
-#: Characters of a traceback and of an error's text that are logged: they may quote a request.
-MOST_TRACEBACK = 16 << 10
+#: Characters of an error's text that are logged: it may quote a request.
 MOST_TEXT = 1 << 10
 
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen ")
@@ -53,11 +52,11 @@ class FailureLog:
             return
         fields = {**self._fields, "instance": instance, "request_id": request_id}
         fields = {name: value for name, value in fields.items() if value}
-        fields["why"] = _cut(text, MOST_TEXT)
+        fields["why"] = cut(text, MOST_TEXT)
         if more:
             fields["like_it_before"] = str(more)
         if traceback:
-            fields["traceback"] = _cut(traceback.rstrip(), MOST_TRACEBACK)
+            fields["traceback"] = cut(traceback.rstrip(), MOST_TRACEBACK)
         log.error("model failed", extra=fields)
 
     def close(self) -> None:
@@ -97,11 +96,3 @@ def _lines(text: str) -> Iterator[str]:
         end = len(text) if end < 0 else end
         yield text[start : min(end, start + 1000)]
         start = end + 1
-
-
-def _cut(text: str, most: int) -> str:
-    """Its begin and its end, if it is too long."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} ... {len(text) - 2 * half} characters ... {text[-half:]}"

@@ -8,6 +8,8 @@ from collections.abc import Hashable
 INTERVAL = 60.0
 #: Causes counted separately; all others count as one.
 MOST = 64
+#: Characters of a traceback that are logged: it may quote a request.
+MOST_TRACEBACK = 16 << 10
 
 
 class OncePerCause:
@@ -46,3 +48,11 @@ class OncePerCause:
             for cause, (told_at, more) in self._told.items()
             if more or now - told_at < self.interval
         }
+
+
+def cut(text: str, most: int) -> str:
+    """Its begin and its end, if it is too long."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... {len(text) - 2 * half} characters ... {text[-half:]}"

@@ -12,7 +12,8 @@ import pytest
 import wherry
 from tests.costs import assert_linear
 from tests.fakes import ManualClock
-from wherry.instances.failure_log import MOST_TRACEBACK, Cause, FailureLog, cause_of
+from wherry.instances.failure_log import Cause, FailureLog, cause_of
+from wherry.observability.once import MOST_TRACEBACK
 
 
 def text_of(raises: Callable[[], Any]) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import os
 
 from wherry.frontends.client_text import text_of
 from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.observability.internal_errors import log_internal_error
 from wherry.values.buffer import Buffer
 from wherry.values.errors import WherryError
-
-log = logging.getLogger("wherry")
 
 #: An error's text travels in the trailers, and clients refuse long ones: their whole error is lost.
 MAX_TEXT_BYTES = 4096
@@ -31,12 +29,9 @@ def status_of(rpc: Rpc, error: Exception, message: Buffer = b"") -> tuple[str, s
     one of a stream that it is about."""
     if not isinstance(error, WherryError):
         request_id = f"{_PREFIX}-{next(_numbers):x}"
-        log.error(
-            "internal error",
-            exc_info=error,
-            extra={"request_id": request_id, "path": rpc.path},
-        )
-        return "INTERNAL", f"internal error; the server's log has it under id {request_id}", ()
+        logged = log_internal_error(error, request_id=request_id, path=rpc.path)
+        where = f"it under id {request_id}" if logged else "one like it"
+        return "INTERNAL", f"internal error; the server's log has {where}", ()
     trailers: Metadata = ()
     if error.retry_after is not None:
         # What gRPC's own retries wait for, where the client has a policy for them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -19,9 +18,8 @@ from wherry.frontends.compression import (
 )
 from wherry.frontends.http.exchange import JSON, Body, Exchange, Headers, error_body
 from wherry.frontends.json_text import encode_json
+from wherry.observability.internal_errors import log_internal_error
 from wherry.values.errors import WherryError
-
-log = logging.getLogger("wherry")
 
 MAX_ID_CHARS = 128
 _PREFIX = os.urandom(6).hex()
@@ -84,13 +82,9 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, str, Headers]:
     request_id = request_id_of(exchange)
     headers = [("X-Request-Id", request_id)]
     if not isinstance(error, WherryError):
-        log.error(
-            "internal error",
-            exc_info=error,
-            extra={"request_id": request_id, "path": exchange.request.path},
-        )
-        text = f"internal error; the server's log has it under request id {request_id}"
-        return 500, text, headers
+        logged = log_internal_error(error, request_id=request_id, path=exchange.request.path)
+        where = f"it under request id {request_id}" if logged else "one like it"
+        return 500, f"internal error; the server's log has {where}", headers
     if error.retry_after is not None:
         headers.append(("Retry-After", str(math.ceil(error.retry_after))))
     if isinstance(error, UnknownCoding):

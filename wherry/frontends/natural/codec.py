@@ -18,7 +18,6 @@ from wherry.frontends.content.media_types import EVENT_STREAM, JSON_LINES, prefe
 from wherry.frontends.content.named_values import named_values
 from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.http.form_codec import FormCodec
@@ -109,8 +108,7 @@ class NaturalCodec:
         return DecodedRequest(columns, rows, "", {}, several=rows > 1)
 
     def _of_json(self, body: Buffer) -> DecodedRequest:
-        if len(body) > LARGE_BYTES:
-            check_values(body)
+        check_values(body)
         value = rows_with_files(body, self._file_inputs) if self._file_inputs else None
         if value is None:
             try:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from wherry.frontends.rows.reply import RowOrStream, RowReply, RowStream, ServedModel
+from wherry.observability.internal_errors import log_internal_error
 from wherry.remote.columns import is_small, joined, packed
 from wherry.remote.errors import refused
 from wherry.remote.messages import Response, RowAnswers
 from wherry.values.errors import WherryError
 from wherry.values.request import Columns, InferResponse, bytes_of
 from wherry.workers.link import LARGE_BYTES, WorkerLink
-
-log = logging.getLogger("wherry")
 
 
 class AnswerBox:
@@ -33,7 +31,7 @@ class AnswerBox:
             outcome = reply.outcome
             if isinstance(outcome, Exception):
                 if not isinstance(outcome, WherryError):
-                    log.error("internal error", exc_info=outcome)
+                    log_internal_error(outcome)
                 self._wire.add(refused(reply.model.number, [reply.id], outcome))
             elif outcome.rows == 1 and not outcome.parameters and type(reply) is RowReply:
                 alike.setdefault(reply.model, []).append(reply)

@@ -25,6 +25,7 @@ from wherry.frontends.rows.reply import (
     row_requests,
 )
 from wherry.frontends.v2.common import Common
+from wherry.observability.internal_errors import log_internal_error
 from wherry.observability.otel.following import follow_in
 from wherry.remote.columns import is_small, unpacked
 from wherry.remote.errors import refused
@@ -161,7 +162,7 @@ class FrontConnection:
             except Exception as error:  # a defect of ours must not end the link of many clients
                 if kind is not Rows and kind is not OneRequest:
                     raise Garbage(str(error)) from error
-                log.exception("internal error")
+                log_internal_error(error)
                 self._refuse(message.model, ids_of(message), error)
 
     def _hello(self, message: Hello) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, explain, malformed
-from wherry.frontends.v2.long_arrays import LongArray
+from wherry.frontends.v2.long_arrays import LongArray, check_values
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
 from wherry.values.errors import InvalidRequest
@@ -119,7 +119,8 @@ class JsonElements:
         #: The type of the usual `data`: a flat list.
         self.usual_type: Any = list[Any] if self.are_rows else fast
         #: Reads the usual `data`. What it refuses may be right (see `parse`).
-        self.decode = msgspec.json.Decoder(self.usual_type).decode
+        decode = msgspec.json.Decoder(self.usual_type).decode
+        self.decode = _checked(decode) if self.are_rows else decode
 
     def parse(self, data: Buffer | msgspec.Raw) -> list[Any]:
         """The elements, slowly and with care. InvalidRequest says which is wrong."""
@@ -191,8 +192,19 @@ class JsonElements:
 
 
 def parse_element(text: str | bytes) -> Any:
-    """The JSON value of one element. ValueError, RecursionError."""
+    """The JSON value of one element. ValueError, RecursionError; what `check_values` raises."""
+    check_values(text.encode() if isinstance(text, str) else text)
     return _UNTYPED.decode(text)
+
+
+def _checked(decode: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+    """Of what may hold anything, an element is no deeper than a whole body may be."""
+
+    def checked(data: Buffer | msgspec.Raw) -> list[Any]:
+        check_values(memoryview(data))
+        return decode(data)
+
+    return checked
 
 
 def _flat(value: Any, depth: int = 1) -> list[Any]:

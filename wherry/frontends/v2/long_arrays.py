@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wherry.frontends.offload import SLICE_BYTES, give_way
+from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, give_way
 from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
@@ -127,11 +127,21 @@ def fold(body: Buffer, where: str) -> Folded:
 
 
 def check_values(body: Buffer) -> None:
-    """RequestTooLarge for JSON that a parser would take too long to build whole."""
-    if _is_long_strings(memoryview(body)):
+    """InvalidRequest for JSON that is nested too deep, RequestTooLarge if a parser would take too
+    long to build it whole."""
+    if len(body) <= LARGE_BYTES:
+        text = bytes(body)
+        if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+            return
+    elif _is_long_strings(memoryview(body)):
         return
-    values = 0
+    values = depth = 0
     for part in _parts(memoryview(body)):
+        if len(part.brackets):
+            depths = depth + np.cumsum(part.steps())
+            depth = int(depths[-1])
+            if depths.max() > MAX_DEPTH:
+                raise InvalidRequest(TOO_DEEP)
         values += len(part.brackets) + len(part.commas) + len(part.colons)
         if values > MAX_VALUES:
             raise RequestTooLarge(
@@ -144,7 +154,7 @@ def check_values(body: Buffer) -> None:
 def _is_long_strings(body: memoryview) -> bool:
     """Whether it is nearly all within a few strings, which hold few commas and brackets: texts, and
     files in base64. Nothing in these need be looked at."""
-    left, outside, in_string = FEW, 0, False
+    left, nested, outside, in_string = FEW, MAX_DEPTH, 0, False
     for start in range(0, len(body), _SEARCHED_BYTES):
         text = bytes(body[start : start + _SEARCHED_BYTES])
         if b"\\" in text:  # what ends a string is not to be seen at once
@@ -152,8 +162,9 @@ def _is_long_strings(body: memoryview) -> bool:
         # Finding a letter that is rare is many times faster than counting it.
         for letter in (b",", b"[", b"{"):
             position = text.find(letter)
-            while position >= 0 and left:
+            while position >= 0 and left and nested:
                 left -= 1
+                nested -= letter != b","
                 position = text.find(letter, position + 1)
         begin = 0
         while (quote := text.find(b'"', begin)) >= 0 and left:
@@ -161,7 +172,7 @@ def _is_long_strings(body: memoryview) -> bool:
             outside += 0 if in_string else quote - begin
             in_string, begin = not in_string, quote + 1
         outside += 0 if in_string else len(text) - begin
-        if not left or outside > SLICE_BYTES:
+        if not left or not nested or outside > SLICE_BYTES:
             return False
         give_way()
     return True
@@ -183,6 +194,10 @@ class _Part(msgspec.Struct, gc=False):
         if self._places is None:
             self._places = self.brackets.tolist()
         return self._places
+
+    def steps(self) -> npt.NDArray[np.intp]:
+        """What each bracket adds to the number of those that are open: 1 or -1."""
+        return np.where(self.letters[self.brackets] | ONE_BIT == OPENS, 1, -1)
 
 
 def _parts(body: memoryview) -> Iterator[_Part]:

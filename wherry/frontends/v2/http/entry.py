@@ -19,6 +19,7 @@ from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside, Entry
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.json_elements import parse_object
+from wherry.frontends.v2.long_arrays import check_values
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.buffer import Buffer
@@ -129,7 +130,9 @@ class HttpEntry(Entry):
     def command(self, exchange: Exchange) -> Buffer:
         """Return the body of a request that is read in the loop, however large: compressed, it may
         not be much larger than small."""
-        return self.body(exchange, COMMAND_BYTES)
+        body = self.body(exchange, COMMAND_BYTES)
+        check_values(body)
+        return body
 
     def submit(
         self,

@@ -12,11 +12,9 @@ from typing import Any, get_args
 from wherry.frontends.content.form_value import NamedValue
 from wherry.frontends.content.media_types import FORM, JSON, quoted
 from wherry.frontends.content.urls import is_url
-from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.json_elements import parse_element
 from wherry.frontends.v2.json_errors import explain
-from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters
 from wherry.frontends.v2.row_values import RowValues, kind_of
@@ -132,8 +130,6 @@ class FormCodec:
             return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
         if spec.datatype is BOOL and str(data) in _BOOLS:
             return _BOOLS[str(data)]
-        if len(data) > LARGE_BYTES:
-            check_values(data.encode() if isinstance(data, str) else data)
         text = self._text(data, reader.name)
         try:
             return parse_element(text)
@@ -180,6 +176,6 @@ def _scalar(text: str) -> str | int | float | bool:
     """A parameter's value: a number or bool if it is one, else the text itself."""
     try:
         value = parse_element(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, InvalidRequest):
         return text
     return value if kind_of(value) in ("int", "float", "bool") else text

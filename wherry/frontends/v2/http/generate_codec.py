@@ -65,8 +65,7 @@ class GenerateCodec:
     def decode(self, body: Buffer) -> DecodedRequest:
         """A JSON object whose members are inputs by name; the others are parameters."""
         inputs = self._tensors.inputs
-        if len(body) > LARGE_BYTES:
-            check_values(body)
+        check_values(body)
         members = None
         if self._file_inputs:
             members = members_with_files(body, self._file_inputs)

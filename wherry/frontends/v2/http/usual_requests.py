@@ -19,6 +19,7 @@ from wherry.frontends.v2.http.wire_request import (
     WireRequest,
 )
 from wherry.frontends.v2.input_codec import InputCodec
+from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.values.buffer import Buffer
 from wherry.values.request import Columns, bytes_of
@@ -56,10 +57,13 @@ class UsualBody:
         ]
         body_type: Any = msgspec.defstruct("UsualRequest", of_body, gc=False)
         self._decode = msgspec.json.Decoder(body_type).decode
+        self._any_rows = codec.elements.are_rows
 
     def decode(self, body: Buffer) -> tuple[Any, Columns, int] | None:
         """The whole as a WireRequest with other inputs, the columns, and their rows. InvalidRequest
         for a shape that the input cannot have, or that its data has not."""
+        if self._any_rows:
+            check_values(body)
         try:
             wire = self._decode(body)
         except (ValueError, RecursionError):
