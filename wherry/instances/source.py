@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from wherry.models.changes import AttributeChanges
 from wherry.models.model import FunctionModel, Model
 from wherry.values.errors import ConfigError
 
@@ -46,14 +47,16 @@ class Module(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """Where a model comes from. Pickled are only the arguments of a class's constructor, by the
-    parent, for its own child."""
+    """Where a model comes from. Pickled are only the arguments of a class's constructor, and what
+    was changed after it, by the parent, for its own child."""
 
     module: Module
     qualname: str
     arguments: bytes | None = None
     #: The program's main module, where the arguments may have their classes.
     main: Module | None = None
+    #: Those of its classes, and its own.
+    changes: tuple[bytes, bytes] | None = None
 
 
 #: Set while a worker imports the user's program, which must not start workers itself then.
@@ -72,7 +75,7 @@ def source_of(model: Model, name: str) -> Source:
     if where is None:  # a notebook, or a prompt
         raise _cannot_be_sent(name, f"{qualname} of the interactive session")
     arguments = _pickled(model, name) if target is type(model) else None
-    return Source(where, qualname, arguments, main)
+    return Source(where, qualname, arguments, main, _pickled_changes(model, name))
 
 
 def import_model(source: Source) -> Model:
@@ -81,12 +84,20 @@ def import_model(source: Source) -> Model:
     importing = source
     try:
         found = attrgetter(source.qualname)(_import(source.module))
+        if source.changes is not None:
+            for place, values in _Unpickler(source, source.changes[0]).load().items():
+                for name, value in values.items():
+                    setattr(found.__mro__[place], name, value)
         if source.arguments is not None:
-            args, kwargs = _Unpickler(source).load()
+            args, kwargs = _Unpickler(source, source.arguments).load()
             found = found(*args, **kwargs)
+        model = found if isinstance(found, Model) else FunctionModel(found, {})
+        if source.changes is not None:
+            own = _Unpickler(source, source.changes[1], model)
+            AttributeChanges(*own.load()).apply(model)
     finally:
         importing = None
-    return found if isinstance(found, Model) else FunctionModel(found, {})
+    return model
 
 
 def refuse_while_importing(name: str) -> None:
@@ -100,11 +111,15 @@ def refuse_while_importing(name: str) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """For the arguments from our own parent, whose main module has another name here."""
+    """For what comes from our own parent, whose main module has another name here."""
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(io.BytesIO(source.arguments or b""))
+    def __init__(self, source: Source, pickled: bytes, model: Model | None = None) -> None:
+        super().__init__(io.BytesIO(pickled))
         self._main = source.main
+        self._model = model
+
+    def persistent_load(self, _: Any) -> Any:
+        return self._model
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__" and self._main is not None:
@@ -173,6 +188,53 @@ def _pickled(model: Model, name: str) -> bytes:
             f"model {name!r}: the arguments of {type(model).__name__}(...) cannot be sent to a"
             f" worker process ({error}): pass plain values, or use isolation='thread'"
         ) from error
+
+
+class _Pickler(pickle.Pickler):
+    """For what may refer to the model itself, which the worker makes."""
+
+    def __init__(self, model: Model, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._model = model
+
+    def persistent_id(self, value: Any) -> str | None:
+        return "model" if value is self._model else None
+
+
+def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
+    """Those of classes, and those of the object. ConfigError if one cannot be sent."""
+    changes = model.changes()
+    attributes = dict(changes.attributes)
+    for attribute, value in changes.attributes.items():
+        try:
+            _Pickler(model, io.BytesIO()).dump(value)
+        except Exception as error:  # whatever the user's objects raise
+            if attribute in changes.within and not isinstance(value, list | dict | set):
+                # An object of the constructor's, which lives on: the worker has made its own.
+                del attributes[attribute]
+                continue
+            raise ConfigError(
+                f"model {name!r}: its attribute {attribute!r}, which was set after the constructor,"
+                f" cannot be sent to a worker process ({error}): pass it to the constructor, set it"
+                " in load(), or use isolation='thread'"
+            ) from error
+    of_classes = {
+        place: {key: value for key, value in values.items() if _can_be_pickled(value)}
+        for place, values in changes.of_classes.items()
+    }
+    if not (attributes or changes.removed or any(of_classes.values())):
+        return None
+    own = io.BytesIO()
+    _Pickler(model, own).dump((attributes, changes.removed))
+    return pickle.dumps(of_classes), own.getvalue()
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever the user's objects raise
+        return False
+    return True
 
 
 def _cannot_be_sent(name: str, what: str) -> ConfigError:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from wherry.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.models.config import FIELDS, ModelConfig, model_config
 from wherry.models.rows import with_encoded_samples
 from wherry.models.signature import Signature, read_signature
@@ -180,10 +181,26 @@ class Model:
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
 
+    #: The states of a class's attributes after its definition.
+    _made_class: ClassVar[Mapping[str, State]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._made_class = states(class_attributes(cls))
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Model:
+        # Here, as a decorator may give a class its __init__ after its definition (dataclass).
+        if getattr(cls.__init__, "made_for", None) is not cls:
+            cls.__init__ = _recorded(cls, cls.__init__)  # type: ignore[method-assign]
         self = super().__new__(cls)
         self.constructed_with = (args, kwargs)
         return self
+
+    def changes(self) -> AttributeChanges:
+        """What the program has changed since the constructor, up to the first load in this
+        process."""
+        known: AttributeChanges | None = self.__dict__.get("_changes")
+        return changes(self, self.__dict__.get("_made", {}), _OURS) if known is None else known
 
     def load(self, device: Device) -> None:
         """Load weights. Runs once in each instance before it is ready; may block.
@@ -201,7 +218,10 @@ class Model:
         """Reserve this object for one instance. False if it is in use: then the instance makes a
         copy."""
         mine = object()
-        return self.__dict__.setdefault("_taken", mine) is mine  # atomic
+        if self.__dict__.setdefault("_taken", mine) is not mine:  # atomic
+            return False
+        self.__dict__["_changes"] = self.changes()
+        return True
 
     def give_back(self) -> None:
         """End the reservation of `take`."""
@@ -300,6 +320,29 @@ class Model:
                 f"model {self.name!r} is not loaded; call it inside `with wherry.Runtime(...):`"
             )
         return caller
+
+
+#: Attributes of a model object that the package sets.
+_OURS = frozenset(
+    {"namespace", "metric_labels", "constructed_with", "name"}
+    | {"_caller", "_taken", "_made", "_changes"}
+)
+
+
+def _recorded(cls: type[Model], init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that notes what it leaves."""
+
+    @functools.wraps(init)
+    def recorded(self: Model, *args: Any, **kwargs: Any) -> None:
+        if init is object.__init__:
+            init(self)
+        else:
+            init(self, *args, **kwargs)
+        if type(self) is cls:  # else a class below goes on
+            self.__dict__["_made"] = states(vars(self))
+
+    recorded.__dict__["made_for"] = cls
+    return recorded
 
 
 class FunctionModel(Model, Generic[P, R]):

@@ -344,6 +344,9 @@ def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> Sequen
 
 
 def _copy(model: Model) -> Model:
-    """Construct the model again, with the same arguments and nothing loaded."""
+    """Construct the model again, with the same arguments, what the program has changed since, and
+    nothing loaded."""
     args, kwargs = model.constructed_with
-    return type(model)(*args, **kwargs)
+    made = type(model)(*args, **kwargs)
+    model.changes().apply(made)
+    return made

@@ -1,4 +1,6 @@
 import sys
+import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -37,3 +39,98 @@ def test_a_main_module_has_another_name_in_its_workers(
     module.__file__ = None
     with pytest.raises(wherry.ConfigError, match="f of the interactive session cannot be sent"):
         source_of(module.f, "f")
+
+
+class Options:
+    def __init__(self) -> None:
+        self.k = 1
+
+
+class Changed(wherry.Model):
+    kind: Any = "as defined"
+
+    def __init__(self) -> None:
+        self.k = 1
+        self.words = ["a"]
+        self.options = Options()
+        self.lock = threading.Lock()
+        self.done = threading.Event()
+
+    def execute(self, x: list[int]) -> list[int]:
+        return [self.k for _ in x]
+
+
+@dataclass(eq=False)
+class Filled(wherry.Model):
+    k: int = 1
+
+    def execute(self, x: list[int]) -> list[int]:
+        return [self.k for _ in x]
+
+
+def made_anew(model: wherry.Model) -> Any:
+    return import_model(source_of(model, "m"))
+
+
+def test_what_is_set_after_the_constructor_is_set_in_a_worker_too() -> None:
+    model: Any = Changed()
+    assert source_of(model, "m").changes is None
+    model.done.set()  # its worker has one of its own
+    assert source_of(model, "m").changes is None
+
+    model.k = 100
+    model.new = [model]
+    model.words.append("b")
+    model.options.k = 7
+    del model.done
+
+    made = made_anew(model)
+    assert made is not model
+    assert (made.k, made.words, made.options.k) == (100, ["a", "b"], 7)
+    assert made.new == [made]
+    assert not hasattr(made, "done")
+
+
+def test_a_class_that_a_decorator_gives_its_constructor_is_no_exception() -> None:
+    model = Filled(k=2)
+    assert source_of(model, "m").changes is None
+    model.k = 3
+    assert made_anew(model).k == 3
+
+
+def test_what_a_program_sets_in_a_class_is_set_in_a_worker_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Changed, "kind", "as changed")
+    source = source_of(Changed(), "m")
+    monkeypatch.undo()
+
+    made: Any = import_model(source)
+    assert made.kind == "as changed"
+    Changed.kind = "as defined"
+
+
+def test_what_a_program_sets_on_a_function_is_set_in_a_worker_too() -> None:
+    again: Any = wherry.model(obedient.function)
+    again.threshold = 0.5
+
+    made = made_anew(again)
+    assert made.threshold == 0.5
+    del made.threshold
+
+
+def test_what_was_set_and_cannot_be_sent_is_refused_by_name() -> None:
+    model: Any = Changed()
+    model.lookup = lambda: 1
+    with pytest.raises(wherry.ConfigError, match=r"'m': its attribute 'lookup', .* set it in load"):
+        source_of(model, "m")
+
+
+def test_what_load_does_in_a_thread_is_not_sent() -> None:
+    model: Any = Changed()
+    model.k = 2
+    assert model.take()
+    model.weights = threading.Lock()
+    made = made_anew(model)
+    assert made.k == 2
+    assert not hasattr(made, "weights")

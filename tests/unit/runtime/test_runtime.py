@@ -856,6 +856,51 @@ def test_a_reload_leaves_no_gap() -> None:
         assert rt.infer("loaded", "?") == "14"
 
 
+class Threshold(wherry.Model):
+    name = "threshold"
+    scale = 1
+    instances = 2
+
+    def __init__(self) -> None:
+        self.least = 1
+        self.words: list[str] = []
+        self.both = threading.Barrier(2)
+
+    def execute(self, x: int) -> str:
+        self.both.wait(PATIENCE)
+        return f"{self.least} {self.scale} {self.words}"
+
+
+class AloneThreshold(Threshold):
+    name = "alone_threshold"
+    instances = 1
+
+    def execute(self, x: int) -> str:
+        return f"{self.least} {self.scale} {self.words}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_each_instance_has_what_the_program_has_set_on_its_model(
+    monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    monkeypatch.setattr(AloneThreshold, "scale", 9)
+    model = AloneThreshold()
+    model.least = 100
+    model.words.append("a")
+    with Runtime(model, isolation=isolation) as rt:
+        assert rt.infer("alone_threshold", 0) == "100 9 ['a']"
+
+
+def test_the_second_instance_in_a_thread_is_as_the_first() -> None:
+    model = Threshold()
+    model.least = 100
+    model.words.append("a")
+    model.both = threading.Barrier(2)  # that of both instances: each call waits for the other
+    with Runtime(model) as rt:
+        assert list(rt.map("threshold", [0, 0])) == ["100 1 ['a']"] * 2
+
+
 class Numbered(wherry.Model):
     """Says its version, over and over."""
 
