@@ -31,8 +31,8 @@ from wherry.values.errors import ConfigError
 #: Attributes of every record; others came from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
-#: Control characters, which could control a terminal or forge a log line.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+#: Characters that could control a terminal, forge a log line, or turn its direction.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
 #: Triton's words for an event, made of its fields; others keep ours.
 _TRITON_EVENTS: Final = {
@@ -75,8 +75,13 @@ class HumanFormatter(logging.Formatter):
         if record.exc_info:
             traceback = self.formatException(record.exc_info)
         if fields:
-            line += "  " + " ".join(f"{key}={_text(value)}" for key, value in fields.items())
-        return f"{line}\n{traceback}" if traceback else line
+            line += "  " + " ".join(
+                f"{_one_line(key)}={_text(value)}" for key, value in fields.items()
+            )
+        # Its last line has the text of the exception, which may be a client's: no line of it is to
+        # look like one of the log, and none to control a terminal.
+        below = "\n".join(f"  {_one_line(part)}" for part in traceback.split("\n") if part)
+        return f"{line}\n{below}" if below else line
 
 
 class TritonFormatter(HumanFormatter):
@@ -107,7 +112,9 @@ class TritonFormatter(HumanFormatter):
         if text in _TRITON_EVENTS:
             text = _TRITON_EVENTS[text].format_map(fields)
         elif fields:
-            text += "  " + " ".join(f"{key}={_text(value)}" for key, value in fields.items())
+            text += "  " + " ".join(
+                f"{_one_line(key)}={_text(value)}" for key, value in fields.items()
+            )
         text = f"{text}\n\nAt:\n{traceback}" if traceback else text
         if not self.escapes:
             return text

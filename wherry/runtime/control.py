@@ -218,7 +218,7 @@ class ModelControl:
         none once the first models are loaded, as Triton listens from then on."""
         if self._no_models:
             return {"*": self._no_models}
-        with self.runtime.registry.locked() as life:
+        with self.runtime.registry.quietly() as life:
             missing, ready = dict(life.missing), life.ready_names()
         if not self._started:
             if self.repositories and not missing:
@@ -355,7 +355,7 @@ class ModelControl:
 
 def _statuses(runtime: Runtime, repositories: RepositoryFolders) -> list[ModelStatus]:
     """Every model and version, sorted by name and version."""
-    with runtime.registry.locked() as life:
+    with runtime.registry.quietly() as life:
         rows = {(one[0], one[1]): ModelStatus(name_of(one[0]), *one[1:]) for one in life.versions()}
         missing = dict(life.missing)
         ready = life.all_ready()

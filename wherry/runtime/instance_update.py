@@ -68,7 +68,7 @@ class InstanceUpdate:
         key = after.found.key
         if before is None or not after.is_touched(before):
             return False
-        with self._registry.locked() as life:
+        with self._registry.quietly() as life:
             serving = [one for one in life.all_ready() if one.key == key]
         # Clients send the configuration that they were told, which is complete.
         own = [one.model.triton for one in serving if isinstance(one.model, RepositoryModel)]

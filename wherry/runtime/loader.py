@@ -239,7 +239,7 @@ class RepositoryLoader:
                 raise  # the runtime is closing
             raise _load_failed(found.name, versions, reason) from error
         self._forget_answers_of_callers(name)
-        with self._registry.locked() as life:
+        with self._registry.quietly() as life:
             others = [v for v in life.ready_versions(name) if v not in versions]
         self._let_go(name, others)
         return replaced
@@ -331,7 +331,7 @@ class RepositoryLoader:
         for member in needs:
             if self._origin(member).wanted:
                 continue
-            with self._registry.locked() as life:
+            with self._registry.quietly() as life:
                 others = life.ready_names()
             if not any(member in self.members_of(other) for other in others):
                 self.unload(member, dependents=True)
@@ -377,7 +377,7 @@ class RepositoryLoader:
             return self._origins.setdefault(name, _Origin())
 
     def _is_loaded(self, name: str) -> bool:
-        with self._registry.locked() as life:
+        with self._registry.quietly() as life:
             return name in life.ready_names()
 
 

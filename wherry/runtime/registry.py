@@ -196,7 +196,7 @@ class Registry:
     def drain(self, timeout: float | None) -> bool:
         """Take no more requests and wait for those that are here. False if time ran out."""
         ends_at = None if timeout is None else self._clock() + timeout
-        with self.locked() as life:
+        with self.quietly() as life:
             models = [*life.all_ready(), *life.retiring()]
         drained = True
         for loaded in sorted(models, key=_callers_first):

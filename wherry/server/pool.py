@@ -132,7 +132,7 @@ class OwnerPool:
             await self._changed.wait()
 
     def is_ready(self) -> bool:
-        with self._runtime.registry.locked() as life:
+        with self._runtime.registry.quietly() as life:
             missing = dict(life.missing)
         told = any(owner.state == "ready" for owner in self._owners.values())
         return told and not missing and not self._runtime.not_ready()

@@ -74,9 +74,9 @@ def test_a_traceback_stands_beneath_the_line() -> None:
         made.exc_info = sys.exc_info()
     lines = human(made).splitlines()
     assert lines[0] == "INFO  failed  model=m"
-    assert lines[-1] == "ValueError: boom"
+    assert lines[-1] == "  ValueError: boom"
     told = human(record("failed", model="m", traceback="Traceback\n  of a worker"))
-    assert told == "INFO  failed  model=m\nTraceback\n  of a worker"
+    assert told == "INFO  failed  model=m\n  Traceback\n    of a worker"
 
 
 def test_a_line_for_machines_is_one_json_object() -> None:
@@ -220,3 +220,17 @@ def test_strict_lines_are_tritons_unless_they_are_json(monkeypatch: pytest.Monke
     assert re.fullmatch(r'\d{4}-\d\d-\d\dT[\d:]{8}Z I \d+ test_logging.py:\d+\] "one"', first)
     assert re.fullmatch(r"I\d{4} [\d:]{8}\.\d{6} \d+ test_logging.py:\d+\] two", second)
     assert json.loads(third)["msg"] == "three"
+
+
+def test_the_text_of_an_exception_can_forge_no_line_and_control_no_terminal() -> None:
+    try:
+        raise ValueError("no\n12:00:01 INFO  forged\r\x1b[2J\u2028x\u202ey")
+    except ValueError:
+        line = record("failed")
+        line.exc_info = sys.exc_info()
+
+    lines = human(line).splitlines()
+
+    assert lines[1:][0] == "  Traceback (most recent call last):"
+    assert all(one.startswith("  ") for one in lines[1:])
+    assert "forged\\r\\x1b[2J\\u2028x\\u202ey" in lines[-1]

@@ -149,3 +149,18 @@ def test_a_model_object_calls_through_the_runtime_that_has_it_loaded() -> None:
         (taken,) = house.registry.take_out(name)
         house.registry.retire(taken)
         assert (first.model._caller is not None) is still
+
+
+def test_a_question_changes_no_generation_and_calls_no_listener() -> None:
+    house = House()
+    house.load(house.made("a"))
+    before = house.registry.generation
+    called: list[int] = []
+    house.registry.listeners += (lambda: called.append(1),)
+
+    house.registry.find("a")
+    house.registry.names()
+    house.registry.routes()
+    house.registry.drain(1.0)
+
+    assert (house.registry.generation, called) == (before, [])

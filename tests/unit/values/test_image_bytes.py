@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import re
 import struct
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from PIL import Image
 
 from tests.costs import assert_linear
 from wherry.values import image_bytes
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.media import ImageSpec
 
 
@@ -209,6 +211,62 @@ def test_a_jpeg_of_many_scans_is_refused() -> None:
     assert decoded(data + b"\xff\xda" * 200).size == (64, 64)  # the film of a phone's photo
 
 
+@pytest.mark.parametrize(
+    "before",
+    [b"\xff\x01\xff\xff", b"\xff\x02\xff\xff", b"\xff\xd3\xff\xff", b"\xff\xff\xff"],
+    ids=["without length", "reserved", "restart", "fill"],
+)
+def test_scans_are_counted_behind_markers_that_have_no_length(before: bytes) -> None:
+    data = saved(picture(size=(64, 64)), "jpeg", progressive=True)
+    scan = data.rindex(b"\xff\xda")
+    many = data[:-2] + (before + data[scan:-2]) * 200 + data[-2:]
+
+    with pytest.raises(InvalidRequest, match="scans"):
+        image_bytes.prepared(many, ImageSpec())
+
+
+def tiff_of(*tags: tuple[int, int, int, int]) -> bytes:
+    """The header of a TIFF and its directory: (tag, type, count, value or offset)."""
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("tag", [273, 279, 324, 325])
+def test_a_tiff_of_a_million_strips_is_refused(tag: int) -> None:
+    data = tiff_of((256, 4, 1, 50), (257, 4, 1, 1_000_000), (tag, 4, 1_000_000, 38))
+
+    with pytest.raises(InvalidRequest, match="1000000 strips; at most 65536"):
+        image_bytes.prepared(data + bytes(4_000_000), ImageSpec())
+
+
+def test_a_tiff_whose_tags_share_their_bytes_is_refused() -> None:
+    data = tiff_of(*[(1000 + tag, 7, 60_000, 8) for tag in range(5000)])
+
+    with pytest.raises(InvalidRequest, match="tags name 300000000"):
+        image_bytes.prepared(data, ImageSpec())
+
+
+def test_a_tiff_of_64_bit_offsets_is_no_image() -> None:
+    with pytest.raises(InvalidRequest, match="is no image"):
+        image_bytes.prepared(saved(picture(), "tiff", big_tiff=True), ImageSpec())
+
+
+def test_a_pillow_that_does_not_hold_the_limits_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("PIL.__version__", "12.3.0")
+
+    with pytest.raises(ConfigError, match=r"images need Pillow 13 or newer, not 12\.3\.0"):
+        image_bytes.require()
+
+
+def test_the_lowest_pillow_that_the_package_takes_is_the_lowest_that_is_not_refused() -> None:
+    project = Path(__file__).parents[3] / "pyproject.toml"
+    taken = set(re.findall(r'"pillow>=([^"]*)"', project.read_text()))
+
+    assert taken == {f"{image_bytes.LOWEST_PILLOW}.0"}
+
+
 @given(st.binary(max_size=200), st.sampled_from(["png", "jpeg", "webp", "gif", "bmp", "tiff"]))
 def test_damaged_bytes_are_decoded_or_refused(noise: bytes, format: str) -> None:
     data = bytearray(saved(picture(size=(16, 16)), format))
@@ -274,9 +332,10 @@ def test_an_image_too_large_for_its_format_is_not_written() -> None:
         lambda n: png_of(50_000, 50_000, *[chunk(b"tEXt", b"k\0v")] * n),
         lambda n: saved(picture(), "jpeg")[:-2] + b"\xff\xda" * n,
         lambda n: b"GIF89a" + bytes(7) + b"!\xfe\x01a\0" * n,
+        lambda n: saved(picture(), "jpeg")[:2] + b"\xff\xe1\0\x10Exif\0\0II*\0\x08\0\0\0" * n,
         lambda n: b"II*\0\x08\0\0\0" + struct.pack("<H", min(n, 65_535)) + bytes(12 * n),
     ],
-    ids=["png", "jpeg", "gif", "tiff"],
+    ids=["png", "jpeg", "gif", "exif", "tiff"],
 )
 def test_the_header_is_read_at_a_cost_that_is_linear_in_the_bytes(
     make: Callable[[int], bytes],

@@ -22,6 +22,7 @@ _NOT_PUBLIC_4: Final = tuple(
         (
             "0.0.0.0/8",
             "100.64.0.0/10",
+            "168.63.129.16/32",  # Azure's own, which each of its machines can reach
             "192.0.0.0/24",
             "192.0.2.0/24",
             "192.88.99.0/24",

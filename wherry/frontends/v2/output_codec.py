@@ -24,7 +24,7 @@ from wherry.frontends.offload import (
 from wherry.frontends.v2.classification import best_classes, check_classifiable
 from wherry.frontends.v2.element_bytes import float32_to_bf16, pack_bytes
 from wherry.frontends.v2.row_values import in_base64
-from wherry.frontends.v2.wire_shape import wire_shape
+from wherry.frontends.v2.wire_shape import row_wire_shape, wire_shape
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BF16, BYTES, FP16, Form, TensorSpec
 from wherry.values.errors import BadModelOutput, InvalidRequest
@@ -95,7 +95,7 @@ class OutputCodec:
         """The wire shape of an array, as text."""
         last, text = self._last_shape
         if shape != last:
-            text = _joined(shape if self._batched else shape[1:] or self.wire_shape)
+            text = _joined(shape if self._batched else row_wire_shape(self.spec, shape[1:]))
             self._last_shape = shape, text
         return text
 
@@ -203,8 +203,8 @@ class OutputCodec:
     def flat(self, column: Column) -> tuple[list[int], list[Any] | Array]:
         """The wire shape of a column, and its elements: a list, or an array of any shape."""
         if isinstance(column, np.ndarray):
-            shape = list(column.shape)
-            return (shape if self._batched else shape[1:] or self.wire_shape), column
+            shape = column.shape
+            return [*(shape if self._batched else row_wire_shape(self.spec, shape[1:]))], column
         if self.spec.form.is_bytes:
             if self.spec.shape == ():
                 return [len(column)], column

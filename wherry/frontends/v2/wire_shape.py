@@ -15,5 +15,11 @@ def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
     return list(spec.shape) or ([] if spec.form is Form.ARRAY else [1])
 
 
+def row_wire_shape(spec: TensorSpec, shape: Sequence[int]) -> Sequence[int]:
+    """Return the shape in which an output without a batch is sent, whose array has this one."""
+    single = not shape and -1 not in spec.shape  # else it has no dimensions, whatever is declared
+    return wire_shape(spec, False) if single else shape
+
+
 def dims_text(shape: Sequence[int]) -> str:
     return "[" + ",".join(map(str, shape)) + "]"

@@ -234,6 +234,7 @@ def test_an_option_that_is_no_origin_is_refused(text: str) -> None:
         ("127.0.0.1", False), ("127.255.255.254", False), ("10.1.2.3", False),
         ("172.16.0.1", False), ("172.31.255.255", False), ("172.32.0.1", True),
         ("192.168.1.1", False), ("169.254.169.254", False), ("100.64.0.1", False),
+        ("168.63.129.16", False),
         ("0.0.0.0", False), ("224.0.0.1", False), ("255.255.255.255", False),
         ("198.18.0.1", False), ("192.0.2.1", False), ("192.88.99.1", False), ("240.0.0.1", False),
         ("::", False), ("::1", False), ("::ffff:1.1.1.1", False), ("fe80::1", False),

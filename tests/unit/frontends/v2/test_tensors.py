@@ -376,6 +376,21 @@ def test_floats_that_json_lacks_arrive_as_strings() -> None:
     np.testing.assert_array_equal(column, [math.nan, math.inf, -math.inf, 1])
 
 
+@pytest.mark.parametrize("dims", [(-1,), (-1, -1)])
+def test_an_unbatched_output_without_dimensions_has_the_shape_of_a_scalar(
+    dims: tuple[int, ...],
+) -> None:
+    """Whatever -1 it declares: tritonclient reads as many numbers as the shape has."""
+    column = np.array([2.5], np.float32)  # the batch of the core, with one row in it
+    write = OutputCodec(spec_of(FP32, *dims), "m", batched=False)
+    assert json.loads(write.json(column))["shape"] == []
+    assert json.loads(write.small_json(column) or b"")["shape"] == []
+    assert json.loads(write.binary(column)[0])["shape"] == []
+    member, data = write.small_binary(column, packed=False) or (b"", b"")
+    assert json.loads(member)["shape"] == []
+    assert bytes(data) == column.tobytes()
+
+
 def test_floats_that_json_lacks_leave_as_triton_writes_them() -> None:
     column = np.array([math.nan, math.inf, -math.inf, 1], np.float32)
     member = OutputCodec(spec_of(FP32), "m").json(column)
