@@ -16,7 +16,7 @@ import msgspec
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.anthropic.errors import error_body as anthropic_error
-from wherry.frontends.anthropic.routes import MESSAGES, Anthropic, other_route
+from wherry.frontends.anthropic.routes import MESSAGES
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.dashboard.routes import Dashboard
 from wherry.frontends.http.answers import describe, fail, respond
@@ -24,13 +24,11 @@ from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.offload import RETRY_AFTER
-from wherry.frontends.openai.adapter_routes import AdapterRoutes
 from wherry.frontends.openai.errors import error_object
-from wherry.frontends.openai.invocations import Invocations
 from wherry.frontends.openai.paths import speaks_openai
 from wherry.frontends.openai.routes import OpenAI
-from wherry.frontends.openai.task_routes import TaskRoutes
 from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
+from wherry.frontends.protocol_routes import ProtocolRoutes
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -89,7 +87,8 @@ class HttpApp:
         self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
         self._shared_memory = SharedMemoryRoutes(entry)
         self._repository = RepositoryRoutes(entry, control)
-        self._openai = OpenAI(entry)
+        openai = OpenAI(entry)
+        self._protocols = ProtocolRoutes(entry, openai, control, pass_on)
         self._natural = NaturalRoutes(entry)
         self._dashboard = Dashboard(
             runtime,
@@ -107,11 +106,7 @@ class HttpApp:
             **self._kserve.routes(),
             **self._shared_memory.routes(),
             **self._repository.routes(),
-            **self._openai.routes(),
-            **TaskRoutes(entry).routes(),
-            **Invocations(entry, self._own_route).routes(),
-            **AdapterRoutes(entry, control).routes(),
-            **Anthropic(entry).routes(),
+            **openai.of_server(),
             **setting_routes(entry),
             **self._dashboard.routes(),
             **openapi.routes(),
@@ -160,7 +155,7 @@ class HttpApp:
                 return
             request.caller = caller
         if route is None:
-            respond(exchange, refusal_form(head.path, 404, "Not Found"), status=404)
+            respond(exchange, self._refusal(head.path, 404, "Not Found"), status=404)
             return
         try:
             if self._restrictions is not None:
@@ -169,17 +164,32 @@ class HttpApp:
             if handler is not None:
                 handler(exchange)
             else:
-                _other_method(exchange, route.handlers)
+                self._other_method(exchange, route.handlers)
         except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
             status, message, headers = describe(exchange, error)
-            exchange.respond(status, refusal_form(head.path, status, message), headers=headers)
+            body = self._refusal(head.path, status, message)
+            exchange.respond(status, body, headers=headers)
+
+    def _other_method(self, exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
+        """Answer HEAD, OPTIONS, and methods that the path does not have."""
+        method = exchange.request.method
+        if method == "HEAD" and "GET" in handlers:
+            handlers["GET"](exchange)  # the transport keeps the body back
+        elif method == "OPTIONS":
+            respond(exchange, b"", status=204, headers=[_allow(handlers)])
+        else:
+            body = self._refusal(exchange.request.path, 405, "Method Not Allowed")
+            respond(exchange, body, status=405, headers=[_allow(handlers)])
 
     def route(self, head: RequestHead) -> Route | None:
-        """Return the route of a request, noted in its head; None if there is none."""
+        """Return the route of a request; None if there is none. One that no model's own can take
+        the place of is noted in its head."""
         path = head.path
-        route = head.route = self._known.get(path) or self._find(path)
+        if (route := self._known.get(path)) is not None:
+            head.route = route
+            return route
         # Not noted: models with routes of their own come and go.
-        return route or self._natural.route(path)
+        return self._natural.route(path) or self._protocols.route(path) or self._find(path)
 
     def _find(self, path: str) -> Route | None:
         route = self._of_routers(path)
@@ -192,10 +202,7 @@ class HttpApp:
         return route
 
     def _of_routers(self, path: str) -> Route | None:
-        # Before OpenAI's, which have all else below /v1.
-        if (route := other_route(path)) is not None:
-            return route
-        for router in (self._kserve, self._openai, self._shared_memory, self._repository):
+        for router in (self._kserve, self._shared_memory, self._repository):
             route = router.route(path)
             if route is not None:
                 return route
@@ -203,13 +210,24 @@ class HttpApp:
 
     def _own_route(self, path: str) -> Route | None:
         """The route of a path, as its handler's room has it. Any thread."""
-        return self._own.get(path) or self._of_routers(path) or self._natural.route(path)
+        return (
+            self._own.get(path)
+            or self._natural.route(path)
+            or self._protocols.own_route(path)
+            or self._of_routers(path)
+        )
+
+    def _refusal(self, path: str, status: int, message: str) -> bytes:
+        """A refusal as the clients of the path's route read it."""
+        if self._natural.route(path) is not None:
+            return error_body(message)
+        return refusal_form(path, status, message)
 
     # Keys
 
     def _refuse_without_key(self, exchange: Exchange) -> None:
         challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
-        body = refusal_form(exchange.request.path, 401, ApiKeys.REFUSAL)
+        body = self._refusal(exchange.request.path, 401, ApiKeys.REFUSAL)
         respond(exchange, body, status=401, headers=[challenge])
 
     # Health and metrics
@@ -318,18 +336,6 @@ class PartOfApp:
             self._app(exchange)
         else:
             respond(exchange, refusal_form(head.path, 404, "Not Found"), status=404)
-
-
-def _other_method(exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
-    """Answer HEAD, OPTIONS, and methods that the path does not have."""
-    method = exchange.request.method
-    if method == "HEAD" and "GET" in handlers:
-        handlers["GET"](exchange)  # the transport keeps the body back
-    elif method == "OPTIONS":
-        respond(exchange, b"", status=204, headers=[_allow(handlers)])
-    else:
-        body = refusal_form(exchange.request.path, 405, "Method Not Allowed")
-        respond(exchange, body, status=405, headers=[_allow(handlers)])
 
 
 def _allow(handlers: Mapping[str, Handler]) -> tuple[str, str]:

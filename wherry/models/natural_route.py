@@ -5,33 +5,26 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: First segments of the server's own paths, and of some that it may get.
+#: First segments of the server's own paths, and of some that it may get. Those of OpenAI's and
+#: others' protocols are not among them: a model's own route comes before theirs.
 RESERVED: Final = frozenset(
     (
         "",
         "admin",
-        "classify",
         "dashboard",
         "debug",
-        "detokenize",
         "docs",
         "favicon.ico",
         "health",
         "healthz",
-        "invocations",
         "livez",
         "load",
         "metrics",
         "openapi.json",
         "ping",
-        "pooling",
         "readyz",
         "redoc",
-        "rerank",
         "robots.txt",
-        "score",
-        "tokenize",
-        "v1",
         "v2",
         "version",
     )

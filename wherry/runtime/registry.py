@@ -98,6 +98,11 @@ class Registry:
                 latest[one.key] = life.get(one.key) or one
         return latest
 
+    def awaits(self) -> bool:
+        """Whether models load or will be loaded of which nothing is known yet."""
+        with self.quietly() as life:
+            return bool(life.announced.names() or life.being_loaded())
+
     def unable(self) -> dict[str, str]:
         """Reasons, by model, for which loaded models cannot answer now."""
         return {one.key: reason for one in self.models() if (reason := one.not_ready_reason())}

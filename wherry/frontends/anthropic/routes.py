@@ -39,8 +39,8 @@ class Anthropic:
 
     def routes(self) -> dict[str, Route]:
         return {
-            MESSAGES: Route({"POST": self._message}, "inference"),
-            f"{MESSAGES}/count_tokens": Route({"POST": self._count}, "inference"),
+            MESSAGES: self._models.route(self._message, "chat", form=error_body),
+            f"{MESSAGES}/count_tokens": self._models.route(self._count, "tokens", form=error_body),
         }
 
     def _message(self, exchange: Exchange) -> None:

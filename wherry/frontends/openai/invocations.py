@@ -5,7 +5,7 @@ By what its body has, and what the model can; that route's handler then answers,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -49,15 +49,15 @@ _Looked: Final = msgspec.defstruct(
 
 
 class Invocations:
-    """The route of one server. `route` finds another route by its path."""
+    """The route of one server; `routes` are those that may be meant, by their paths."""
 
-    def __init__(self, entry: HttpEntry, route: Callable[[str], Route | None]) -> None:
+    def __init__(self, entry: HttpEntry, routes: Mapping[str, Route]) -> None:
         self._entry = entry
         self._models = AbleModels(entry.runtime)
-        self._route = route
+        self._routes = routes
 
     def routes(self) -> dict[str, Route]:
-        return {PATH: Route({"POST": self._invoke}, "inference")}
+        return {PATH: self._models.route(self._invoke, *ABLE)}
 
     def _invoke(self, exchange: Exchange) -> None:
         read_and_start(self._entry, _look, self._pass_on, exchange)
@@ -65,9 +65,8 @@ class Invocations:
     def _pass_on(self, exchange: Exchange, looked: tuple[str | None, Mapping[str, str]]) -> None:
         model, paths = looked
         loaded = self._models.able(model, *paths)
-        route = self._route(next(path for able, path in paths.items() if ABLE[able](loaded)))
-        assert route is not None
-        route.handlers["POST"](exchange)
+        path = next(path for able, path in paths.items() if ABLE[able](loaded))
+        self._routes[path].handlers["POST"](exchange)
 
 
 def _look(body: Buffer, _ignored: list[str] | None) -> tuple[str | None, Mapping[str, str]]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from wherry.frontends.openai.errors import BadField, UnknownModel
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Handler, Route
+from wherry.frontends.openai.errors import (
+    BadField,
+    ErrorForm,
+    UnknownModel,
+    UnknownRoute,
+    error_object,
+    fail,
+)
 from wherry.frontends.openai.fits import (
     class_fit,
     hearing_fit,
@@ -64,6 +73,36 @@ class AbleModels:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        #: Whether a model has one of some abilities, as the models were at a generation.
+        self._served: dict[Sequence[str], bool] = {}
+        self._generation = -1
+
+    def route(self, handler: Handler, *any_of: str, form: ErrorForm = error_object) -> Route:
+        """The route of what models with one of these abilities answer; 404 while there is none."""
+
+        def answer(exchange: Exchange) -> None:
+            if self._serves(any_of):
+                handler(exchange)
+                return
+            first = any_of[0]
+            problem = (
+                f"{exchange.request.path} is not served here: no model of this server is for"
+                f" {first} (of each: {NEEDS[first]})"
+            )
+            fail(exchange, UnknownRoute(problem), form=form)
+
+        return Route({"POST": answer}, "inference")
+
+    def _serves(self, any_of: Sequence[str]) -> bool:
+        """Whether a model has one of these abilities, or may have when it is ready."""
+        registry = self._runtime.registry
+        if self._generation != registry.generation:
+            # As it is before: what changes meanwhile is seen next.
+            self._generation, self._served = registry.generation, {}
+        found = self._served.get(any_of)
+        if found is None:
+            found = self._served[any_of] = registry.awaits() or any(map(self.names, any_of))
+        return found
 
     def names(self, ability: str | None = None) -> list[str]:
         """Those with this ability; None: with any."""

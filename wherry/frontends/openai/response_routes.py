@@ -27,7 +27,7 @@ from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.openai.response_answer import PREFIXES, ResponseAnswer
-from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openai.responses import NOTHING_KEPT, ResponsesRequest
 from wherry.frontends.openai.token_answers import ResponseCountAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
@@ -83,7 +83,7 @@ class ResponseRoutes:
         def ending_in(start: Callable[[Exchange, ResponseAsked], None]) -> Route:
             find = partial(self._find, start)
             post = partial(read_and_start, self._entry, self._read, find)
-            return Route({"POST": post}, "inference")
+            return self._models.route(post, "chat")
 
         return {PATH: ending_in(self._start), f"{PATH}/input_tokens": ending_in(self._count)}
 
@@ -157,7 +157,8 @@ class ResponseRoutes:
         for of, (where, id) in asked.responses.items():
             turn = self._kept.find(of, owner)
             if turn is None:
-                raise BadField(where, f"no item '{id[:80]}' is kept: send it whole")
+                why = f"no item '{id[:80]}' is kept" if self._kept else NOTHING_KEPT
+                raise BadField(where, f"{why}: send it whole")
             named[of] = turn
         return before, named
 

@@ -253,13 +253,12 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 NEVER_KEPT: Final = {
     "conversation": "none are kept here: send previous_response_id, or its items as input",
 }
+NOTHING_KEPT: Final = "responses are not kept here (--max-kept-responses 0, or --fronts)"
 #: What asks for a response to be kept where none are, and what to do instead.
 KEPT: Final = {
-    "store": "responses are not kept here (--max-kept-responses 0, or --fronts): send store: false",
-    "background": "responses are not kept here (--max-kept-responses 0, or --fronts):"
-    " wait for it, or stream it",
-    "previous_response_id": "responses are not kept here (--max-kept-responses 0, or --fronts):"
-    " send what came before it as items of input",
+    "store": f"{NOTHING_KEPT}: send store: false",
+    "background": f"{NOTHING_KEPT}: wait for it, or stream it",
+    "previous_response_id": f"{NOTHING_KEPT}: send what came before it as items of input",
 }
 #: Fields of the chat by their names in the request.
 NAMES: Final = {

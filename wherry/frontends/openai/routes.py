@@ -56,6 +56,13 @@ class OpenAI:
         self._responses = ResponseRoutes(entry, self._models)
         self._created = int(time.time())
 
+    def of_server(self) -> dict[str, Route]:
+        """What vLLM's clients ask of a server itself."""
+        return {
+            "/version": Route({"GET": self._version}, "metadata"),
+            "/load": Route({"GET": self._load}, "statistics"),
+        }
+
     def routes(self) -> dict[str, Route]:
         # Those that do not begin with /v1 stand where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
@@ -65,14 +72,12 @@ class OpenAI:
         completion = partial(self._read, _read_completion, self._start_completion)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
-            "/v1/chat/completions": Route({"POST": chat}, "inference"),
-            "/v1/chat/completions/batch": Route({"POST": batch}, "inference"),
-            "/v1/completions": Route({"POST": completion}, "inference"),
+            "/v1/chat/completions": self._models.route(chat, "chat"),
+            "/v1/chat/completions/batch": self._models.route(batch, "chat"),
+            "/v1/completions": self._models.route(completion, "completions"),
             **self._responses.routes(),
-            "/tokenize": Route({"POST": of_prompts}, "inference"),
-            "/detokenize": Route({"POST": of_tokens}, "inference"),
-            "/version": Route({"GET": self._version}, "metadata"),
-            "/load": Route({"GET": self._load}, "statistics"),
+            "/tokenize": self._models.route(of_prompts, "tokens"),
+            "/detokenize": self._models.route(of_tokens, "tokens"),
         }
 
     def route(self, path: str) -> Route | None:

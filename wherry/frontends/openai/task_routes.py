@@ -62,11 +62,10 @@ class TaskRoutes:
         self._models = AbleModels(entry.runtime)
 
     def routes(self) -> dict[str, Route]:
-        handlers = {path: partial(self._answer, *task) for path, task in TASKS.items()}
-        heard = {path: partial(self._hear, *task) for path, task in HEARING.items()}
+        route = self._models.route
         return {
-            path: Route({"POST": handler}, "inference")
-            for path, handler in {**handlers, **heard}.items()
+            **{path: route(partial(self._answer, *task), *task[1]) for path, task in TASKS.items()},
+            **{path: route(partial(self._hear, *task), task[0]) for path, task in HEARING.items()},
         }
 
     def _answer(

@@ -136,7 +136,10 @@ class OpenApiWriter:
 
     def written(self) -> Json:
         paths: dict[str, Json] = {}
+        own = {loaded.config.route for loaded in self._served.models}
         for (method, path), operation in self._operations():
+            if path in own and not operation.like:
+                continue  # a model has the place of what a protocol has there
             route = self._route(operation.like or path)
             if route is not None and method in route.handlers:
                 paths.setdefault(path, {})[method.lower()] = self._operation(
@@ -207,7 +210,7 @@ class OpenApiWriter:
                 "required": not operation.may_be_empty,
                 "content": self._content(operation.takes, operation.examples),
             }
-        made["responses"] = self._answers(operation, route, _wire_of(path))
+        made["responses"] = self._answers(operation, route, _wire_of(operation.like or path))
         if security := self._security(route):
             made["security"] = security
         return made

@@ -314,7 +314,7 @@ def test_counting_needs_a_tokenizer(client: Client) -> None:
     wanted = {"model": "parrot", "messages": HELLO["messages"]}
     answer = client.post("/v1/messages/count_tokens", wanted)
     assert answer.status == 404
-    assert answer.json["error"]["message"].endswith("none for tokens: it has no input 'task'")
+    assert answer.json["error"]["message"].endswith("for tokens (of each: it has no input 'task')")
 
 
 def test_a_key_may_come_as_anthropic_s_clients_send_it() -> None:

@@ -418,7 +418,7 @@ def test_two_models_cannot_have_one_route() -> None:
 
 @pytest.mark.parametrize(
     "route",
-    ["", "/", "predict", "/v2/x", "/V1", "/metrics", "/health", "/a/", "//a", "/a b", "/a?b",
+    ["", "/", "predict", "/v2/x", "/metrics", "/health", "/a/", "//a", "/a b", "/a?b",
      "/../a", "/a/..", "/_x", "/openapi.json", "/é"],
 )  # fmt: skip
 def test_a_route_that_cannot_be_one_is_refused(route: str) -> None:
@@ -436,3 +436,30 @@ def test_the_body_of_an_answer_is_json_as_a_model_that_streams_nothing_gives_it(
     client: Client,
 ) -> None:
     assert json.loads(client.post("/shout", {"text": '"'}).body) == '"'
+
+
+@pytest.mark.parametrize(
+    "route",
+    ["/classify", "/score", "/rerank", "/pooling", "/tokenize", "/detokenize", "/invocations",
+     "/v1/predict", "/v1/models/m:predict", "/v1/models", "/v1/chat/completions", "/v1/messages/x"],
+)  # fmt: skip
+def test_a_model_may_have_a_path_of_a_protocol_as_its_route(route: str) -> None:
+    with served(bare) as client:
+        assert client.post(route, {"text": "a"}).status in (404, 405)
+        client.runtime.load(shout, route=route)
+        assert client.post(route, {"text": "a"}).json == "A"
+        refused = client.post(route, {"txt": "a"})
+        assert refused.status == 400
+        assert isinstance(refused.json["error"], str)  # as on any route of a model
+        described = client.get("/openapi.json").json["paths"][route]
+        assert {method: one["tags"] for method, one in described.items()} == {"post": ["shout"]}
+        client.runtime.unload("shout")
+        assert client.post(route, {"text": "a"}).status in (404, 405)
+
+
+@pytest.mark.parametrize("path", ["/classify", "/tokenize", "/v1/embeddings", "/v1/completions"])
+def test_a_protocols_path_is_404_where_no_model_is_for_it(path: str) -> None:
+    with served(bare) as client:
+        answer = client.post(path, {"model": "bare"})
+        assert answer.status == 404
+        assert "no model of this server is for" in answer.json["error"]["message"]

@@ -54,7 +54,7 @@ def test_a_long_chat_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/completions"])
 def test_a_bomb_of_values_is_refused_before_it_is_built(path: str) -> None:
     body = b'{"model":"chat","messages":[' + b"{}," * 2**20 + b"{}]}"
-    with served(chat) as client:
+    with served(chat, complete) as client:
         answer = client.post(path, gzip.compress(body), headers={"content-encoding": "gzip"})
     assert answer.status == 413
     assert "values, names and brackets" in answer.json["error"]["message"]

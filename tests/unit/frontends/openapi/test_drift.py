@@ -20,6 +20,7 @@ DESCRIBED = {
 }
 #: Files whose `route` finds paths that no table has.
 ROUTERS = {
+    "protocol_routes.py",
     "natural/routes.py",  # of models with a route, whose operations are told with them
     "openai/response_routes.py",  # /v1/responses/ID and the items of its input
     "openai/routes.py",  # /v1/models/M; every other path is a 404
