@@ -39,4 +39,7 @@ def write_what_can_be_written() -> None:
 
 
 if __name__ == "__main__":
+    from wherry.workers.python_path import standard_first
+
+    sys.path[:] = standard_first(sys.path)  # `python -m` has put this folder before all
     sys.exit(main())

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.deploy.replicas import OwnerAddress, OwnerNotStarted
+from wherry.workers.python_path import for_children
 
 #: The last lines of its log, for the reason of a failure.
 LAST_LINES: Final = 8
@@ -139,8 +140,7 @@ class OwnerProcess:
 
 
 def _environment() -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("WHERRY_")}
-    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {name: value for name, value in for_children().items() if not name.startswith("WHERRY_")}
 
 
 def _address(lines: Sequence[str]) -> OwnerAddress | None:

@@ -73,7 +73,7 @@ def try_gpus(count: int) -> dict[int, str]:
     why, told = "", ""
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", _TRY],
+            [sys.executable, "-P", "-c", _TRY],
             capture_output=True,
             text=True,
             timeout=_PATIENCE,

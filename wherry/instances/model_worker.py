@@ -25,6 +25,7 @@ from wherry.workers.frames import Garbage
 from wherry.workers.loop import LoopCalls
 from wherry.workers.message_socket import MessageSocket
 from wherry.workers.process import start_worker
+from wherry.workers.python_path import for_children
 from wherry.workers.shared_memory import SLAB_BYTES, Slab, memory_file
 
 
@@ -151,7 +152,7 @@ class ModelWorker(LinkedWorker):
                 process, source, target = start_worker(
                     # It finds this very package, wherever that was imported from.
                     [sys.executable, "-P", "-m", "wherry.instances.worker", self._instance],
-                    {**os.environ, "PYTHONPATH": os.pathsep.join(_path())},
+                    for_children(),
                     self._config.name,
                     self._instance,
                     file,
@@ -203,11 +204,7 @@ def _start_message(model: Model, config: ModelConfig, device: Device) -> message
         config,
         device,
         {"": logging.root.level, **levels},
-        [sent(entry) for entry in _path()],
+        [sent(os.path.abspath(entry)) for entry in sys.path],
         [sent(argument) for argument in sys.argv],
         None if python_path is None else sent(python_path),
     )
-
-
-def _path() -> list[str]:
-    return [os.path.abspath(entry) for entry in sys.path]

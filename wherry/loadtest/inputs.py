@@ -21,6 +21,7 @@ import numpy as np
 from wherry.client.wire import ModelDescription, Tensor
 from wherry.values.datatypes import BOOL, BYTES, Form
 from wherry.values.errors import ConfigError
+from wherry.workers.python_path import import_from
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -208,7 +209,7 @@ def from_program(target: str, count: int = MOST_ROWS) -> list[Any]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
+    import_from(str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
         function = getattr(module, name, None)

@@ -16,6 +16,7 @@ from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.plan import Plan
 from wherry.loadtest.record import Recorder
 from wherry.values.errors import WherryError
+from wherry.workers.python_path import for_children
 
 #: Seconds between "all are ready" and the common beginning.
 HEAD_START = 0.02
@@ -46,7 +47,8 @@ class Child:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "wherry.loadtest.child"],
+            [sys.executable, "-P", "-m", "wherry.loadtest.child"],
+            env=for_children(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             process_group=0,  # Ctrl-C is ours; we tell it

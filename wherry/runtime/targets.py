@@ -29,6 +29,7 @@ from wherry.repository.mirror import is_remote
 from wherry.runtime.engines import ENGINES, TargetError, language_model
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import ConfigError, LoadFailed
+from wherry.workers.python_path import import_from
 
 #: How other servers call what is `execute` here.
 _OTHERS_EXECUTE = ("predict", "forward", "infer", "inference", "call", "run", "handle", "__call__")
@@ -65,7 +66,7 @@ def import_from_here() -> None:
     except FileNotFoundError:  # it was removed: nothing can be found in it
         return
     if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+        import_from(here)
 
 
 def load_target(target: str) -> list[Model] | Runtime:
@@ -241,7 +242,7 @@ def module_name(path: Path) -> tuple[str, Path]:
 
 def _import_file(name: str, folder: Path, path: Path) -> ModuleType:
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+        import_from(str(folder))
     known = sys.modules.get(name)
     if known is None and all(part.isidentifier() for part in name.split(".")):
         spec = importlib.util.find_spec(name) if "." not in name else None

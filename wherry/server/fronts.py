@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Life, Listen, Options
 from wherry.values.errors import LoadFailed
 from wherry.workers.message_socket import MessageSocket
+from wherry.workers.python_path import for_children
 
 log = logging.getLogger("wherry")
 
@@ -177,13 +177,18 @@ class Fronts:
         files = [theirs.fileno(), front.http.fileno()]
         if front.grpc is not None:
             files.append(front.grpc.fileno())
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.Popen(
-            [sys.executable, "-m", "wherry.server.front", str(theirs.fileno()), str(front.number)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "wherry.server.front",
+                *map(str, (theirs.fileno(), front.number)),
+            ],
             stdin=subprocess.DEVNULL,
             pass_fds=files,
             process_group=0,  # what a terminal sends to all is for the owner
-            env=environment,
+            env=for_children(),
         )
 
     def _look_later(self) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.values.errors import ConfigError
+from wherry.workers.python_path import for_children
 
 log = logging.getLogger("wherry")
 
@@ -37,8 +38,7 @@ def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter
     """The interpreter for a model in `folder`. ConfigError if there is none. Blocks: unpacking may
     take minutes."""
     if not execution_env_path:
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-        return Interpreter(sys.executable, {**os.environ, "PYTHONPATH": path})
+        return Interpreter(sys.executable, for_children())
     where = execution_env_path.replace(_MODEL_DIRECTORY, folder)
     if not os.path.isabs(where):
         where = os.path.join(folder, where)

@@ -90,7 +90,7 @@ def _devices() -> Iterator[Finding]:
         return
     try:
         told = subprocess.run(
-            [sys.executable, "-c", "import sys\n" + _TORCH],
+            [sys.executable, "-P", "-c", "import sys\n" + _TORCH],
             capture_output=True,
             text=True,
             timeout=_PATIENCE,
