@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances.async_calls import AsyncCalls
+from wherry.instances.default_rows import default_rows
 from wherry.instances.device_errors import broken_device
 from wherry.instances.execution import (
     BatchParts,
@@ -71,8 +72,8 @@ class Executable:
         self._device_lost = device_lost
         self.signature: Signature = model.signature(config.name)
         self.takes_arrays = any(not spec.form.is_bytes for spec in self.signature.inputs)
-        #: Calls the model's code with columns, as its annotations say: gives a result, an awaitable
-        #: or an iterator.
+        #: Calls the model's code with columns and their number of rows, as its annotations say:
+        #: gives a result, an awaitable or an iterator.
         self.call = _caller(model.execute, self.signature, config)
         self._media = MediaRows(self.signature, config.name)
         #: Must rows be decoded before the code is called? Then `run_decoded` is what runs a batch.
@@ -148,7 +149,7 @@ class Executable:
 
     def execute(self, columns: Columns, rows: int) -> Columns:
         """Call the model once with merged columns. Raises what the model raises."""
-        result = self.call(columns)
+        result = self.call(columns, rows)
         if self.signature.is_async:
             result = self._async.run(result)
         return self.outputs.of(result, rows)
@@ -162,7 +163,7 @@ class Executable:
             if self._strings is None:
                 outputs = self.execute(columns, rows)
                 return outputs if self.own is None else self.own(outputs)
-            result = self.call(columns)
+            result = self.call(columns, rows)
             name, kind = self._strings
             if self.outputs.returns_row:
                 if type(result) is kind and rows == 1:
@@ -247,7 +248,7 @@ class Executable:
 
     def stream(self, columns: Columns, rows: int) -> Iterator[Columns]:
         """Call a generator model: each item is one response of every row that is not None."""
-        items = self.call(columns)
+        items = self.call(columns, rows)
         if self.signature.is_async:
             items = self._async.iterate(items)
         try:
@@ -306,21 +307,22 @@ def _input_converter(spec: TensorSpec, model: str) -> Callable[[Any], Any] | Non
 
 def _caller(
     execute: Callable[..., Any], signature: Signature, config: ModelConfig
-) -> Callable[[Columns], Any]:
-    """A function that calls the model's code with columns."""
+) -> Callable[[Columns, int], Any]:
+    """A function that calls the model's code with columns of so many rows."""
+    defaults = default_rows(execute, signature)
     converters = [
         (spec.name, convert)
         for spec in signature.inputs
         if (convert := _input_converter(spec, config.name)) is not None
     ]
 
-    def call_with_columns(columns: Columns) -> Any:
+    def call_with_columns(columns: Columns, rows: int) -> Any:
         return execute(**columns)
 
-    def call_with_row(columns: Columns) -> Any:
+    def call_with_row(columns: Columns, rows: int) -> Any:
         return execute(**{name: column[0] for name, column in columns.items()})
 
-    def call_without_batch(columns: Columns) -> Any:
+    def call_without_batch(columns: Columns, rows: int) -> Any:
         # Arrays go in as they are, and as arrays even if they have no dimensions.
         return execute(
             **{
@@ -335,11 +337,14 @@ def _caller(
     elif not config.max_batch_size:
         call = call_without_batch
 
-    def call_with_converted(columns: Columns) -> Any:
+    def call_with_converted(columns: Columns, rows: int) -> Any:
         columns = dict(columns)
         for name, convert in converters:
             if name in columns:
                 columns[name] = convert(columns[name])
-        return call(columns)
+        for name, default in defaults.items():
+            if name not in columns:
+                columns[name] = default(rows)
+        return call(columns, rows)
 
-    return call_with_converted if converters else call
+    return call_with_converted if converters or defaults else call

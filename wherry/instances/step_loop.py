@@ -89,7 +89,7 @@ class StepLoop:
         """A request joins; its end if it cannot."""
         try:
             own = gather([columns])
-            self._active[key] = self._executable.call(self._executable.decoded(own))
+            self._active[key] = self._executable.call(self._executable.decoded(own), 1)
         except model_errors() as error:
             return Share(key, failure=self._executable.failure(error))
         return None

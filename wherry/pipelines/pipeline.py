@@ -131,14 +131,14 @@ class RowByRow:
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
         columns = await self._decoded(request.inputs)
-        async with aclosing(self._executable.call(columns)) as items:
+        async with aclosing(self._executable.call(columns, 1)) as items:
             async for item in items:
                 yield InferResponse(self._own(await self._outputs(item)))
 
     async def _run(self, columns: Columns) -> Columns:
         columns = await self._decoded(columns)
         try:
-            result = await self._executable.call(columns)
+            result = await self._executable.call(columns, 1)
         except (SystemExit, KeyboardInterrupt) as error:
             # In a task either would end the loop. Ctrl-C reaches the main thread, not this one.
             raise self._executable.failure(error).as_exception() from error
