@@ -203,7 +203,7 @@ class _Pickler(pickle.Pickler):
 
 def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
     """Those of classes, and those of the object. ConfigError if one cannot be sent."""
-    changes = model.changes()
+    changes = model.attribute_changes()
     attributes = dict(changes.attributes)
     for attribute, value in changes.attributes.items():
         try:

@@ -1,9 +1,10 @@
-# ruff: noqa: RUF001 - punctuation of other scripts is meant
 """What tokenizer does a GGUF file describe?
 
 Built here from the file's keys as llama.cpp reads them: transformers takes the pre-tokenizer and
 the end tokens from the architecture's name, whatever the file says.
 """
+
+# ruff: noqa: RUF001 - punctuation of other scripts is meant
 
 from __future__ import annotations
 

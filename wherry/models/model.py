@@ -196,7 +196,7 @@ class Model:
         self.constructed_with = (args, kwargs)
         return self
 
-    def changes(self) -> AttributeChanges:
+    def attribute_changes(self) -> AttributeChanges:
         """What the program has changed since the constructor, up to the first load in this
         process."""
         known: AttributeChanges | None = self.__dict__.get("_changes")
@@ -220,7 +220,7 @@ class Model:
         mine = object()
         if self.__dict__.setdefault("_taken", mine) is not mine:  # atomic
             return False
-        self.__dict__["_changes"] = self.changes()
+        self.__dict__["_changes"] = self.attribute_changes()
         return True
 
     def give_back(self) -> None:

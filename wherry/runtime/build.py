@@ -348,5 +348,5 @@ def _copy(model: Model) -> Model:
     nothing loaded."""
     args, kwargs = model.constructed_with
     made = type(model)(*args, **kwargs)
-    model.changes().apply(made)
+    model.attribute_changes().apply(made)
     return made
