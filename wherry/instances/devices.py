@@ -51,10 +51,17 @@ def gpu_count() -> int:
 
     Asks the file system, not CUDA: no driver context is made and no library is loaded.
     """
+    here = gpus_of_machine()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
-    return len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()])
+    if visible is None or not here:
+        return here
+    return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+
+
+def gpus_of_machine(dev: Path = Path("/dev")) -> int:
+    """By the driver's device files. Those of WSL and of Jetson do not say how many: 1."""
+    numbered = len([path for path in dev.glob("nvidia*") if path.name[6:].isdigit()])
+    return numbered or int((dev / "dxg").exists() or (dev / "nvhost-gpu").exists())
 
 
 def or_on_cpu(groups: Sequence[InstanceGroup]) -> list[InstanceGroup]:
@@ -126,6 +133,11 @@ class Gpus:
         devices: list[Device] = []
         for group in groups:
             kind, _, index = group.device.partition(":")
+            if kind == "cuda" and not self.count():
+                log.warning(
+                    "there is no GPU here for a model: device=auto would use the CPU",
+                    extra={"device": group.device},
+                )
             where = [CPU]
             if kind == "cuda" and index:
                 where = [Device("cuda", int(index))]

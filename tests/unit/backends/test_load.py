@@ -6,6 +6,7 @@ import pytest
 
 from wherry.backends import elsewhere
 from wherry.backends.load import BACKENDS, backend_for, backend_name, not_here, unknown_backend
+from wherry.instances import devices
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
     TritonConfig,
@@ -214,6 +215,7 @@ def test_a_model_for_gpus_runs_on_the_cpu_where_there_are_none(
 
     assert [group.device for group in model.config().instances] == ["cpu"] * max(1, len(gpus))
     assert "asks for a GPU and there is none here" in caplog.text
+    monkeypatch.setattr(devices, "gpus_of_machine", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert {group.device.partition(":")[0] for group in model.config().instances} == {"cuda"}
 

@@ -9,6 +9,7 @@ import pytest
 
 from wherry import Runtime
 from wherry.backends.repository_model import RepositoryModel
+from wherry.instances import devices
 from wherry.models.config import InstanceGroup as Instances
 from wherry.repository import pbtxt
 from wherry.values.datatypes import BYTES, FP32, Form
@@ -78,6 +79,7 @@ def test_the_signature_is_that_of_the_configuration() -> None:
 def test_the_settings_are_those_of_the_configuration(
     monkeypatch: pytest.MonkeyPatch, text: str, settings: dict[str, Any]
 ) -> None:
+    monkeypatch.setattr(devices, "gpus_of_machine", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     config = model(text).config()
 

@@ -2,11 +2,20 @@
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from wherry.instances import devices
-from wherry.instances.devices import CPU, Gpus, cpu_instead, for_torch, try_gpus
+from wherry.instances.devices import (
+    CPU,
+    Gpus,
+    cpu_instead,
+    for_torch,
+    gpu_count,
+    gpus_of_machine,
+    try_gpus,
+)
 from wherry.models.config import InstanceGroup
 from wherry.models.model import Device
 
@@ -57,6 +66,48 @@ def test_what_is_asked_for_by_name_is_not_tried() -> None:
     asked = [InstanceGroup(1, "cuda"), InstanceGroup(1, "cuda:3"), InstanceGroup(1, "cpu")]
     assert list(map(str, tried.place(asked))) == ["cuda:0", "cuda:3", "cpu"]
     assert attempts.count == 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "files", "count"),
+    [
+        (None, [], 0),
+        (None, ["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"], 2),
+        ("0", [], 0),
+        ("0", ["nvidia0", "nvidia1"], 1),
+        ("GPU-1a2b,GPU-3c4d", ["nvidia0", "nvidia1"], 2),
+        ("MIG-1a2b,MIG-3c4d", ["nvidia0"], 2),
+        ("0", ["nvidiactl"], 0),
+        ("", ["nvidia0"], 0),
+        ("-1", ["nvidia0"], 0),
+        (None, ["dxg"], 1),
+        ("0", ["nvhost-gpu"], 1),
+    ],
+)
+def test_gpus_are_those_of_the_machine_that_are_visible(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    files: list[str],
+    count: int,
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    here = gpus_of_machine(tmp_path)
+    monkeypatch.setattr(devices, "gpus_of_machine", lambda: here)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_count() == count
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_a_gpu_by_name_where_there_is_none_is_warned_of(
+    caplog: pytest.LogCaptureFixture, device: str
+) -> None:
+    assert list(map(str, gpus().place([InstanceGroup(1, device)]))) == ["cuda:0"]
+    (warning,) = caplog.records
+    assert (warning.__dict__["device"], "no GPU here" in warning.message) == (device, True)
 
 
 @pytest.mark.parametrize(
