@@ -8,7 +8,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class Delta:
-    """The next piece of an answer.
+    """The next piece of an answer. Its fields are read by index too, `delta["text"]`, as those
+    of the dict that a client has.
 
     For example:
 
@@ -37,6 +38,15 @@ class Delta:
     #: "decoded_token"}}). With an answer's end: "stop_reason", the text or token that stopped it.
     details: dict[str, Any] = field(default_factory=dict)
 
+    def __getitem__(self, field: str) -> Any:
+        if field not in self.__slots__:
+            raise KeyError(field)
+        return getattr(self, field)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the fields: `{**delta}` is a dict of them."""
+        return tuple(self.__slots__)
+
     @classmethod
     def empty(cls, index: int) -> Delta:
         """An empty piece that `extend` adds to."""
@@ -45,7 +55,7 @@ class Delta:
     def extend(self, further: Delta) -> None:
         """Append the next piece of the same answer. `usage` stays as it is."""
         self.text += further.text
-        self.token_ids += further.token_ids
+        self.token_ids.extend(further.token_ids)  # it may be an array
         self.logprobs += further.logprobs
         self.finish_reason = further.finish_reason
         self.details |= further.details

@@ -12,7 +12,7 @@ import pytest
 
 import wherry
 from tests.unit.llm import tiny
-from wherry.llm import LLM
+from wherry.llm import LLM, Delta
 from wherry.llm.llm import _wait_briefly
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import ConfigError, InvalidRequest
@@ -440,3 +440,16 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "wherry.llm.loading", None)
     with pytest.raises(ConfigError, match=r"llm nowhere: .* pip install 'wherry\[llm\]'"):
         LLM("nowhere", name="x").load(wherry.Device("cpu"))
+
+
+def test_a_caller_in_the_program_reads_a_piece_as_an_object_or_as_a_client_reads_it(
+    ask: Ask,
+) -> None:
+    whole = Delta.empty(0)
+    for delta in ask(prompt="Hello", parameters={**GREEDY, "max_tokens": 4}):
+        assert isinstance(delta, Delta)
+        assert (delta["text"], {**delta}["index"]) == (delta.text, 0)
+        with pytest.raises(KeyError):
+            delta["extend"]
+        whole.extend(Delta(**delta))
+    assert len(whole.token_ids) == 4
