@@ -14,7 +14,7 @@ from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import BadModelOutput
 from wherry.values.media_codec import is_converted
-from wherry.values.request import Column, Columns
+from wherry.values.request import Column, Columns, ShapedRow
 
 #: What has a length, and yet is no column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
@@ -71,6 +71,8 @@ class ModelOutputs:
 
     def _checked(self, spec: TensorSpec, value: Any, rows: int, sparse: bool) -> Column:
         """The column as the core keeps it; BadModelOutput if it is not what was declared."""
+        if isinstance(value, np.ndarray) and not value.ndim:
+            raise self._wrong_rows(spec, value, rows)
         count = len(value) if hasattr(value, "__len__") else None
         if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
             raise self._wrong_rows(spec, value, rows)
@@ -102,7 +104,7 @@ class ModelOutputs:
 
     def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> WrongColumn:
         where = f"model {self._model!r}: output {spec.name!r}"
-        if not hasattr(value, "__len__") or isinstance(value, NO_COLUMNS):
+        if isinstance(value, NO_COLUMNS) or not getattr(value, "shape", hasattr(value, "__len__")):
             return WrongColumn(
                 f"{where} must hold one row for each of the {rows} input rows, not"
                 f" {describe(value)}"
@@ -115,21 +117,43 @@ class ModelOutputs:
     def _checked_elements(
         self, spec: TensorSpec, column: list[Any], wanted: type, sparse: bool
     ) -> list[Any]:
+        if spec.shape:
+            column = [self._listed(spec, row, wanted) for row in column]
         kinds = set(map(type, column)) - {wanted}
-        if np.ndarray in kinds and spec.shape:  # of an empty list numpy cannot know the kind
-            column = [[] if isinstance(row, np.ndarray) and not row.size else row for row in column]
-            kinds = set(map(type, column)) - {wanted}
         for kind in kinds:
             if issubclass(kind, wanted) or (sparse and kind is type(None)):
                 continue
             wrong: Any = next(row for row in column if type(row) is kind)
             if spec.shape and issubclass(kind, list) and all(isinstance(e, wanted) for e in wrong):
                 continue
+            what = "rows"
+            if spec.shape and issubclass(kind, list):
+                what, wrong = "lists", next(e for e in wrong if not isinstance(e, wanted))
             raise BadModelOutput(
                 f"model {self._model!r}: output {spec.name!r} must hold {wanted.__name__}"
-                f" rows, not {describe(wrong)}"
+                f" {what}, not {describe(wrong)}"
             )
         return column
+
+    def _listed(self, spec: TensorSpec, row: Any, wanted: type) -> Any:
+        """A row of several strings as the list of them; what is none as it is."""
+        if not isinstance(row, np.ndarray | list | tuple):
+            return row
+        shape = row.shape if isinstance(row, np.ndarray) else (len(row), *spec.shape[1:])
+        if not spec.fits(shape):
+            raise BadModelOutput(
+                _bad_shape(f"model {self._model!r}: output {spec.name!r}", spec, shape)
+            )
+        if isinstance(row, list) and wanted is str:
+            return row
+        # Of an empty array numpy cannot know the kind.
+        elements = row.ravel().tolist() if isinstance(row, np.ndarray) else [*row]
+        if wanted is bytes:
+            elements = [
+                one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one
+                for one in elements
+            ]
+        return ShapedRow(elements, shape) if len(shape) > 1 else elements
 
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:

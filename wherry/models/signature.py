@@ -132,6 +132,11 @@ def _inputs(
             raise ConfigError(f"{where} has no annotation; write for example list[str]")
         optional = parameter.default is not parameter.empty
         spec, by_row = _tensor(hints[parameter.name], parameter.name, where, optional)
+        if _is_array_of_strings(spec):
+            raise ConfigError(
+                f"{where}: strings are no array here; write list[str] or list[bytes], a string for"
+                " each row"
+            )
         inputs.append(spec)
         if by_row is not None:
             row_wise.add(by_row)
@@ -194,6 +199,8 @@ def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, .
 
 def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
     spec, by_row = _tensor(hint, name, where, False)
+    if _is_array_of_strings(spec):
+        return replace(spec, form=Form.BYTES)  # a row is a list of them, whatever the code returns
     if by_row is True and not row_wise:
         raise ConfigError(
             f"{where} is one value, but the inputs are columns; return a list with one row for"
@@ -209,6 +216,10 @@ def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
         form = Form.ARRAYS if spec.form is Form.SCALARS else spec.form
         return replace(spec, form=form, shape=(-1,))
     return spec
+
+
+def _is_array_of_strings(spec: TensorSpec) -> bool:
+    return spec.datatype is BYTES and not spec.form.is_bytes
 
 
 def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpec, bool | None]:

@@ -128,8 +128,8 @@ def test_a_column_of_each_kind_is_read_as_input_and_as_output(
     assert signature.returns == "single"
 
 
-@pytest.mark.parametrize("datatype", DATATYPES.values(), ids=str)
-def test_every_datatype_of_the_protocol_can_be_an_array(datatype: Datatype) -> None:
+@pytest.mark.parametrize("datatype", [d for d in DATATYPES.values() if d is not BYTES], ids=str)
+def test_every_datatype_of_numbers_can_be_an_array(datatype: Datatype) -> None:
     spec = read(annotated(Annotated[np.ndarray, datatype[2]])).inputs[0]
     assert (spec.datatype, spec.shape) == (datatype, (2,))
 

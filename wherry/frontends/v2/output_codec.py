@@ -241,11 +241,11 @@ class OutputCodec:
     def _encoded(self, values: Any) -> bytes:
         try:
             return encode_json(values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise self._unsendable(error) from None
 
     def _string(self, value: Any) -> str:
-        if type(value) is str:
+        if isinstance(value, str):  # numpy has one of its own
             return value
         try:
             return self._bytes(value).decode()
@@ -258,9 +258,7 @@ class OutputCodec:
     def _bytes(self, value: Any) -> bytes:
         if self.spec.form is Form.JSON:
             return self._encoded(value)
-        if type(value) is str:
-            return value.encode()
-        return bytes(value)
+        return value.encode() if isinstance(value, str) else bytes(value)
 
     def _uneven(self) -> InvalidRequest:
         return InvalidRequest(
@@ -274,7 +272,7 @@ class OutputCodec:
 
 def text_or_base64(value: Any) -> Any:
     """Bytes as generate's JSON has them: text if they are UTF-8, else an object with base64."""
-    if type(value) is str:
+    if isinstance(value, str):
         return value
     try:
         return bytes(value).decode()
