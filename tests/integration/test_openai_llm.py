@@ -270,6 +270,39 @@ def test_a_response_may_be_of_a_form_or_a_call(client: openai.OpenAI) -> None:
     assert streamed.arguments == call.arguments
 
 
+def test_a_forced_call_leaves_out_of_the_schema_what_no_grammar_can_follow_and_names_it(
+    client: openai.OpenAI,
+) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string", "format": "uri-reference", "maxLength": 2},
+            "n": {"type": "array", "items": {"enum": [1]}, "uniqueItems": True, "maxItems": 1},
+        },
+        "required": ["to", "n"],
+    }
+    function: Any = {"name": "go", "parameters": parameters}
+    tools: Any = [{"type": "function", "function": function}]
+    choices: Any = ("required", {"type": "function", "function": {"name": "go"}})
+    for choice in choices:
+        raw = client.chat.completions.with_raw_response.create(
+            model="chat", messages=[{"role": "user", "content": "Hi"}], tools=tools,
+            tool_choice=choice, parallel_tool_calls=False, max_tokens=200, seed=1,
+        )  # fmt: skip
+        assert sorted(raw.headers["x-wherry-ignored"].split(", ")) == [
+            "tools[0].function.parameters.properties.n.uniqueItems",
+            "tools[0].function.parameters.properties.to.format",
+        ]
+        calls: Any = raw.parse().choices[0].message.tool_calls
+        (call,) = calls
+        assert json.loads(call.function.arguments).keys() == {"to", "n"}
+    flat: Any = [{"type": "function", "name": "go", "parameters": parameters}]
+    response = client.responses.with_raw_response.create(
+        model="chat", input="Hi", tools=flat, tool_choice="required", max_output_tokens=4
+    )
+    assert "tools[0].parameters.properties.to.format" in response.headers["x-wherry-ignored"]
+
+
 def test_a_conversation_goes_on_with_what_a_response_has_said(
     client: openai.OpenAI, server: wherry.Server
 ) -> None:

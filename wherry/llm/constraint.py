@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from wherry.llm.schemas import closed
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import InvalidRequest
 
@@ -116,52 +117,6 @@ class Grammars:
                     self._tokenizer.inner, self._vocabulary, self._tokenizer.end
                 )
             return self._words
-
-
-#: With a keyword of the first set several subschemas describe one object. With one of the second
-#: set they do if the schema has properties of its own.
-_JOINED: Final = {
-    "$dynamicRef", "allOf", "dependentRequired", "dependentSchemas", "if", "not",
-    "unevaluatedProperties",
-}  # fmt: skip
-_JOINED_BESIDE: Final = {"$ref", "anyOf", "oneOf"}
-#: Keywords whose values are subschemas: by name, in a list, or one.
-_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
-_LISTED: Final = ("anyOf", "oneOf", "prefixItems")
-_SINGLE: Final = ("items", "contains", "additionalProperties")
-
-
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with `additionalProperties: false` where it does not say anything about them.
-
-    JSON schema allows unnamed members by default, and small models invent them without end. A
-    schema that describes one object in several places is left unchanged.
-    """
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
-    parts = list(_parts(made))
-    for part in parts:
-        if _JOINED & part.keys() or ("properties" in part and _JOINED_BESIDE & part.keys()):
-            return schema
-    for part in parts:
-        names, required = part.get("properties"), part.get("required", [])
-        if isinstance(names, dict) and isinstance(required, list) and names.keys() >= {*required}:
-            part.setdefault("additionalProperties", "patternProperties" in part)
-    return made
-
-
-def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema and all its subschemas."""
-    left: list[Any] = [schema]
-    while left:
-        part = left.pop()
-        if not isinstance(part, dict):  # true, false, or invalid, which llguidance reports
-            continue
-        yield part
-        for key in _NAMED:
-            left += part[key].values() if isinstance(part.get(key), dict) else ()
-        for key in _LISTED:
-            left += part[key] if isinstance(part.get(key), list) else ()
-        left += [part.get(key) for key in _SINGLE]
 
 
 class Matcher:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from wherry.llm.constraint import OBJECT, Matcher, closed
+from wherry.llm.constraint import OBJECT, Matcher
 from wherry.llm.formats.call_writer import CallGrammar, Strict
+from wherry.llm.schemas import closed, loosened
 
 #: Tokens that may hold what a call begins with.
 LAST_TOKENS: Final = 48
@@ -27,7 +28,7 @@ def strict_functions(tools: Sequence[Mapping[str, Any]]) -> Strict:
     """The schemas of what may be called, by name; None of those that are not strict."""
     functions = [_function(tool) for tool in tools]
     return {
-        str(one["name"]): closed(dict(one.get("parameters") or _NOTHING))
+        str(one["name"]): closed(loosened(dict(one.get("parameters") or _NOTHING))[0])
         if one.get("strict") is True
         else None
         for one in functions

@@ -12,7 +12,7 @@ import pytest
 
 import wherry
 from wherry.llm import LLM, Delta
-from wherry.llm.constraint import MOST_CHARACTERS, AnswerForm, Matcher, closed
+from wherry.llm.constraint import MOST_CHARACTERS, AnswerForm, Matcher
 from wherry.llm.sampling import Sampling
 from wherry.values.errors import InvalidRequest
 
@@ -104,52 +104,6 @@ def test_a_form_that_breaks_off_on_the_way_is_an_error_and_no_answer(
     monkeypatch.setattr(Matcher, "accept", breaks)
     with pytest.raises(InvalidRequest, match="could not be brought to its end"):
         ask({"regex": "aaaaaa"})
-
-
-NAMED: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
-CLOSED = {**NAMED, "additionalProperties": False}
-
-
-@pytest.mark.parametrize(
-    ("schema", "made"),
-    [
-        (NAMED, CLOSED),
-        ({**NAMED, "additionalProperties": True}, {**NAMED, "additionalProperties": True}),
-        ({"type": "array", "items": NAMED}, {"type": "array", "items": CLOSED}),
-        (
-            {"$defs": {"x": NAMED}, "$ref": "#/$defs/x"},
-            {"$defs": {"x": CLOSED}, "$ref": "#/$defs/x"},
-        ),
-        ({"anyOf": [NAMED, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
-        (
-            {"type": "object", "properties": {"properties": NAMED}},
-            {
-                "type": "object",
-                "properties": {"properties": CLOSED},
-                "additionalProperties": False,
-            },
-        ),
-    ],
-)
-def test_what_a_schema_does_not_name_is_not_written(schema: Any, made: Any) -> None:
-    assert closed(schema) == made
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "object"},
-        {"const": {"properties": {}}},
-        {"allOf": [NAMED, {"properties": {"b": {}}, "required": ["b"]}]},
-        {**NAMED, "anyOf": [{"required": ["b"]}, {"required": ["a"]}]},
-        {**NAMED, "$ref": "#/$defs/x", "$defs": {"x": {"properties": {"b": {}}}}},
-        {**NAMED, "required": ["b"]},
-        {**NAMED, "if": {"required": ["a"]}, "then": {"required": ["b"]}},
-        {"properties": 3, "items": [1, None], "anyOf": {"a": 2}},
-    ],
-)
-def test_a_schema_of_several_voices_is_left_alone(schema: Any) -> None:
-    assert closed(schema) == schema
 
 
 class SlowReading:

@@ -16,6 +16,7 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import UnknownRoute, fail
 from wherry.frontends.openai.fields.decoding import decoded
+from wherry.frontends.openai.fields.tools import note_not_followed
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.prompts import Prompts
@@ -92,6 +93,7 @@ def _read_message(
 ) -> tuple[MessagesRequest, AllowedCalls, bool, Prompts]:
     wanted = decoded(body, MessagesRequest, ignored)
     chat = wanted.chat()
+    note_not_followed(chat.not_followed("input_schema"), ignored)
     prompts = Prompts.single(wanted.inputs_of(chat))
     return wanted, chat.calls(), wanted.marks_cache(), prompts
 

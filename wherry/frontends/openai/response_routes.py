@@ -21,6 +21,7 @@ from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.decoding import decoded
+from wherry.frontends.openai.fields.tools import note_not_followed
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.kept_responses import KeptResponses, KeptTurn
 from wherry.frontends.openai.models import AbleModels
@@ -110,7 +111,11 @@ class ResponseRoutes:
                 raise BadField(left_out[0], "is a tool that no server runs here")
             ignored += left_out
         asked = ResponseAsked(wanted)
-        return asked if asked.refers else asked.read()
+        if asked.refers:
+            return asked
+        asked.read()
+        note_not_followed(asked.chat.not_followed("parameters"), ignored)
+        return asked
 
     def _find(
         self,

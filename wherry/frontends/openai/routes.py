@@ -30,6 +30,7 @@ from wherry.frontends.openai.fields.conversion import (
 )
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.generating import Request
+from wherry.frontends.openai.fields.tools import note_not_followed
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels, ModelName
 from wherry.frontends.openai.prompts import Prompts
@@ -206,6 +207,8 @@ def _read_inputs(
     kind: type[WithInputs], body: Buffer, ignored: list[str] | None
 ) -> tuple[WithInputs, Prompts]:
     wanted = decoded(body, kind, ignored)
+    if isinstance(wanted, ChatRequest):
+        note_not_followed(wanted.not_followed(), ignored)
     return wanted, Prompts.single(wanted.inputs())
 
 

@@ -19,6 +19,7 @@ from wherry.frontends.openai.fields.tools import (
 )
 from wherry.frontends.openai.tool_calls import AllowedCalls
 from wherry.llm.chat_form import text_of
+from wherry.llm.schemas import loosened
 
 #: Fields that are variables of the chat template by the same name.
 VARIABLES: Final = (
@@ -155,19 +156,37 @@ class ChatRequest(Request):
         yield from (f for f in super().forms() if not (forced and f[0] == "response_format"))
         yield from forced
 
-    def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A tool that must be called: the answer is the call and nothing else, or, if several may
-        be called, a list of calls."""
+    def not_followed(self, parameters: str = "function.parameters") -> list[str]:
+        """What no grammar can follow in the schemas that calls must have: its places. `parameters`
+        is where the client's tools have theirs."""
+        forced = {function.name for function in self._forced()}
+        schemas = [
+            (f"tools[{i}].{parameters}", function.parameters or {})
+            for i, (_, function) in enumerate(self._offered())
+            if function.strict or function.name in forced
+        ]
+        return [f"{where}.{one}" for where, schema in schemas for one in loosened(schema)[1]]
+
+    def _forced(self) -> list[FunctionSpec]:
+        """The functions of which one must be called."""
         choice = self.tool_choice
         if isinstance(choice, AllowedTools):
             choice = choice.allowed_tools.mode
         if choice in (None, "none", "auto"):
-            return
+            return []
         functions = [function for _, function in self._offered()]
         if isinstance(choice, NamedTool):
             functions = [f for f in functions if f.name == choice.function.name]
         if not functions:
             raise BadField("tool_choice", "asks for a tool that is not among the tools")
+        return functions
+
+    def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A tool that must be called: the answer is the call and nothing else, or, if several may
+        be called, a list of calls."""
+        functions = self._forced()
+        if not functions:
+            return
         calls = [
             {
                 "type": "object",
@@ -181,7 +200,7 @@ class ChatRequest(Request):
             for number, function in enumerate(functions)
         ]
         schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        if not isinstance(choice, NamedTool) and self.parallel_tool_calls is not False:
+        if not isinstance(self.tool_choice, NamedTool) and self.parallel_tool_calls is not False:
             schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": MOST_CALLS}
         yield "tool_choice", {"json_schema": schema}
 
@@ -189,4 +208,4 @@ class ChatRequest(Request):
 def _resource(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:
     """The schema of a call's arguments as a part of another one: references in it such as
     "#/$defs/Address" go on meaning its own definitions."""
-    return {"$id": name, **parameters} if parameters else {"type": "object"}
+    return {"$id": name, **loosened(parameters)[0]} if parameters else {"type": "object"}

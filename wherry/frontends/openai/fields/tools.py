@@ -42,6 +42,14 @@ def function_of(tool: Mapping[str, Any], where: str) -> FunctionSpec:
     return read.function
 
 
+def note_not_followed(places: list[str], ignored: list[str] | None) -> None:
+    """Append what no grammar can follow to what is ignored; BadField if nothing may be."""
+    if places and ignored is None:
+        raise BadField(places[0], "calls cannot be made to follow it: leave it out")
+    if ignored is not None:
+        ignored += places
+
+
 class NamedFunction(msgspec.Struct, kw_only=True):
     name: str
 
