@@ -231,6 +231,14 @@ def test_what_is_not_done_may_ask_for_nothing() -> None:
         ({"guided_json": '{"enum": [1]}'}, {"json_schema": {"enum": [1]}}),
         ({"guided_regex": "a+", "guided_json": None}, {"regex": "a+"}),
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        (
+            {"response_format": {"type": "json_object", "schema": {"enum": [1]}}},
+            {"json_schema": {"enum": [1]}},
+        ),
+        (
+            {"response_format": {"type": "json_schema", "schema": {"enum": [1]}}},
+            {"json_schema": {"enum": [1]}},
+        ),
     ],
 )
 def test_the_form_of_an_answer_goes_by_many_names(
@@ -638,3 +646,19 @@ def test_what_the_engine_blames_is_told_by_the_requests_name(words: str, told: s
     exchange = MemoryExchange(HttpRequest(RequestHead("POST", "/")))
     status, body, _ = described(exchange, error, chat().named)
     assert (status, msgspec.json.decode(body)["error"]["message"]) == (400, told)
+
+
+def test_unknown_members_of_a_format_are_ignored_and_named_or_refused() -> None:
+    schema = {"name": "n", "schema": {"enum": [1]}, "indent": 2}
+    body = msgspec.json.encode(
+        {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "response_format": {"type": "json_schema", "json_schema": schema, "pretty": True},
+        }
+    )
+    ignored: list[str] = []
+    wanted = decoded(body, ChatRequest, ignored)
+    assert sorted(ignored) == ["response_format.json_schema.indent", "response_format.pretty"]
+    assert wanted.sampling()["constraint"] == {"json_schema": {"enum": [1]}}
+    with pytest.raises(BadField, match="response_format"):
+        decoded(body, ChatRequest)

@@ -11,16 +11,31 @@ from wherry.frontends.openai.fields.json_faults import json_in
 from wherry.llm.constraint import MOST_CHARACTERS
 
 
-class JsonSchema(msgspec.Struct, kw_only=True):
+class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     description: str | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    #: Where llama.cpp's clients have it, with either type.
+    schema: dict[str, Any] | None = None
+
+    def constraint(self) -> dict[str, Any] | None:
+        """None: the answer is any text."""
+        if self.type == "text":
+            return None
+        schema = self.schema
+        if self.type == "json_schema" and self.json_schema is not None:
+            schema = self.json_schema.schema if schema is None else schema
+        if schema is not None:
+            return {"json_schema": schema}
+        if self.type == "json_schema":
+            raise BadField("response_format.json_schema.schema", "is missing")
+        return {"json_object": True}
 
 
 Choices = Annotated[list[str], msgspec.Meta(min_length=1)]

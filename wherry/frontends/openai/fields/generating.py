@@ -175,15 +175,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 yield f"guided_{field}", {name: value}
 
     def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        wanted = self.response_format
-        if wanted is None or wanted.type == "text":
-            return
-        if wanted.type == "json_object":
-            yield "response_format", {"json_object": True}
-        elif wanted.json_schema is None or wanted.json_schema.schema is None:
-            raise BadField("response_format.json_schema.schema", "is missing")
-        else:
-            yield "response_format", {"json_schema": wanted.json_schema.schema}
+        if self.response_format is not None and (form := self.response_format.constraint()):
+            yield "response_format", form
 
     def _kept(self) -> int | None:
         most = self.truncate_prompt_tokens
