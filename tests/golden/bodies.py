@@ -9,14 +9,13 @@ import json
 import struct
 from typing import Any
 
-from tests.golden.edges import Cases, Edges, Step, X, infer, pair, post, rpc
+from tests.golden.edges import MALFORMED, Cases, Edges, Step, X, infer, pair, post, rpc
 
 # Why we answer otherwise.
 ROWS = "a request has a row, and data of its shape, where Triton takes 0 rows for 1"
 SPLIT = "more rows than max_batch_size are split and joined, where Triton refuses them"
 ENDS = "JSON ends where the body ends, where Triton takes a zero byte for its end"
 REASON = "why a model could not be loaded is in the answer, with the status of the reason"
-NAN = "NaN in place of a text is this text, where Triton wants quotes"
 TWICE = "of a member that is said twice the last holds; Triton takes the first"
 NO_UTF8 = "JSON that is no UTF-8 is refused, where Triton hands its bytes to the model"
 RANGE = "a number that its datatype cannot hold is refused, where Triton wraps it around"
@@ -49,8 +48,7 @@ MEANT: dict[str, dict[str, Any]] = {
         for call in ("infer", "infer, sized,") for end in ("a zero at the end", "a zero and more")
     },
     "generate with a zero": _ENDS,
-    "id NaN": {"why": NAN, "status": 200},
-    "sequence_id NaN": {"why": NAN, "status": 200},
+    **{f"{name} NaN": {"why": MALFORMED, "status": 400} for name in ("id", "sequence_id")},
     **{f"{name} said twice": {"why": TWICE, "status": 400} for name in ("data", "name", "inputs")},
     **{f"an id {text!r}": {"why": NO_UTF8, "status": 400} for text in (b"\xe9", b"\xff")},
     **{

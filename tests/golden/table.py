@@ -64,8 +64,8 @@ TAIL = """
 - A Python model's `request.flags()` are 0 for a request without a sequence's id; Triton's are those
   that were sent.
 - The server tells its own version and extensions.
-- Of a member of JSON that is said twice the last holds; Triton takes the first. NaN in place of a
-  text is this text. JSON that is no UTF-8 is refused, and lists are at most 100 deep.
+- Of a member of JSON that is said twice the last holds; Triton takes the first. JSON that is no
+  UTF-8 is refused, and lists and objects are at most 100 deep.
 - A name with a zero byte is another name; Triton's ends there. A model `..` is not found.
 - Heads may have 64 KiB: Triton closes the connection after 8. A body over `--max-body-size` is 413;
   a Triton of that version has no such limit, later ones say 400.

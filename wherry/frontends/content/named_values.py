@@ -24,7 +24,7 @@ MAX_VALUES: Final = 1024
 #: Bytes of an urlencoded form: it grows several times while it is read. Files go another way.
 MAX_URLENCODED: Final = 2**20
 
-_OBJECTS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
+_OBJECTS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
 #: Bytes that are looked at to tell a file from text: the headers of most formats have a zero.
 _BEGINNING: Final = 512
 _SEND_FILES: Final = (
@@ -35,7 +35,7 @@ _SEND_FILES: Final = (
 def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
     """The values of a body by their names, and those of the query string that it has not itself;
     None: the body is JSON. InvalidRequest, UnsupportedMediaType."""
-    content_type = head.headers.get("content-type")
+    content_type = head.headers.get("content-type") or None
     if content_type is None or content_type == JSON:
         if content_type is None and b"\0" in bytes(body[:_BEGINNING]):
             raise InvalidRequest(

@@ -15,7 +15,6 @@ import numpy as np
 
 from wherry.frontends.content.form_value import NamedValue
 from wherry.frontends.content.media_types import EVENT_STREAM, JSON_LINES, preferred
-from wherry.frontends.content.named_values import named_values
 from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.v2.decoded import DecodedRequest, counted
@@ -66,7 +65,7 @@ class NaturalCodec:
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
-        values = named_values(head, body)
+        values = self._forms.values(head, body)
         decoded = self._of_json(body) if values is None else self._of_values(values)
         priority = head.headers.get("x-request-priority")
         if priority is not None:

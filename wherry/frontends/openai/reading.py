@@ -52,8 +52,6 @@ def read_and_start(
         entry.admission.check()
         body = entry.small_body(exchange)
         if body is not None:
-            if is_json:
-                check_values(body)
             begin(read(body, ignored))
         else:
             entry.off_loop(exchange, read_large, begin, refuse, reads=True)

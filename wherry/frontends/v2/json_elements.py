@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, TypeVar
 
@@ -17,9 +18,23 @@ from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
 from wherry.values.errors import InvalidRequest
 
-#: Floats that JSON has no number for. Triton's clients send and expect the bare literals; inside
-#: a request they arrive here as strings, as in protobuf's JSON.
+#: Floats that JSON has no number for. Triton's clients send and expect the bare literals, others
+#: send them as strings where a number is expected, as in protobuf's JSON.
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+#: What stands for the literals while the parser, which knows none, reads the text: numbers, so that
+#: they are no texts, with digits that no client can know.
+_DIGITS: Final = f"1.{10**15 + secrets.randbelow(9 * 10**15)}"
+_STAND_INS: Final = {
+    b"NaN": f"{_DIGITS}e301",
+    b"Infinity": f"{_DIGITS}e302",
+    b"-Infinity": f"-{_DIGITS}e302",
+}
+_OF_STAND_IN: Final = {
+    float(number): NON_FINITE[literal.decode()] for literal, number in _STAND_INS.items()
+}
+#: No float that a client may send is as large; FP64's rare ones that are take the long way.
+_MOST_USUAL: Final = 1e300
 
 #: A literal, or the end, behind all that is no literal: strings are taken whole, also one that does
 #: not end. It matches wherever it is tried, so that no byte is looked at twice.
@@ -45,8 +60,8 @@ def parse_object(body: Buffer) -> dict[str, Any]:
 
 def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception) -> T:
     """Decode a body that `decode` has refused with `error`, without the mark of UTF-8 before it and
-    with the literals NaN and Infinity as strings. InvalidRequest if it has neither, or is wrong
-    otherwise."""
+    with the literals NaN and Infinity, which are floats in what it returns but for text that is not
+    decoded yet. InvalidRequest if it has neither, or is wrong otherwise."""
     loose = None
     begins = bytes(body[:2])
     if 0 in begins or begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -56,12 +71,13 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
         )
     if not isinstance(error, msgspec.ValidationError):
         text = bytes(body).removeprefix(codecs.BOM_UTF8)
-        loose = with_quoted_literals(text)
+        loose = _with_stand_ins(text)
         if loose is None and len(text) < len(body):
             loose = text
     if loose is not None:
         try:
-            return decode(loose)
+            found: T = literal_floats(decode(loose))
+            return found
         except (ValueError, RecursionError) as other:
             error = other
     if isinstance(error, UnicodeDecodeError):  # its place is one within a text
@@ -72,13 +88,49 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
     raise InvalidRequest(malformed(error)) from None
 
 
-def with_quoted_literals(text: bytes) -> bytes | None:
-    """JSON with NaN, Infinity and -Infinity as strings; None if there are none."""
+def _with_stand_ins(text: bytes) -> bytes | None:
+    """JSON with numbers for NaN, Infinity and -Infinity; None if there are none."""
     if b"NaN" not in text and b"Infinity" not in text:
         return None
     return _TO_THE_NEXT_NON_FINITE.sub(
-        lambda found: b'%b"%b"' % found.groups() if found[2] else found[1], text
+        # Between blanks: what stands directly beside a literal makes no number of it.
+        lambda found: (
+            b"%b %b " % (found[1], _STAND_INS[found[2]].encode()) if found[2] else found[1]
+        ),
+        text,
     )
+
+
+def literal_floats(value: Any) -> Any:
+    """The value with nan and inf for what stands for them: lists and objects are changed, and the
+    parameters of requests."""
+    kind = type(value)
+    if kind is float:
+        return _OF_STAND_IN.get(value, value)
+    if kind is list:
+        value[:] = map(literal_floats, value)
+    elif kind is dict:
+        value.update({name: literal_floats(one) for name, one in value.items()})
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            setattr(value, name, literal_floats(getattr(value, name)))
+    return value
+
+
+def _restored(value: Any, text: Buffer | msgspec.Raw) -> Any:
+    """`literal_floats` of what was decoded from a part of a body that `decoded_again` has read."""
+    return literal_floats(value) if _DIGITS.encode() in bytes(memoryview(text)) else value
+
+
+def _untyped(text: Buffer | msgspec.Raw | str) -> Any:
+    """Any JSON value, with the literals. ValueError, RecursionError."""
+    try:
+        return _UNTYPED.decode(text)
+    except msgspec.DecodeError:
+        loose = _with_stand_ins(text.encode() if isinstance(text, str) else bytes(memoryview(text)))
+        if loose is None:
+            raise
+        return literal_floats(_UNTYPED.decode(loose))
 
 
 def element_type(datatype: Datatype) -> Any:
@@ -97,8 +149,8 @@ def element_type(datatype: Datatype) -> Any:
 
 def _fast_element_type(datatype: Datatype) -> Any:
     """Return a narrower type that is fast to check: floats that it refuses are checked again."""
-    if datatype is FP32:
-        limit = float(np.finfo(np.float32).max)
+    if datatype.dtype.kind == "f":
+        limit = float(np.finfo(np.float32).max) if datatype is FP32 else _MOST_USUAL
         return Annotated[float, msgspec.Meta(ge=-limit, le=limit)]
     return element_type(datatype)
 
@@ -125,7 +177,7 @@ class JsonElements:
     def parse(self, data: Buffer | msgspec.Raw) -> list[Any]:
         """The elements, slowly and with care. InvalidRequest says which is wrong."""
         try:
-            value = _UNTYPED.decode(data)
+            value = _restored(_untyped(data), data)
         except (ValueError, RecursionError) as error:
             raise self.malformed(error) from None
         return self.checked(value)
@@ -152,14 +204,7 @@ class JsonElements:
             return values
         except msgspec.DecodeError:
             pass  # it is nested, or has literals that JSON has not, or is wrong
-        try:
-            value = _UNTYPED.decode(text)
-        except msgspec.DecodeError:
-            loose = with_quoted_literals(text)
-            if loose is None:
-                raise
-            value = _UNTYPED.decode(loose)
-        return self.checked(value, first)
+        return self.checked(_untyped(text), first)
 
     def checked(self, values: Any, first: int = 0) -> list[Any]:
         """Flat elements of the right type, from anything that JSON may be; there are `first`
@@ -194,7 +239,7 @@ class JsonElements:
 def parse_element(text: str | bytes) -> Any:
     """The JSON value of one element. ValueError, RecursionError; what `check_values` raises."""
     check_values(text.encode() if isinstance(text, str) else text)
-    return _UNTYPED.decode(text)
+    return _untyped(text)
 
 
 def _checked(decode: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
@@ -202,7 +247,8 @@ def _checked(decode: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
 
     def checked(data: Buffer | msgspec.Raw) -> list[Any]:
         check_values(memoryview(data))
-        return decode(data)
+        values: list[Any] = _restored(decode(data), data)
+        return values
 
     return checked
 

@@ -23,6 +23,7 @@ from wherry.values.errors import ConfigError
 
 B = "XyZ123"
 FORM = {"content-type": f"multipart/form-data; boundary={B}"}
+URLENCODED = {"content-type": "application/x-www-form-urlencoded"}
 JPEG = {"content-type": "image/jpeg"}
 
 
@@ -70,6 +71,11 @@ class Both(TypedDict):
 @wherry.model(max_batch_size=8, route="/sum")
 def add(x: Annotated[np.ndarray, wherry.FP32[-1]], on: list[bool]) -> Both:
     return {"total": x.sum(axis=1), "on": on}
+
+
+@wherry.model(max_batch_size=8, route="/switches")
+def switches(flag: list[bool], flags: list[list[bool]]) -> list[list[bool]]:
+    return [[one, *more] for one, more in zip(flag, flags, strict=True)]
 
 
 @wherry.model(max_batch_size=8, route="/upload")
@@ -150,6 +156,49 @@ def test_forms_and_files_go_in_as_well(
 ) -> None:
     found = client.post(path, body, headers)
     assert (found.status, found.json) == (200, answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((one, True) for one in (b"on", b"True", b"true", b" yes ", b"1")),
+        *((one, False) for one in (b"off", b"False", b"No", b"0")),
+    ],
+)
+def test_a_form_says_yes_and_no_as_browsers_and_python_do(text: bytes, value: bool) -> None:
+    with served(switches) as client:
+        answers = [
+            client.post(
+                "/switches", form(("flag", text), ("flags", text), ("flags", b"off")), FORM
+            ),
+            client.post("/switches", b"flag=%b&flags=%b&flags=off" % (text, text), URLENCODED),
+        ]
+    assert [answer.json for answer in answers] == [[value, value, False]] * 2
+
+
+@pytest.mark.parametrize(
+    "media_type", ["text/plain;charset=UTF-8", "Text/Plain", "", *URLENCODED.values()]
+)
+@pytest.mark.parametrize(
+    ("path", "body", "answer"),
+    [
+        ("/shout", b'{"text": "a"}', "A"),
+        ("/shout", b'\xef\xbb\xbf [{"text": "a"}, {"text": "b"}]', ["A", "B"]),
+        ("/greet", b'{"name": "Ann"}', {"hello": "Ann", "in_a_year": 4}),
+        ("/sum", b'{"x": [1, 2], "on": true}', {"total": 3.0, "on": True}),
+    ],
+)
+def test_json_is_read_as_such_whatever_a_client_calls_it(
+    client: Client, path: str, body: bytes, answer: Any, media_type: str
+) -> None:
+    """A browser's fetch calls each string text/plain, and curl -d all data a form."""
+    found = client.post(path, body, {"content-type": media_type})
+    assert (found.status, found.json) == (200, answer)
+
+
+def test_a_text_that_is_no_json_is_the_text(client: Client) -> None:
+    answer = client.post("/shout", b"hello", {"content-type": "text/plain;charset=UTF-8"})
+    assert answer.json == "HELLO"
 
 
 def test_generate_takes_forms_and_files_too_with_parameters_beside_them(client: Client) -> None:

@@ -6,25 +6,36 @@ given once beside others with several rows holds for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, get_args
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args
 
 from wherry.frontends.content.form_value import NamedValue
 from wherry.frontends.content.media_types import FORM, JSON, quoted
+from wherry.frontends.content.named_values import begins_json, named_values
 from wherry.frontends.content.urls import is_url
+from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.json_elements import parse_element
 from wherry.frontends.v2.json_errors import explain
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters
-from wherry.frontends.v2.row_values import RowValues, kind_of
+from wherry.frontends.v2.row_values import RowValues
 from wherry.values.buffer import Buffer
-from wherry.values.datatypes import BOOL, Form
+from wherry.values.datatypes import Form
 from wherry.values.errors import InvalidRequest, UnsupportedMediaType
+from wherry.values.media import AudioSpec, ImageSpec
 from wherry.values.request import Columns
 
-#: What else than JSON's own words a form may say: Python's clients, and a browser's checkbox.
-_BOOLS = {"True": True, "False": False, "on": True}
+#: What a form may say beside what JSON does, in any case and by the kind of its datatype: Python's
+#: clients, and a browser's checkbox.
+_WORDS: Final[Mapping[str, Mapping[str, bool | float]]] = {
+    "b": {
+        **dict.fromkeys(("true", "on", "yes", "1"), True),
+        **dict.fromkeys(("false", "off", "no", "0"), False),
+    },
+    "f": {"nan": math.nan, "inf": math.inf, "-inf": -math.inf},
+}
 
 
 class FormCodec:
@@ -49,6 +60,16 @@ class FormCodec:
             self.file_input = None
         texts = [rows for rows in self.rows.values() if rows.spec.form is Form.TEXT]
         self._text_input = texts[0] if len(texts) == 1 else None
+
+    def values(self, head: RequestHead, body: Buffer) -> list[NamedValue] | None:
+        """Return `named_values`; None, too, for JSON that its type calls something else, if it can
+        be no file: a browser's fetch says text/plain of every string."""
+        values = named_values(head, body)
+        if values and not values[0].name and begins_json(body):
+            reader, text = self.file_input, (values[0].media_type or "").startswith("text/")
+            if reader is None or (text and isinstance(reader.spec.media, ImageSpec | AudioSpec)):
+                return None
+        return values
 
     def decode(self, values: Sequence[NamedValue]) -> DecodedRequest:
         """Decode a generate request: values that are no inputs are its parameters."""
@@ -128,9 +149,11 @@ class FormCodec:
             return self._text(data, reader.name)
         if spec.form is Form.BYTES and not spec.shape:
             return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-        if spec.datatype is BOOL and str(data) in _BOOLS:
-            return _BOOLS[str(data)]
         text = self._text(data, reader.name)
+        kind: str = "b" if get_args(spec.json_type)[:1] == (bool,) else spec.datatype.dtype.kind
+        word = _WORDS.get(kind, {}).get(text.strip().lower())
+        if word is not None:
+            return word
         try:
             return parse_element(text)
         except (ValueError, RecursionError) as error:
@@ -178,4 +201,5 @@ def _scalar(text: str) -> str | int | float | bool:
         value = parse_element(text)
     except (ValueError, RecursionError, InvalidRequest):
         return text
-    return value if kind_of(value) in ("int", "float", "bool") else text
+    number = isinstance(value, int | float) and math.isfinite(value)  # a bool is an int
+    return value if number else text

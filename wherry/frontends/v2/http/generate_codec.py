@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wherry.frontends.content.named_values import begins_json, named_values
 from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import LARGE_BYTES
@@ -48,13 +47,8 @@ class GenerateCodec:
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
-        values = None if self._tensors.strict else named_values(head, body)
-        if values is None or (
-            # Before there were files, JSON came with any type.
-            self._forms.file_input is None and values and not values[0].name and begins_json(body)
-        ):
-            return self.decode(body)
-        return self._forms.decode(values)
+        values = None if self._tensors.strict else self._forms.values(head, body)
+        return self.decode(body) if values is None else self._forms.decode(values)
 
     def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
         """Encode one response. Raises what the model's output is to blame for."""

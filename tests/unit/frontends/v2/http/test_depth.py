@@ -60,7 +60,6 @@ BODIES = {
     "elements": ("/v2/models/rows/infer", infer("row", b"[%b]"), {}),
     "a command": ("/v2/repository/models/rows/load", b'{"parameters":{"config":%b}}', {}),
     "a request for the index": ("/v2/repository/index", b'{"ready":%b}', {}),
-    "OpenAI": ("/v1/completions", b'{"model":"texts","prompt":"","x":%b}', {}),
 }
 
 
