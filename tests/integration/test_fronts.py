@@ -191,6 +191,8 @@ def test_the_log_of_fronts_says_which_one_and_follows_the_settings() -> None:
         "tests/integration/life_models.py:echo", "--fronts", "2", "--access-log"
     ) as running:
         assert running.log.count("listening") == running.log.count("ready  url") == 1
+        # They accept once each of them knows the models.
+        assert running.log.index("model ready") < running.log.index("listening")
         echo = f"{running.url}/v2/models/echo/generate"
         for _ in range(8):  # each on a connection of its own: both fronts get some
             post(echo, {"text": "x"})

@@ -72,6 +72,8 @@ class Listeners:
         self._serves_at_once = not self._listen.reuse_port and (
             self._listen.fd is None and self._listen.grpc_fd is None
         )
+        #: What is to be logged when it accepts, and where.
+        self._listening_later: list[tuple[str, str]] = []
         self._tracing = applications.common.tracing
         #: Exports the metrics, of fronts too: then the owner does.
         self._metrics = None
@@ -161,6 +163,9 @@ class Listeners:
                 await listener.serve()
         for fronts in self._of_fronts():
             await fronts.serve()
+        for what, where in self._listening_later:
+            self._say_listening(what, where, accepts=True)
+        self._listening_later.clear()
         if self._says_started:
             for event, fields in started(index(), self.grpc_address, self.urls):
                 log.info(event, extra=fields)
@@ -223,9 +228,9 @@ class Listeners:
             # What is wrong with the files is said here, and not by each front.
             await in_thread(self._check_tls, "wherry-tls")
             await fronts.start()
-            self._is_open("http", fronts)
+            self._is_open("http", fronts, accepts=False)
             if fronts.grpc_address:
-                self._say_listening("grpc", fronts.grpc_address)
+                self._say_listening("grpc", fronts.grpc_address, accepts=False)
         listen = self._listen
         places = {
             "management": (listen.host, listen.management_port),
@@ -279,11 +284,16 @@ class Listeners:
         )
         self._say_listening("grpc", listener.address)
 
-    def _is_open(self, name: str, listener: Listener | Fronts) -> None:
+    def _is_open(
+        self, name: str, listener: Listener | Fronts, *, accepts: bool | None = None
+    ) -> None:
         self.urls[name] = listener.url
-        self._say_listening("url" if name == "http" else name, listener.url)
+        self._say_listening("url" if name == "http" else name, listener.url, accepts=accepts)
 
-    def _say_listening(self, what: str, where: str) -> None:
+    def _say_listening(self, what: str, where: str, *, accepts: bool | None = None) -> None:
+        if not (self._serves_at_once if accepts is None else accepts):
+            self._listening_later.append((what, where))
+            return
         # Of fronts the owner says it, once.
         log.log(logging.DEBUG if self._is_front else logging.INFO, "listening", extra={what: where})
 

@@ -24,7 +24,7 @@ from wherry.workers.log import LogPump
 log = logging.getLogger("wherry")
 
 #: Seconds between a worker's closing its sockets and its end, after which it is killed.
-_LAST_SECONDS = 2.0
+_LAST_SECONDS = 5.0
 #: The exit status of a worker whose device cannot be used any more in its process.
 DEVICE_LOST = 86
 
@@ -236,9 +236,9 @@ def await_end(process: subprocess.Popen[bytes]) -> None:
         # The pidfd may tell of the end a moment before the process can be waited for.
         process.wait(_LAST_SECONDS)
     except subprocess.TimeoutExpired:
-        log.warning("worker killed: it did not end", extra={"pid": process.pid})
         process.kill()
-        process.wait()
+        if process.wait() == -signal.SIGKILL:  # else it has ended just now
+            log.warning("worker killed: it did not end", extra={"pid": process.pid})
 
 
 def _how(status: int) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from wherry.models.model import Device, Model
 from wherry.observability.statistics import ModelStatistics
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import Batch, InferRequest
+from wherry.workers import process as worker_process
 from wherry.workers.link import LARGE_BYTES
 from wherry.workers.loop import WorkerLoop
 
@@ -496,14 +497,40 @@ def test_a_worker_is_killed_that_was_aborted_before_it_was_started() -> None:
 
 
 def test_a_worker_that_does_not_end_is_killed(
-    serve: Callable[..., Served], caplog: pytest.LogCaptureFixture
+    serve: Callable[..., Served],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(worker_process, "_LAST_SECONDS", 0.1)
     served = serve(Stubborn(), unload_timeout=0.1)
     served.instance.stop()
     assert served.ended() is None
     served.instance.unload()
 
     assert "worker killed: it did not end" in caplog.text
+
+
+class EndsLate:
+    """A process that ends by itself at the last moment."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.ends: Iterator[Any] = iter([subprocess.TimeoutExpired("worker", 1.0), 0])
+
+    def wait(self, _: float | None = None) -> int:
+        end = next(self.ends)
+        if isinstance(end, Exception):
+            raise end
+        return int(end)
+
+    def kill(self) -> None:
+        pass
+
+
+def test_a_worker_that_ends_late_by_itself_was_not_killed(caplog: pytest.LogCaptureFixture) -> None:
+    worker_process.await_end(EndsLate())  # type: ignore[arg-type]
+    assert caplog.text == ""
 
 
 def test_a_worker_ends_though_the_loop_of_its_sockets_has_ended() -> None:

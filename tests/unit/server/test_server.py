@@ -95,8 +95,12 @@ class SlowToLoad(wherry.Model):
 
 @pytest.mark.parametrize("becomes_ready", [True, False])
 def test_a_successor_on_the_same_ports_gets_nothing_before_its_models_are_loaded(
-    becomes_ready: bool,
+    becomes_ready: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def listening() -> int:
+        return sum(record.message == "listening" for record in caplog.records)
+
+    caplog.set_level("INFO", "wherry")
     model = SlowToLoad()
     with (
         ThreadPoolExecutor(2) as pool,
@@ -114,12 +118,14 @@ def test_a_successor_on_the_same_ports_gets_nothing_before_its_models_are_loaded
         stack.callback(model.may_load.set)
         started = pool.submit(successor.start)
         assert model.loading.wait(PATIENCE)
+        assert listening() == 3  # the old one, on each of its ports
         for _ in range(16):
             assert get(f"{old.url}/v2/models/upper/ready")[0] == 200
             assert get(f"{old.management_url}/v2/models/upper/ready")[0] == 200
         if becomes_ready:
             model.may_load.set()
             assert started.result(PATIENCE) is successor
+            assert listening() == 6
             assert old.stop()
             assert get(f"{successor.url}/v2/models/slow_to_load/ready")[0] == 200
         else:
