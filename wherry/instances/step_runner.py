@@ -238,8 +238,8 @@ class StepRunner(InstanceRunner[StepInstance]):
         assert isinstance(reply, StreamReply)
         if share.responses:
             self._count_responses(active, len(share.responses), now)
-        for columns in share.responses:
-            if not reply.send(InferResponse(columns, 1)):
+        for place, columns in enumerate(share.responses):
+            if not reply.send(InferResponse(columns, 1), together=place > 0):
                 text = f"the caller left {reply.unread} responses unread"
                 self.fail(request, Cancelled(f"model {self.config.name!r}: {text}"))
                 return

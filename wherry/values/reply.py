@@ -163,13 +163,14 @@ class StreamReply(Reply[T]):
         """Number of unread responses."""
         return len(self._sizes)
 
-    def send(self, response: T, *, lone: bool = False) -> bool:
+    def send(self, response: T, *, lone: bool = False, together: bool = False) -> bool:
         """Pass on one response. False if the reader is gone or too far behind: by `window` if it is
-        `lone` (alone in its batch), else by `limit`."""
+        `lone` (alone in its batch), else by `limit`. A response that comes `together` with the one
+        before it is never too much: the reader had no time to read that one."""
         # Responses are measured only if the reader falls behind.
         size = 0 if self.measure is None or not self._sizes else self.measure(response)
         with self._changed:
-            room = (
+            room = together or (
                 self._has_room(self.window, WINDOW_BYTES)
                 if lone
                 else self._has_room(self.limit, LIMIT_BYTES)

@@ -68,6 +68,8 @@ class Countdown(wherry.StepModel):
     def count(self, counter: Counter) -> wherry.Step[int]:
         if counter.left == 500:
             return wherry.Step(error=ValueError("I do not like 500"))
+        if counter.left == 300:
+            return wherry.Step([*range(300)], done=True)
         counter.left -= 1
         return wherry.Step([counter.left], done=counter.left == 0)
 
@@ -371,6 +373,15 @@ def test_a_reader_who_does_not_read_is_left_behind_and_holds_nobody_up() -> None
         assert isinstance(lazy.error(), Cancelled)
         assert responses(lazy) == [49, 48, 47]
         assert len(responses(good)) == 10
+
+
+def test_a_reader_is_not_behind_for_what_one_step_hands_over() -> None:
+    with desk() as d:
+        whole = d.ask(300)
+        whole.request.reply.limit = 3  # type: ignore[attr-defined]
+        d.finish(whole)
+        assert responses(whole) == [*range(300)]
+        assert isinstance(whole.wait(), InferResponse)
 
 
 def test_drain_waits_for_streams_and_takes_no_more() -> None:
