@@ -211,9 +211,23 @@ def _severity(name: str) -> int:
     return logging.getLevelNamesMapping()[name.upper()]
 
 
+class LogFile(logging.FileHandler):
+    """Appends to a file. On a full disk it says so on stderr, once a minute."""
+
+    _reports_at = 0.0
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif time.monotonic() >= self._reports_at:
+            self._reports_at = time.monotonic() + 60
+            print(f"log_file {self.baseFilename}: {error.strerror}", file=sys.stderr)  # noqa: T201
+
+
 def _to_file(path: str) -> logging.FileHandler:
     try:
-        return logging.FileHandler(path, encoding="utf-8")
+        return LogFile(path, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"log_file {path}: {error.strerror}") from None
 

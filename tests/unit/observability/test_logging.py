@@ -234,3 +234,15 @@ def test_the_text_of_an_exception_can_forge_no_line_and_control_no_terminal() ->
     assert lines[1:][0] == "  Traceback (most recent call last):"
     assert all(one.startswith("  ") for one in lines[1:])
     assert "forged\\r\\x1b[2J\\u2028x\\u202ey" in lines[-1]
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_full_disk_is_one_line_and_not_one_for_each_event(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler = configure(file="/dev/full")
+    for number in range(3):
+        logging.getLogger("wherry").info("event", extra={"number": number})
+    assert capsys.readouterr().err == "log_file /dev/full: No space left on device\n"
+    with pytest.raises(OSError, match="No space left"):
+        handler.close()
