@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import difflib
 import re
 import sys
 from collections.abc import Collection
@@ -24,6 +25,15 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(
                 "--help-all", action=_HelpAll, nargs=0, help="show all flags, in groups, and exit"
             )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            close = difflib.get_close_matches(str(value), map(str, action.choices or ()), n=1)
+            if close and "did you mean" not in error.message:
+                error.message += f"; did you mean {close[0]!r}?"
+            raise
 
     def format_usage(self) -> str:
         if not self.everyday:

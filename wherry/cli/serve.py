@@ -28,7 +28,7 @@ from wherry.repository.mirror import is_remote
 from wherry.runtime.control import ModelControl
 from wherry.runtime.engines import with_engine
 from wherry.runtime.runtime import Runtime
-from wherry.runtime.targets import TargetRaised, is_repository, load_targets, user_traceback
+from wherry.runtime.targets import TargetRaised, is_repository, load_failure, load_targets
 from wherry.server.options import Tls
 from wherry.server.server import NOT_DRAINED, Server
 from wherry.values.errors import ConfigError, LoadFailed
@@ -255,9 +255,8 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
 
 def tell_load_failure(error: ConfigError | LoadFailed) -> int:
     """Say which model or file, and where in the user's code."""
-    cause = error.__cause__
-    text = "" if cause is None else user_traceback(cause)
-    log.error(str(error), extra={"traceback": text} if text else {})
+    line, text = load_failure(error)
+    log.error(line, extra={"traceback": text} if text else {})
     return LOAD_FAILED
 
 

@@ -56,6 +56,8 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if folder.is_file():
+            raise ConfigError(f"{folder.name}: neither a folder nor a .gguf file")
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{folder.name}: no config.json there, so it is no checkpoint")
 
@@ -68,11 +70,9 @@ class Checkpoint:
             return cls(path)
         if path.suffix == ".gguf" and path.is_file():
             return cls(converted(path))
-        if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
-            raise ConfigError(
-                f"{source}: neither a folder, nor a .gguf file, nor a hub id (organisation/model)"
-            )
-        return cls(_downloaded(source))
+        if message := missing(source):
+            raise ConfigError(message)
+        return cls(path if path.exists() else _downloaded(source))
 
     def config(self, *, exact: bool = True) -> Any:
         """The configuration as transformers reads it. ConfigError names each field that the engine
@@ -190,6 +190,18 @@ class Checkpoint:
             return msgspec.json.decode(text, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.folder.name}: {name}: {brief(error)}") from error
+
+
+def missing(source: str) -> str:
+    """What is not there, if a source is neither here nor of the form of a hub id; else ""."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return ""
+    if path.suffix == ".gguf":
+        return f"no such file: {source}"
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        return f"no such folder: {source}"
+    return "" if "/" in source else f"no such folder: {source}; a hub id is organisation/model"
 
 
 def converted(gguf: Path) -> Path:

@@ -92,10 +92,13 @@ def with_options(source: str) -> tuple[str, dict[str, Any]]:
 
 def _chosen(checkpoint: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The kind of model for a checkpoint, and its arguments."""
+    from wherry.llm.checkpoint import missing
     from wherry.llm.choice import AUTO, choose
     from wherry.llm.facts import facts_of, here, is_local
 
     engine = wanted = given.pop("engine", AUTO)
+    if message := missing(checkpoint):
+        raise TargetError(message)
     if is_local(checkpoint):  # the files of a hub id are looked at when they are here
         choice = choose(facts_of(checkpoint), here(), wanted)
         engine = choice.engine

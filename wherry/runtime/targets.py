@@ -266,6 +266,21 @@ def _run(load: Any, where: str) -> ModuleType:
     return module
 
 
+def load_failure(error: Exception) -> tuple[str, str]:
+    """One line on models that cannot be loaded, and the traceback of the user's code if it is
+    needed: a mistake that wherry has found needs only the place."""
+    cause = error.__cause__
+    if cause is None:
+        return str(error), ""
+    if isinstance(error, TargetRaised) and isinstance(cause, ConfigError):
+        frames = traceback.extract_tb(cause.__traceback__)
+        outside = [one for one in frames if not one.filename.startswith(_NOT_THE_USERS)]
+        if outside:
+            file = outside[-1].filename.removeprefix(os.getcwd() + os.sep)
+            return f"{file}:{outside[-1].lineno}: {cause}", ""
+    return str(error), user_traceback(cause)
+
+
 def user_traceback(error: BaseException) -> str:
     """The error with its traceback from the first line of the user's code on."""
     lines = traceback.format_exception(error)
@@ -291,7 +306,8 @@ def _frames_of(*prefixes: str) -> re.Pattern[str]:
 
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_MACHINERY = _frames_of("<frozen importlib", _PACKAGE, importlib.__file__)
+_NOT_THE_USERS = ("<frozen importlib", _PACKAGE, importlib.__file__)
+_MACHINERY = _frames_of(*_NOT_THE_USERS)
 #: The place in wherry that found a user's mistake says nothing; the mistake stands below.
 _OURS_AT_THE_END = re.compile(
     rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?=wherry\.values\.errors\.)'

@@ -96,6 +96,13 @@ def test_a_wrong_setting_is_exit_code_2_on_stderr(
     assert captured.err == "wherry: --port: 'many': expected int, got str\n"
 
 
+def test_a_command_that_is_not_known_has_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["serv"])
+    assert exit.value.code == 2
+    assert "did you mean 'serve'?" in capsys.readouterr().err
+
+
 def test_help_imports_neither_numpy_nor_an_event_loop() -> None:
     code = (
         "import sys\nfrom wherry.cli import main\n"

@@ -245,7 +245,7 @@ def test_a_caller_who_leaves_gives_its_blocks_back(folder: Path) -> None:
 def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
     for source, problem in (
         (tmp_path, "no config.json there"),
-        ("/nowhere/model", "neither a folder, nor a .gguf file, nor a hub id"),
+        ("/nowhere/model", "no such folder: /nowhere/model"),
     ):
         with (
             pytest.raises(wherry.LoadFailed, match=problem),

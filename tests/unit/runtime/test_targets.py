@@ -12,6 +12,7 @@ from wherry.llm import LLM, facts
 from wherry.runtime.engines import TargetError, with_engine
 from wherry.runtime.targets import (
     TargetRaised,
+    load_failure,
     load_target,
     load_targets,
     module_name,
@@ -191,11 +192,28 @@ def test_a_mistake_that_wherry_finds_is_shown_where_the_user_made_it(tmp_path: P
     app = write(tmp_path / "mistaken.py", text)
     with pytest.raises(TargetRaised) as raised:
         load_target(str(app))
-    assert raised.value.__cause__ is not None
-    lines = user_traceback(raised.value.__cause__).splitlines()
-    files = [line for line in lines if line.startswith("  File ")]
-    assert files == [f'  File "{app}", line 2, in <module>']
-    assert lines[-1].endswith("unknown setting 'max_batch_sice'; did you mean 'max_batch_size'?")
+    assert load_failure(raised.value) == (
+        "mistaken.py:2: model 'f': unknown setting 'max_batch_sice';"
+        " did you mean 'max_batch_size'?",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("llm:/nowhere", "no such folder: /nowhere"),
+        ("llm:/nowhere/", "no such folder: /nowhere/"),
+        ("llm:~/nowhere?cache_gb=1", "no such folder: ~/nowhere"),
+        ("llm:./nowhere", "no such folder: ./nowhere"),
+        ("llm:nowhere", "no such folder: nowhere; a hub id is organisation/model"),
+        ("llm:some/nowhere.gguf", "no such file: some/nowhere.gguf"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_named(target: str, message: str) -> None:
+    with pytest.raises(TargetError) as raised:
+        load_target(target)
+    assert str(raised.value) == message
 
 
 def test_a_file_that_exits_has_raised(tmp_path: Path) -> None:
@@ -205,7 +223,7 @@ def test_a_file_that_exits_has_raised(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["llm", "llama-cpp", "vllm"])
 def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
-    found = load_targets([f"{engine}:models/Small-1B.gguf"])
+    found = load_targets([f"{engine}:models/Small-1B{'' if engine == 'llm' else '.gguf'}"])
     assert isinstance(found, list)
     (model,) = found
     assert model.config().name.startswith("Small-1B")

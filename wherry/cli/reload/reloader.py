@@ -27,7 +27,7 @@ from wherry.repository.layout import Fingerprint, fingerprint
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
-from wherry.runtime.targets import import_from_here, load_target, user_traceback
+from wherry.runtime.targets import import_from_here, load_failure, load_target
 from wherry.runtime.threads import ThreadGroup, side_by_side
 from wherry.runtime.watch import RepositoryWatch
 from wherry.values.errors import ConfigError, WherryError
@@ -241,10 +241,9 @@ def _stat(path: Path) -> Fingerprint:
 
 
 def _tell(what: str, error: Exception) -> None:
-    cause = error.__cause__
-    text = "" if cause is None else user_traceback(cause)
+    line, text = load_failure(error)
     log.error(
-        f"{what}, what was loaded serves on: {error}", extra={"traceback": text} if text else {}
+        f"{what}, what was loaded serves on: {line}", extra={"traceback": text} if text else {}
     )
 
 
