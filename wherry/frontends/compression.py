@@ -23,6 +23,11 @@ MAX_BYTES_IN_LOOP: Final = 2**17
 LEVEL: Final = 1
 #: A gzip file may consist of several; empty ones cost time and count for no size.
 MAX_MEMBERS: Final = 64
+#: What a body may unpack to, in multiples of what came: text and numbers make ten. Beyond some 100
+#: a client spends bytes, and the server 1,000 times as many.
+MAX_RATIO: Final = 100
+#: A body of at most this many bytes may unpack from any number.
+ANY_RATIO_BYTES: Final = 2**20
 
 
 class UnknownCoding(Unsupported):
@@ -30,7 +35,8 @@ class UnknownCoding(Unsupported):
 
 
 def decompressed(body: Buffer, coding: str, max_bytes: int) -> Buffer:
-    """Undo a Content-Encoding; RequestTooLarge beyond `max_bytes`, without unpacking further."""
+    """Undo a Content-Encoding; RequestTooLarge beyond `max_bytes`, or MAX_RATIO times the bytes
+    that came, without unpacking further."""
     name = coding.strip().lower()
     if name in ("gzip", "x-gzip"):
         return _inflated(body, GZIP, max_bytes)
@@ -82,6 +88,8 @@ def _inflated(body: Buffer, wbits: int, max_bytes: int) -> Buffer:
     pieces: list[bytes] = []
     size = members = position = 0
     view = memoryview(body)
+    by_ratio = max(ANY_RATIO_BYTES, MAX_RATIO * len(view))
+    max_bytes, limit = min(max_bytes, by_ratio), max_bytes
     unpacker = zlib.decompressobj(wbits)
     rest: Buffer = view[:SLICE_BYTES]
     try:
@@ -93,10 +101,12 @@ def _inflated(body: Buffer, wbits: int, max_bytes: int) -> Buffer:
                 rest = unpacker.unconsumed_tail
                 size += len(piece)
                 if size > max_bytes:
-                    raise RequestTooLarge(
-                        f"the body is larger than {max_bytes} bytes when unpacked; send less at a"
-                        " time"
-                    )
+                    much = f"the body is larger than {max_bytes} bytes when unpacked"
+                    if max_bytes < limit:
+                        raise RequestTooLarge(
+                            f"{much}, {MAX_RATIO} times those that came; send it uncompressed"
+                        )
+                    raise RequestTooLarge(f"{much}; send less at a time")
                 pieces.append(piece)
                 if not rest and len(piece) < most:
                     break  # it waits for more; a full piece may have others behind it
