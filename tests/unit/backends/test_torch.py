@@ -4,11 +4,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import wherry
 from wherry.backends.torch import TorchModel
+from wherry.instances import devices
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonInput,
@@ -55,6 +57,26 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def made(folder: str, triton: TritonConfig) -> TorchModel:
     return TorchModel(folder, "1", TorchModel.completed(folder, "1", triton))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "isolation"),
+    [
+        (1, "KIND_GPU", "process"),
+        (1, "KIND_AUTO", "process"),
+        (1, "KIND_CPU", "thread"),
+        (0, "KIND_GPU", "thread"),
+    ],
+)
+def test_where_there_is_a_gpu_a_lost_device_costs_a_worker_not_the_server(
+    script: str, monkeypatch: pytest.MonkeyPatch, gpus: int, kind: str, isolation: str
+) -> None:
+    monkeypatch.setattr(devices, "gpus_of_machine", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    triton = config()
+    triton.instance_group = [msgspec.convert({"count": 1, "kind": kind}, TritonInstanceGroup)]
+
+    assert made(script, triton).config().isolation == isolation
 
 
 def differences(model: TorchModel, names: tuple[str, str]) -> dict[str, list[list[float]]]:
