@@ -84,7 +84,10 @@ class Executable:
         self.gives_bytes = any(spec.form is Form.BYTES for spec in self.signature.outputs)
         #: Checks what the code returns.
         self.outputs = ModelOutputs(self.signature, config, self._media)
-        self._own = OwnAnswers(self.signature, config.name).of
+        answers = OwnAnswers(self.signature, config.name)
+        self._own = answers.of
+        #: The same for one response: a worker's must name what cannot be sent.
+        self._own_response = answers.json_of if in_worker else answers.of
         #: Makes what the code has returned its callers' own; None: encoding it does that.
         self.own = None if in_worker else self._own
         #: The only output, if its rows are strings, and their type.
@@ -253,8 +256,7 @@ class Executable:
             items = self._async.iterate(items)
         try:
             for item in items:
-                outputs = self.outputs.of(item, rows, sparse=True)
-                yield outputs if self.own is None else self.own(outputs)
+                yield self._own_response(self.outputs.of(item, rows, sparse=True))
         finally:
             close = getattr(items, "close", None)
             if close is not None:

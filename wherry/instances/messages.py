@@ -6,13 +6,14 @@ that `workers.encoding` knows. Nothing is pickled but the arguments in `Source`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
 import msgspec
 
 from wherry.instances.execution import Execution, Failure, Outcome, SharedOutcome
+from wherry.instances.own_answers import unsendable
 from wherry.instances.source import AnyText, Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
@@ -181,6 +182,18 @@ def _execution(
     )
 
 
+class Undecodable(WorkerMessage):
+    """Stands for a Result that has come with rows that cannot be decoded."""
+
+    failed: Failed
+    started_at: int
+    infer_ns: int
+
+    def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
+        outcomes: list[Outcome] = [self.failed.failure()] * len(counts)
+        return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [sum(counts)])
+
+
 class SendAgain(WorkerMessage):
     """Parts of the batch that was sent last are to run again."""
 
@@ -218,6 +231,74 @@ class Stepped(WorkerMessage):
 
 ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
 FromWorker = Ready | NotLoaded | Result | PartResults | SendAgain | Respond | GenerateEnd | Stepped
+
+
+# What of a message from the worker can be read if rows in it cannot: msgpack's encoder takes keys
+# and depths that its decoder refuses.
+
+
+class _RawResult(msgspec.Struct, array_like=True, tag="Result"):
+    columns: dict[str, msgspec.Raw]
+    started_at: int
+    infer_ns: int
+
+
+class _RawAnswer(msgspec.Struct, array_like=True):
+    counts: list[int]
+    outcome: dict[str, msgspec.Raw] | Failed
+
+
+class _RawPartResults(msgspec.Struct, array_like=True, tag="PartResults"):
+    answers: list[_RawAnswer]
+    started_at: int
+    infer_ns: int
+    executed_rows: list[int]
+    out_of_memory_rows: int
+
+
+_RAW = msgspec.msgpack.Decoder(_RawResult | _RawPartResults)
+_ANSWER_TAGS = (msgspec.msgpack.encode("Result"), msgspec.msgpack.encode("PartResults"))
+
+
+def salvaged(
+    model: str, body: memoryview, error: Exception, decode: Callable[[Any], Any]
+) -> Undecodable | PartResults | None:
+    """The answer to Execute in a body that cannot be decoded, with a failure instead of the rows;
+    None if it is none."""
+    text = f"model {model!r} returned what cannot be sent: {error}"
+    unknown = Failed("BadModelOutput", text, "")
+
+    def decoded(columns: dict[str, msgspec.Raw] | Failed) -> dict[str, Any] | Failed:
+        if isinstance(columns, Failed):
+            return columns
+        outputs: dict[str, Any] = {}
+        for name, column in columns.items():
+            try:
+                outputs[name] = decode(column)
+            except Exception as error:  # noqa: BLE001 - as in MessageDecoder.decode
+                return Failed.of(
+                    Failure("BadModelOutput", str(unsendable(model, name, str(error))))
+                )
+        return outputs
+
+    try:
+        raw = _RAW.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        is_answer = bytes(body[1:16]).startswith(_ANSWER_TAGS)
+        return Undecodable(unknown, perf_counter_ns(), 0) if is_answer else None
+    if isinstance(raw, _RawPartResults):
+        answers = [Answer(answer.counts, decoded(answer.outcome)) for answer in raw.answers]
+        return PartResults(
+            answers, raw.started_at, raw.infer_ns, raw.executed_rows, raw.out_of_memory_rows
+        )
+    failed = decoded(raw.columns)  # a part may be just shallow enough
+    if not isinstance(failed, Failed):
+        failed = unknown
+    return Undecodable(failed, raw.started_at, raw.infer_ns)
+
+
+#: What comes of an Execute.
+ANSWERS = (Result, PartResults, Undecodable)
 
 
 def may_hold_arrays(specs: Iterable[TensorSpec]) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -169,6 +170,7 @@ class ModelWorker(LinkedWorker):
             copies=True,
             wait=process.wait_for,
             restore=self._restore,
+            salvage=partial(messages.salvaged, self._config.name),
         )
         sockets.use(slab, slab.inputs)
         self.connect(process, sockets, slab)

@@ -44,6 +44,10 @@ class OwnAnswers:
         for name in self._lists:
             if name in outputs:
                 outputs[name] = [copy.copy(row) for row in outputs[name]]
+        return self.json_of(outputs)
+
+    def json_of(self, outputs: Columns) -> Columns:
+        """These outputs with their rows of JSON as a worker would send them. BadModelOutput."""
         for name in self._json:
             if name in outputs:
                 outputs[name] = self._rows(name, outputs[name])
@@ -58,6 +62,8 @@ class OwnAnswers:
 
 
 def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
+    if "keys must be hashable" in reason:  # msgpack's decoder
+        reason = "a dict has a key that is neither text nor a number"
     return BadModelOutput(
         f"model {model!r} returned what cannot be sent: output {output!r}: {reason}"
     )

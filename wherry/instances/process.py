@@ -95,7 +95,7 @@ class ProcessInstance(Instance):
             if result is None:
                 self._lone_calls += 2  # one of them for the batch that it now becomes
                 return None
-            if not isinstance(result, messages.Result | messages.PartResults):
+            if not isinstance(result, messages.ANSWERS):
                 raise Garbage(f"an unexpected {type(result).__name__}")
             (outcome,) = result.execution([1], sent_at).outcomes
             return outcome
@@ -250,7 +250,7 @@ class ProcessInstance(Instance):
 
     def _take(self, run: _GivenBatch, message: Any) -> None:
         stream = run.stream
-        if stream is None and isinstance(message, messages.Result | messages.PartResults):
+        if stream is None and isinstance(message, messages.ANSWERS):
             self._answered(run, message)
         elif isinstance(run.message, messages.Execute) and isinstance(message, messages.SendAgain):
             self._send_again(run)
@@ -261,7 +261,7 @@ class ProcessInstance(Instance):
         else:
             raise Garbage(f"an unexpected {type(message).__name__}")
 
-    def _answered(self, run: _GivenBatch, result: messages.Result | messages.PartResults) -> None:
+    def _answered(self, run: _GivenBatch, result: Any) -> None:
         assert run.message is not None
         # The clock is the same in both processes. Time behind other batches is a wait in the queue.
         behind_ns = self._ran_ns - run.started_ns

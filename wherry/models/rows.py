@@ -14,7 +14,15 @@ from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.media_codec import from_caller
-from wherry.values.request import Array, Column, Columns, ShapedRow, shared
+from wherry.values.request import (
+    MASKED,
+    Array,
+    Column,
+    Columns,
+    ShapedRow,
+    is_masked,
+    shared,
+)
 
 
 def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
@@ -152,6 +160,11 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
 
     Python numbers have no width: a value that fits is accepted for any datatype of its kind.
     """
+    if type(value) is not np.ndarray:
+        first = value[0] if isinstance(value, list) and value else None
+        rows = value if isinstance(first, np.ndarray) else [value]
+        if any(map(is_masked, rows)):
+            raise TypeError(f"not {MASKED}")
     array = np.asarray(value)
     wanted = spec.datatype.dtype
     if array.dtype == wanted:

@@ -163,20 +163,39 @@ def value_bytes(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + value.nbytes
     size = 8 + getsizeof(value)
-    if isinstance(value, list | tuple):
-        return size + _bytes_in(value)
     if isinstance(value, Mapping):
-        return size + _bytes_in(value) + _bytes_in(value.values())
+        holders: list[Collection[Any]] = [value, value.values()]
+    elif isinstance(value, list | tuple):
+        holders = [value]
+    else:
+        return size
+    while holders:  # it may be nested deeper than Python can call
+        values = holders.pop()
+        if set(map(type, values)) <= _FLAT:
+            size += sum(map(getsizeof, values))
+            continue
+        for one in values:
+            if isinstance(one, np.ndarray):
+                size += OBJECT_BYTES + one.nbytes
+                continue
+            size += 8 + getsizeof(one)
+            if isinstance(one, list | tuple):
+                holders.append(one)
+            elif type(one) not in _FLAT and isinstance(one, Mapping):
+                holders += one, one.values()
     return size
 
 
-def _bytes_in(values: Collection[Any]) -> int:
-    if set(map(type, values)) <= _FLAT:
-        return sum(map(getsizeof, values))
-    return sum(map(value_bytes, values))
-
-
 _FLAT = {str, bytes, int, float, bool, type(None)}
+
+MASKED = "a masked array; fill it (.filled(value))"
+
+
+def is_masked(value: Any) -> bool:
+    """Is it an array of which some elements may not count?"""
+    # Only then numpy's module is imported.
+    other = type(value) is not np.ndarray and isinstance(value, np.ndarray)
+    return other and isinstance(value, np.ma.MaskedArray)
 
 
 def shared(column: Column) -> Column:

@@ -20,7 +20,7 @@ import numpy as np
 
 from wherry.models.row_types import is_pydantic
 from wherry.values.media import FileBytes
-from wherry.values.request import Array, Column
+from wherry.values.request import MASKED, Array, Column, is_masked
 from wherry.workers.frames import HAS_FILE, MAX_MESSAGE_BYTES, Garbage, header
 from wherry.workers.shared_memory import ArrayFile, Region
 
@@ -141,7 +141,9 @@ class MessageEncoder:
         return self._encode(message)
 
     def _encode_other(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            return self._encode_array((value,), value.shape)
+        if isinstance(value, np.ndarray) and _has_numbers(value):
             return self._encode_array((value,), value.shape)
         if isinstance(value, Gathered):
             rows = sum(map(len, value.parts))
@@ -194,10 +196,16 @@ class MessageEncoder:
         return msgspec.msgpack.Ext(_ARRAY, _array_head(where, dtype, shape) + _OFFSET.pack(offset))
 
 
+#: From a body, why it cannot be decoded, and a function that decodes a part of it: a message in its
+#: place, or None.
+Salvage = Callable[[memoryview, Exception, Callable[[Any], Any]], Any]
+
+
 class MessageDecoder:
     """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
     views, and `keeps_slab` says whether any of them is still used. `restore(message)`, if it is
-    given, changes each. For one thread at a time."""
+    given, changes each; `salvage` makes one of a body that cannot be decoded. For one thread at a
+    time."""
 
     def __init__(
         self,
@@ -205,9 +213,11 @@ class MessageDecoder:
         *,
         copies: bool,
         restore: Callable[[Any], None] | None = None,
+        salvage: Salvage | None = None,
     ) -> None:
         self._copies = copies
         self._restore = restore
+        self._salvage = salvage
         #: The slab, once there is one.
         self.memory: mmap.mmap | None = None
         #: The arrays in the slab that may still be used: each view of one keeps it alive.
@@ -219,7 +229,12 @@ class MessageDecoder:
         """The message in the body of a frame, whose memory file is `file`. Raises Garbage."""
         self._file = file
         try:
-            message = self._decode(body)
+            try:
+                message = self._decode(body)
+            except Exception as error:
+                message = None if self._salvage is None else self._salvaged(body, error)
+                if message is None:
+                    raise
             if self._restore is not None:
                 self._restore(message)
             return message
@@ -227,6 +242,11 @@ class MessageDecoder:
             raise Garbage(str(error)) from error
         finally:
             self._file = None
+
+    def _salvaged(self, body: memoryview, error: Exception) -> Any:
+        assert self._salvage is not None
+        decode = msgspec.msgpack.Decoder(ext_hook=self._decode_extension).decode
+        return self._salvage(body, error, decode)
 
     def _decode_extension(self, code: int, data: memoryview) -> Array | bytes:
         if code == _ARRAY:
@@ -285,12 +305,19 @@ def copied(value: Any) -> Any:
 def why_not_sent(value: Any) -> str | None:
     """What in this value cannot be sent; None if all of it can."""
     try:
-        _CHECKER.encode(value)
+        _CHECKER.encode([[[[[[[[value]]]]]]]])  # a message nests it, too, and may be encoded deeper
     except RecursionError:
         return "it holds itself, or is nested too deeply"
     except UNSENDABLE as error:
         return str(error)
     return None
+
+
+def _has_numbers(array: Array) -> bool:
+    """Not Python objects. TypeError if some of it is masked."""
+    if is_masked(array):
+        raise TypeError(MASKED)
+    return not array.dtype.hasobject
 
 
 def _plain(value: Any) -> Any:
@@ -313,7 +340,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_arrays(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if isinstance(value, np.ndarray) and _has_numbers(value):
         return _array_head(_INLINE, value.dtype, value.shape)
     return _plain(value)
 
@@ -325,7 +352,7 @@ _DECODER = MessageDecoder(Any, copies=True)
 
 def _array_head(where: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     name = dtype.str.encode()
-    if len(name) > 8 or dtype.kind == "V":
+    if len(name) > 8 or dtype.char in "VgG":  # long doubles are no Python numbers
         raise TypeError(f"an array of {dtype} cannot be sent to or from a worker process")
     head = _ARRAY_HEAD.pack(where, name, len(shape))
     return head + struct.pack(f"<{len(shape)}Q", *shape)

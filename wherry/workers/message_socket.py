@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from wherry.workers.encoding import MessageDecoder, MessageEncoder
+from wherry.workers.encoding import MessageDecoder, MessageEncoder, Salvage
 from wherry.workers.frames import (
     HAS_FILE,
     IS_GARBAGE,
@@ -279,7 +279,7 @@ class MessageSocket(FrameSocket):
     """One end of both sockets for msgpack messages; `message_type` is what arrives.
 
     Arrays that arrive in the slab are copied if `copies`. `restore(message)` changes each message
-    that was decoded.
+    that was decoded, and `salvage` makes one of what cannot be.
     """
 
     def __init__(
@@ -291,9 +291,12 @@ class MessageSocket(FrameSocket):
         copies: bool,
         wait: Callable[[int, int], None] | None = None,
         restore: Callable[[Any], None] | None = None,
+        salvage: Salvage | None = None,
     ) -> None:
         self._messages_out = MessageEncoder()
-        self._messages_in = MessageDecoder(message_type, copies=copies, restore=restore)
+        self._messages_in = MessageDecoder(
+            message_type, copies=copies, restore=restore, salvage=salvage
+        )
         super().__init__(source, target, self._messages_out, self._messages_in, wait=wait)
 
     def use(self, slab: Slab, region: Region) -> None:

@@ -94,7 +94,7 @@ class NaturalCodec:
             rows = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
         try:
             return TypedAnswer(encode_json(rows if asked.several else rows[0]))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
 
     # The request

@@ -162,7 +162,7 @@ class OutputCodec:
         if not isinstance(flat, np.ndarray):
             try:
                 return pack_bytes([self._bytes(value) for value in flat])
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, RecursionError) as error:
                 raise self._unsendable(error) from None
         if self.spec.datatype is BF16:
             flat = float32_to_bf16(flat)

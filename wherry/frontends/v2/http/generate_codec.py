@@ -134,7 +134,7 @@ class GenerateCodec:
                 answer[name] = codec.values(outputs[name])
         try:
             return encode_json(answer)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
 
 
