@@ -132,19 +132,25 @@ class HeldBytes:
     `note` is given the count at each change; it returns whether the connection may hold no more.
     """
 
-    __slots__ = ("_note", "count", "is_full")
+    __slots__ = ("_note", "_taken", "count", "is_full", "is_stuck")
 
     def __init__(self, note: Callable[[int], bool]) -> None:
         self._note: Callable[[int], bool] | None = note
         self.count = 0
+        self._taken = False
         #: Whether it is more than one connection may hold.
         self.is_full = False
+        #: Whether it is, and nothing was taken of it yet.
+        self.is_stuck = False
 
     def add(self, change: int) -> None:
         """Count `change` bytes more, or less."""
         before, self.count = self.count, self.count + change
+        if change < 0:
+            self._taken = self.count > 0
         if (before > FREE_BYTES or self.count > FREE_BYTES) and self._note is not None:
             self.is_full = self._note(self.count)
+            self.is_stuck = self.is_full and not self._taken
 
     def close(self) -> None:
         """Have nothing noted any more: the connection is gone."""

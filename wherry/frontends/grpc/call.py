@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
@@ -19,6 +20,10 @@ from wherry.values.buffer import Buffer
 
 STREAM_WINDOW: Final = 2**20
 """Flow-control window of a stream in bytes. It is widened for a message that is longer."""
+NOT_TAKEN: Final = (
+    "{} bytes of answers wait on this connection, and its client has taken none of them: this one"
+    " is not kept; read those first, or raise max_connection_unsent_bytes"
+)
 SPARE_WINDOW: Final = 2**10
 """Bytes of window beside what a message lacks: padding needs some, up to the stream's end."""
 
@@ -226,14 +231,26 @@ class Call(Rpc):
     def respond(self, *message: Buffer) -> None:
         if self.ended:
             return
+        if (unsent := self._owner.sender.unsent).is_stuck:
+            self.fail("RESOURCE_EXHAUSTED", NOT_TAKEN.format(unsent.count))
+            return
         self.status = "OK"
         self.forget()
         if self.response.respond(message, self._over):
             self._owner.over(self)
 
     def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
-        if not self.ended:
+        if self.ended:
+            return
+        if self.takes_nothing:  # in the next turn: the application is not told while it sends
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._owner.stream_fault, self.id, frames.ENHANCE_YOUR_CALM)
+        else:
             self.response.send(message, sent and partial(self.tell, sent))
+
+    @property
+    def takes_nothing(self) -> bool:
+        return self._owner.sender.unsent.is_stuck
 
     def finish(self) -> None:
         if not self.ended:

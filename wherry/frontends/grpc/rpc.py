@@ -115,6 +115,12 @@ class Rpc(ABC):
     def resume(self) -> None:
         """Take messages again after `pause`."""
 
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether the client has taken none of more answers than it may leave: the next one that it
+        is sent is refused."""
+        return False
+
     # For transports
 
     def leave(self) -> None:

@@ -1675,6 +1675,51 @@ async def test_a_client_that_takes_no_answers_is_given_no_more_to_hold(desk: Des
 
 
 @looped
+async def test_answers_of_calls_that_ran_already_are_not_kept_for_a_client_that_takes_none(
+    desk: Desk,
+) -> None:
+    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    for n in range(48):
+        peer.ask(2 * n + 1)
+    for call in desk.calls:
+        call.respond(ANSWER)
+    answers = peer.answers()
+    refused = [answers[2 * n + 1] for n in range(4, 48)]
+    assert {answer.status for answer in refused} == {"8"}
+    assert "max_connection_unsent_bytes" in refused[0].text
+    assert peer.connections.holdings.unsent.total < 5 * len(ANSWER)
+    peer.feed(window_update(0, 10**6) + window_update(1, 400_000))
+    assert peer.answers()[1].messages == [ANSWER]
+    await peer.leave()
+
+
+@looped
+async def test_of_a_client_that_takes_some_all_answers_are_kept(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    for n in range(6):
+        peer.ask(2 * n + 1)
+    desk.calls[0].respond(ANSWER)
+    peer.feed(window_update(1, 1000))
+    for call in desk.calls[1:]:
+        call.respond(ANSWER)
+    assert peer.connections.holdings.unsent.total > 5 * len(ANSWER)
+    await peer.leave()
+
+
+@looped
+async def test_a_stream_whose_answers_nobody_takes_ends(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    peer.open(1, MANY)
+    left: list[bool] = []
+    desk.only.on_leave = lambda: left.append(True)
+    for _ in range(100):
+        desk.only.send(ANSWER)
+    await turned(lambda: bool(left))
+    assert peer.connections.holdings.unsent.total == 0
+    await peer.leave()
+
+
+@looped
 async def test_a_client_that_takes_no_answers_for_long_is_cut_off(desk: Desk) -> None:
     peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
     for n in range(4):

@@ -97,6 +97,9 @@ class GrpcInferCall(InferCall):
         decoded, rpc = self.decoded, self.rpc
         rpc.on_leave = None
         if self.codec.is_large(response, decoded.wanted):
+            if rpc.takes_nothing:
+                rpc.respond()  # it is refused: spare the encoding
+                return
             work = Beside(self.entry, partial(written, self, response), partial(respond, rpc))
             rpc.on_leave = work.cancel
             return
