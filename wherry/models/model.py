@@ -199,8 +199,10 @@ class Model:
     def attribute_changes(self) -> AttributeChanges:
         """What the program has changed since the constructor, up to the first load in this
         process."""
-        known: AttributeChanges | None = self.__dict__.get("_changes")
-        return changes(self, self.__dict__.get("_made", {}), _OURS) if known is None else known
+        known: AttributeChanges | None = self.__dict__.get("_wherry_changes")
+        return (
+            changes(self, self.__dict__.get("_wherry_made", {}), _OURS) if known is None else known
+        )
 
     def load(self, device: Device) -> None:
         """Load weights. Runs once in each instance before it is ready; may block.
@@ -220,7 +222,7 @@ class Model:
         mine = object()
         if self.__dict__.setdefault("_taken", mine) is not mine:  # atomic
             return False
-        self.__dict__["_changes"] = self.attribute_changes()
+        self.__dict__["_wherry_changes"] = self.attribute_changes()
         return True
 
     def give_back(self) -> None:
@@ -325,7 +327,7 @@ class Model:
 #: Attributes of a model object that the package sets.
 _OURS = frozenset(
     {"namespace", "metric_labels", "constructed_with", "name"}
-    | {"_caller", "_taken", "_made", "_changes"}
+    | {"_caller", "_taken", "_wherry_made", "_wherry_changes"}
 )
 
 
@@ -339,7 +341,7 @@ def _recorded(cls: type[Model], init: Callable[..., None]) -> Callable[..., None
         else:
             init(self, *args, **kwargs)
         if type(self) is cls:  # else a class below goes on
-            self.__dict__["_made"] = states(vars(self))
+            self.__dict__["_wherry_made"] = states(vars(self))
 
     recorded.__dict__["made_for"] = cls
     return recorded

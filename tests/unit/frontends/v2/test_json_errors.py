@@ -103,6 +103,6 @@ def test_text_in_another_coding_is_told_of_with_the_place_in_the_body(
 
 def test_a_mark_of_utf_8_before_json_is_passed_over() -> None:
     assert parse_object(b'\xef\xbb\xbf{"id": 1}') == {"id": 1}
-    assert parse_object(b'\xef\xbb\xbf{"id": NaN}') == {"id": "NaN"}
+    assert repr(parse_object(b'\xef\xbb\xbf{"id": NaN}')) == "{'id': nan}"
     with pytest.raises(InvalidRequest, match=r"Invalid value\. at 0"):
         parse_object(b"\xef\xbb\xbfx")
