@@ -136,8 +136,8 @@ class ModelOutputs:
         return column
 
     def _listed(self, spec: TensorSpec, row: Any, wanted: type) -> Any:
-        """A row of several strings as the list of them; what is none as it is."""
-        if not isinstance(row, np.ndarray | list | tuple):
+        """A row of several strings as the list of them; what is none, or has its shape, as it is."""
+        if isinstance(row, ShapedRow) or not isinstance(row, np.ndarray | list | tuple):
             return row
         shape = row.shape if isinstance(row, np.ndarray) else (len(row), *spec.shape[1:])
         if not spec.fits(shape):

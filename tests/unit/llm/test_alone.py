@@ -169,7 +169,7 @@ def test_a_text_that_cannot_be_made_ends_its_own_request_alone(
         for n in range(4)
     ]
 
-    def broken(text: Any) -> str:
+    def broken(text: Any, **_: bool) -> str:
         raise ValueError("no such token")
 
     class Broken:
