@@ -59,7 +59,8 @@ class Packed:
 
 def halved(weight: Tensor, bias: Tensor | None, otherwise: MakeLinear = Packed) -> Linear:
     """A product of floats with the weight kept in half precision, if that holds all of its numbers
-    times a power of two; else `otherwise`. A row's result does not depend on its company.
+    times a power of two; else `otherwise`. A row's result does not depend on its company; without
+    AVX-512 its last bit may, in a batch of one or two rows or with such a rest.
 
     The smallest numbers may be rounded, by what float32 may round off the largest of their row.
     """
