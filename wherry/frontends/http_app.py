@@ -157,6 +157,8 @@ class HttpApp:
         if route is None:
             respond(exchange, self._refusal(head.path, 404, "Not Found"), status=404)
             return
+        if head.trace is not None:
+            head.route = route  # its span is named after it; the head is this request's alone
         try:
             if self._restrictions is not None:
                 self._restrictions.check(route.group, head.headers)
