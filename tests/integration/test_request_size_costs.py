@@ -7,8 +7,9 @@ server's memory, its CPU, or how long others wait.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.hostile import (
     Send,
     WatchedServer,
     assert_costs_its_size,
+    call,
     multipart,
     post,
     watched_server,
@@ -41,6 +43,8 @@ BOUND = memory_plan(
     unsent_bytes=8 * MIB,
 ).full_bytes
 OPTIONS = {
+    "model-control-mode": "explicit",
+    "load-model": "*",
     "max-connections": 16,
     "max-body-size": BODY + 4096,
     "max-queue-bytes": QUEUE,
@@ -66,6 +70,14 @@ def objects(row: list[dict[str, Any]], name: list[str]) -> list[int]:
 @wherry.model(max_batch_size=8, route="/numbers")
 def numbers(x: Row, name: list[str]) -> list[int]:
     return [len(one) + len(other) for one, other in zip(x, name)]
+
+@wherry.model(max_batch_size=1, route="/texts")
+def texts(text: list[str]) -> list[int]:
+    return [len(one) for one in text]
+
+@wherry.model(max_batch_size=1, route="/object")
+def object(row: list[dict[str, Any]]) -> list[int]:
+    return [len(one) for one in row]
 
 @wherry.model(max_batch_size=8, route="/lists")
 def lists(words: list[list[str]], name: list[str]) -> list[int]:
@@ -96,6 +108,95 @@ def object_of(nbytes: int) -> bytes:
     return json.dumps({f"k{i:06}": i for i in range(nbytes // 20)}).encode()
 
 
+def infer(name: str, datatype: str, shape: list[int], data: bytes, more: bytes = b"") -> bytes:
+    """An infer request of one input; `more` are members of the request, each behind a comma."""
+    head = json.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1].encode()
+    return b'{"inputs":[%b,"data":%b}]%b}' % (head, data, more)
+
+
+def of_texts(texts: int, text: bytes = b'"a"', more: bytes = b"") -> Send:
+    data = b"[%b]" % b",".join([text] * texts)
+    return post("/v2/models/texts/infer", infer("text", "BYTES", [texts], data, more))
+
+
+def json_parts(path: str, before: bytes, part: bytes, behind: bytes) -> Callable[[int], Send]:
+    """A JSON body of nothing but small parts."""
+
+    def make(nbytes: int) -> Send:
+        parts = (nbytes - len(before) - len(behind)) // (len(part) + 1)
+        return post(path, before + b",".join([part] * parts) + behind)
+
+    return make
+
+
+def names(path: str, before: bytes, behind: bytes) -> Callable[[int], Send]:
+    """A JSON body with an object of nothing but members."""
+
+    def make(nbytes: int) -> Send:
+        members = [b'"k%07d":1' % number for number in range((nbytes - 200) // 13)]
+        return post(path, before + b",".join(members) + behind)
+
+    return make
+
+
+def binary(nbytes: int) -> Send:
+    """As many empty texts as fit into binary data: four bytes each."""
+    count = (nbytes - 200) // 4
+    head = (
+        b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[%d],"parameters":'
+        b'{"binary_data_size":%d}}]}' % (count, 4 * count)
+    )
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    return post("/v2/models/texts/infer", head + bytes(4 * count), headers)
+
+
+def some(make: Callable[[int], Send]) -> Callable[[int], Send]:
+    """Of the largest size that is not refused for the number of its values."""
+    return lambda nbytes: make(nbytes // 3)
+
+
+def over_grpc(
+    model: str, name: str, shape: Sequence[int], more: Mapping[str, Any], **given: Any
+) -> Mapping[str, Any]:
+    """A ModelInfer of one input, with `more` of the request and what is given of the input."""
+    tensor = {"name": name, "datatype": "BYTES", "shape": shape, **given}
+    return {"model_name": model, "inputs": [tensor], **more}
+
+
+def texts_over_grpc(count: int, **more: Any) -> Mapping[str, Any]:
+    contents = {"bytes_contents": [b""] * count}
+    return over_grpc("texts", "text", [count], more, contents=contents)
+
+
+OVER_GRPC: dict[str, Callable[[int], Mapping[str, Any]]] = {
+    "many rows": lambda nbytes: texts_over_grpc(nbytes // 2),
+    "a parameter beside many rows": lambda nbytes: texts_over_grpc(
+        min(2048, nbytes // 16), parameters={"p": {"string_param": "x" * (nbytes // 4)}}
+    ),
+    "many parameters": lambda nbytes: texts_over_grpc(
+        1, parameters={f"k{n}": {"bool_param": True} for n in range(nbytes // 16)}
+    ),
+    "many outputs": lambda nbytes: texts_over_grpc(
+        1, outputs=[{"name": "output"}] * (nbytes // 10)
+    ),
+    "many dimensions": lambda nbytes: over_grpc(
+        "texts", "text", [1] * (nbytes - 100), {}, contents={"bytes_contents": [b""]}
+    ),
+    "many pieces of raw data": lambda nbytes: over_grpc(
+        "texts", "text", [1], {"raw_input_contents": [b""] * (nbytes // 2 - 100)}
+    ),
+    "many empty texts of raw data": lambda nbytes: over_grpc(
+        "texts", "text", [(nbytes - 100) // 4],
+        {"raw_input_contents": [bytes((nbytes - 100) // 4 * 4)]},
+    ),
+    "an object": lambda nbytes: over_grpc(
+        "object", "row", [1], {}, contents={"bytes_contents": [object_of(nbytes - 100)]}
+    ),
+    "many objects": lambda nbytes: over_grpc(
+        "object", "row", [nbytes // 4], {}, contents={"bytes_contents": [b"{}"] * (nbytes // 4)}
+    ),
+}  # fmt: skip
+
 ROUTES: dict[str, Callable[[int], Send]] = {
     "a file beside many texts, at a route": form("/files", "file", bytes),
     "a file beside many texts, generate": form("/v2/models/files/generate", "file", bytes),
@@ -103,6 +204,102 @@ ROUTES: dict[str, Callable[[int], Send]] = {
     "an object beside many texts, generate": form("/v2/models/objects/generate", "row", object_of),
     "an array beside many texts": form("/numbers", "x", json_of("1")),
     "a list beside many texts": form("/lists", "words", json_of('"a"')),
+    "a parameter beside many rows": lambda nbytes: of_texts(
+        min(2048, nbytes // 8), more=b',"parameters":{"p":"%b"}' % (b"x" * (nbytes // 4))
+    ),
+    "an id beside many rows": lambda nbytes: of_texts(
+        min(2048, nbytes // 8), more=b',"id":"%b"' % (b"x" * (nbytes // 4))
+    ),
+    "many rows": lambda nbytes: of_texts(nbytes // 4),
+    "many parameters": names(
+        "/v2/models/texts/infer",
+        b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}],"parameters":{',
+        b"}}",
+    ),
+    "some parameters": some(
+        names(
+            "/v2/models/texts/infer",
+            b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}],'
+            b'"parameters":{',
+            b"}}",
+        )
+    ),
+    "some parameters, generate": some(names("/v2/models/texts/generate", b'{"text":"a",', b"}")),
+    "some members, at a route": some(names("/texts", b'{"text":"a",', b"}")),
+    "some members of an object": some(names("/object", b"{", b"}")),
+    "some names in a load": some(
+        names("/v2/repository/models/texts/load", b'{"parameters":{', b"}}")
+    ),
+    "some members of a configuration": some(
+        names("/v2/repository/models/texts/load", b'{"parameters":{"config":{', b"}}}")
+    ),
+    "a large file in a load": lambda nbytes: post(
+        "/v2/repository/models/other/load",
+        b'{"parameters":{"config":"{}","file:1/model.py":"%b"}}' % (b"A" * (nbytes // 4 * 4 - 200)),
+    ),
+    "many files in a load": lambda nbytes: post(
+        "/v2/repository/models/other/load",
+        b'{"parameters":{"config":"{}",%b}}'
+        % b",".join(
+            b'"file:%d":"%b"' % (number, b"A" * (nbytes // 4096 * 4)) for number in range(900)
+        ),
+    ),
+    "a long configuration in a load": lambda nbytes: post(
+        "/v2/repository/models/texts/load",
+        b'{"parameters":{"config":"{%b}"}}'
+        % b",".join(b'\\"k%d\\":1' % number for number in range(nbytes // 20)),
+    ),
+    "some log settings": some(names("/v2/logging", b"{", b"}")),
+    "some trace settings": some(names("/v2/trace/setting", b"{", b"}")),
+    "some rows, at a route": some(json_parts("/texts", b"[", b'{"text":"a"}', b"]")),
+    "rows of objects": some(json_parts("/object", b"[", b'{"text":"a","b":[1,2,{}]}', b"]")),
+    "objects in an infer request": json_parts(
+        "/v2/models/object/infer",
+        b'{"inputs":[{"name":"row","datatype":"BYTES","shape":[2048],"data":[',
+        b'{"text":"a","b":[1,2,{}]}',
+        b"]}]}",
+    ),
+    "some outputs": some(
+        json_parts(
+            "/v2/models/texts/infer",
+            b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}],"outputs":[',
+            b'{"name":"output"}',
+            b"]}",
+        )
+    ),
+    "many parameters, generate": names("/v2/models/texts/generate", b'{"text":"a",', b"}"),
+    "many members, at a route": names("/texts", b'{"text":"a",', b"}"),
+    "many outputs": json_parts(
+        "/v2/models/texts/infer",
+        b'{"inputs":[{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}],"outputs":[',
+        b'{"name":"output"}',
+        b"]}",
+    ),
+    "many inputs": json_parts(
+        "/v2/models/texts/infer",
+        b'{"inputs":[',
+        b'{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}',
+        b"]}",
+    ),
+    "many dimensions": json_parts(
+        "/v2/models/texts/infer",
+        b'{"inputs":[{"name":"text","datatype":"BYTES","data":["a"],"shape":[',
+        b"1",
+        b"]}]}",
+    ),
+    "nested data": json_parts(
+        "/v2/models/numbers/infer",
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,9],"data":[',
+        b"[1]",
+        b"]}]}",
+    ),
+    "many empty texts": binary,
+    "many rows, at a route": json_parts("/texts", b"[", b'{"text":"a"}', b"]"),
+    "many rows, generate": json_parts("/v2/models/texts/generate", b'{"text":[', b'"a"', b"]}"),
+    "many names in a load": names("/v2/repository/models/texts/load", b'{"parameters":{', b"}}"),
+    "many log settings": names("/v2/logging", b"{", b"}"),
+    "many trace settings": names("/v2/trace/setting", b"{", b"}"),
+    "many members of a region": names("/v2/systemsharedmemory/region/a/register", b"{", b"}"),
 }
 
 
@@ -111,10 +308,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedServer]:
     folder: Path = tmp_path_factory.mktemp("models")
     (folder / "models.py").write_text(MODELS)
     options = [f"--{name}={value}" for name, value in OPTIONS.items()]
-    with watched_server("models.py", *options, cwd=str(folder)) as started:
+    with watched_server("models.py", "--grpc-port=0", *options, cwd=str(folder)) as started:
         yield started
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_request_costs_no_more_than_its_size(server: WatchedServer, route: str) -> None:
     assert_costs_its_size(server, ROUTES[route], BODY, BOUND)
+
+
+@pytest.mark.parametrize("message", OVER_GRPC)
+def test_a_message_costs_no_more_than_its_size(server: WatchedServer, message: str) -> None:
+    assert_costs_its_size(server, call("ModelInfer", OVER_GRPC[message]), BODY, BOUND)

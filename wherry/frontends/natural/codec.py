@@ -7,7 +7,8 @@ model whose only parameter is an object the body is that object. Forms and files
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -102,7 +103,7 @@ class NaturalCodec:
     def _of_values(self, values: list[NamedValue]) -> DecodedRequest:
         unknown = {value.name for value in values if value.name} - self._tensors.inputs.keys()
         if unknown:  # told before what is missing, which may be the same under a wrong name
-            raise self._unknown(sorted(unknown))
+            raise self._unknown(sorted(unknown))  # they are a form's, of a thousand fields
         columns, rows, _ = self._forms.columns(values)
         return DecodedRequest(columns, rows, "", {}, several=rows > 1)
 
@@ -137,7 +138,7 @@ class NaturalCodec:
         known = self._tensors.inputs
         for one in objects:
             if not one.keys() <= known.keys():
-                raise self._unknown(sorted(one.keys() - known.keys()))
+                raise self._unknown(name for name in one if name not in known)
         given: dict[str, list[Any]] = {}
         for name in known:
             rows = [one[name] for one in objects if one.get(name) is not None]
@@ -152,8 +153,8 @@ class NaturalCodec:
                 )
         return given
 
-    def _unknown(self, names: list[str]) -> InvalidRequest:
-        told = ", ".join(f"'{name[:100]}'" for name in names[:10])
+    def _unknown(self, names: Iterable[str]) -> InvalidRequest:
+        told = ", ".join(f"'{name[:100]}'" for name in islice(names, 10))
         return InvalidRequest(
             f"model '{self._model}' has no input {told}; its inputs are {self._names()}"
         )

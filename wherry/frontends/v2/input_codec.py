@@ -262,6 +262,8 @@ class InputCodec:
     def _json_of(self, value: str | bytes) -> Any:
         try:
             return parse_element(value)
+        except InvalidRequest:
+            raise  # it is too large or too deep
         except (ValueError, RecursionError) as error:
             raise self.errors.invalid(f"an element does not hold JSON: {explain(error)}") from None
 

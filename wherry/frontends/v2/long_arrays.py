@@ -126,9 +126,9 @@ def fold(body: Buffer, where: str) -> Folded:
     return _Folder(memoryview(body), where).fold()
 
 
-def check_values(body: Buffer) -> None:
-    """InvalidRequest for JSON that is nested too deep, RequestTooLarge if a parser would take too
-    long to build it whole."""
+def check_values(body: Buffer, most: int = MAX_VALUES) -> None:
+    """InvalidRequest for JSON that is nested too deep, RequestTooLarge if it has more than `most`
+    values, names and brackets: a parser would take too long to build it whole."""
     if len(body) <= LARGE_BYTES:
         text = bytes(body)
         if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
@@ -143,9 +143,9 @@ def check_values(body: Buffer) -> None:
             if depths.max() > MAX_DEPTH:
                 raise InvalidRequest(TOO_DEEP)
         values += len(part.brackets) + len(part.commas) + len(part.colons)
-        if values > MAX_VALUES:
+        if values > most:
             raise RequestTooLarge(
-                f"the body holds more than {MAX_VALUES} values, names and brackets; send less at a"
+                f"the body holds more than {most} values, names and brackets; send less at a"
                 " time,"
                 " or tensors to /v2/models/NAME/infer"
             )

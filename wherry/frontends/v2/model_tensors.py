@@ -27,7 +27,7 @@ T = TypeVar("T")
 _NAMES_TOLD: Final = 20
 #: Batches that a request with more rows than one batch holds may run as. Each is a request to
 #: the queue: more of them would hold up all others, and a row may be one byte of a body.
-MAX_PARTS: Final = 4096
+MAX_PARTS: Final = 2048
 
 
 class ModelTensors:

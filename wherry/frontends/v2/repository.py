@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any, Final
 
 from wherry.frontends.client_text import without_paths
+from wherry.frontends.content.base64_text import decoded
 from wherry.runtime.control import ModelStatus
 from wherry.values.errors import AccessDenied, InvalidRequest
 
@@ -58,6 +57,6 @@ def _content(key: str, value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     try:
-        return base64.b64decode(value, validate=True)
-    except (TypeError, ValueError, binascii.Error):
+        return decoded(value)
+    except (TypeError, ValueError):
         raise InvalidRequest(f"parameter {key!r} must be a file's content in base64") from None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from wherry.values.datatypes import Form, TensorSpec
+
+#: Dimensions of a shape that an error tells.
+_DIMS_TOLD: Final = 64
 
 
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
@@ -22,4 +26,6 @@ def row_wire_shape(spec: TensorSpec, shape: Sequence[int]) -> Sequence[int]:
 
 
 def dims_text(shape: Sequence[int]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
+    """A shape as errors have it; of one with more dimensions than any tensor the first ones."""
+    told = ",".join(map(str, shape[:_DIMS_TOLD]))
+    return f"[{told}]" if len(shape) <= _DIMS_TOLD else f"[{told},... {len(shape)} dimensions]"

@@ -20,7 +20,7 @@ def shout(text: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("max_batch_size", [1, 32])
-def test_a_request_has_the_rows_of_4096_batches_at_most(max_batch_size: int) -> None:
+def test_a_request_has_the_rows_of_2048_batches_at_most(max_batch_size: int) -> None:
     config = ModelConfig(name="shout", max_batch_size=max_batch_size)
     tensors = ModelTensors(config, shout.signature())
     codec = tensors.inputs["text"]

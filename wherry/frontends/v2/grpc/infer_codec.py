@@ -27,6 +27,8 @@ from wherry.values.datatypes import DATATYPES, Form
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Array, Column, Columns, InferResponse
 
+#: Dimensions of a shape that are looked at: more than any input has, so that it has another shape.
+MOST_DIMS: Final = 1024
 #: Which field of `contents` carries a datatype.
 CONTENTS_FIELD: Final = {
     "BOOL": "bool_contents",
@@ -121,7 +123,7 @@ class InferCodec:
         for given in inputs:
             name = given.get("name", "")
             codec = tensors.input(name, given.get("datatype", ""), columns)
-            shape = list(given.get("shape", ()))
+            shape = list(given.get("shape", ())[:MOST_DIMS])
             rows = tensors.rows(codec, shape, rows)
             parameters = given.get("parameters")
             if parameters and has_window(parameters, name):

@@ -27,8 +27,10 @@ from wherry.values.errors import RequestTooLarge
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
 
-#: Bytes of an operator's command, inflated.
+#: Bytes of an operator's command, and of one with files once it is inflated.
 COMMAND_BYTES: Final = 2**20
+#: Values, names and brackets in one: a load may bring a thousand files.
+COMMAND_VALUES: Final = 2**14
 
 T = TypeVar("T")
 
@@ -122,16 +124,19 @@ class HttpEntry(Entry):
             self, work, ended, nbytes, self.common.fetching if fetches else None
         ).cancel
 
-    def members(self, exchange: Exchange) -> dict[str, Any]:
-        """Return the members of the JSON object in the body; {} for an empty body."""
-        body = self.command(exchange)
+    def members(self, exchange: Exchange, *, has_files: bool = False) -> dict[str, Any]:
+        """Return the members of the JSON object in the body; {} for an empty body. `has_files`: it
+        may be large, and another thread reads it."""
+        body = self.command(exchange, self.max_body_bytes if has_files else COMMAND_BYTES)
         return parse_object(body) if len(body) else {}
 
-    def command(self, exchange: Exchange) -> Buffer:
-        """Return the body of a request that is read in the loop, however large: compressed, it may
-        not be much larger than small."""
+    def command(self, exchange: Exchange, most: int = COMMAND_BYTES) -> Buffer:
+        """Return the body of an operator's command, which is read in the loop. RequestTooLarge if
+        it has more than `most` bytes, or many values."""
         body = self.body(exchange, COMMAND_BYTES)
-        check_values(body)
+        if len(body) > most:
+            raise RequestTooLarge(f"the body has {len(body)} bytes, and may have {most} here")
+        check_values(body, COMMAND_VALUES)
         return body
 
     def submit(

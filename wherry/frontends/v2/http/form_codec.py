@@ -156,6 +156,8 @@ class FormCodec:
             return word
         try:
             return parse_element(text)
+        except InvalidRequest:
+            raise  # it is too large or too deep
         except (ValueError, RecursionError) as error:
             kind = "JSON" if spec.form is Form.JSON else f"{spec.datatype} as JSON"
             raise reader.invalid(
@@ -199,7 +201,7 @@ def _scalar(text: str) -> str | int | float | bool:
     """A parameter's value: a number or bool if it is one, else the text itself."""
     try:
         value = parse_element(text)
-    except (ValueError, RecursionError, InvalidRequest):
+    except (ValueError, RecursionError):
         return text
     number = isinstance(value, int | float) and math.isfinite(value)  # a bool is an int
     return value if number else text

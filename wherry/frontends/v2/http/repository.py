@@ -60,7 +60,8 @@ class RepositoryRoutes:
         def load() -> bytes:
             # In the thread, too: there may be files in it.
             upload = self._entry.common.allow_model_upload
-            options = load_options(self._parameters(exchange), upload=upload)
+            parameters = self._parameters(exchange, has_files=True)
+            options = load_options(parameters, upload=upload)
             self._control.load(name, **options)
             return b""
 
@@ -87,8 +88,9 @@ class RepositoryRoutes:
 
         self._control.in_thread(call, lambda outcome: port.call(tell, outcome), loads=loads)
 
-    def _parameters(self, exchange: Exchange) -> dict[str, Any]:
-        parameters = self._entry.members(exchange).get("parameters", {})
+    def _parameters(self, exchange: Exchange, *, has_files: bool = False) -> dict[str, Any]:
+        members = self._entry.members(exchange, has_files=has_files)
+        parameters = members.get("parameters", {})
         if not isinstance(parameters, dict):
             raise InvalidRequest("parameters must be an object")
         return parameters
