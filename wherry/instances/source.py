@@ -13,6 +13,7 @@ import io
 import os
 import pickle
 import sys
+from collections.abc import Mapping, Set
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -193,7 +194,7 @@ def _pickled(model: Model, name: str) -> bytes:
 class _Pickler(pickle.Pickler):
     """For what may refer to the model itself, which the worker makes."""
 
-    def __init__(self, model: Model, file: io.BytesIO) -> None:
+    def __init__(self, model: object, file: io.BytesIO) -> None:
         super().__init__(file)
         self._model = model
 
@@ -201,25 +202,17 @@ class _Pickler(pickle.Pickler):
         return "model" if value is self._model else None
 
 
+#: What no value is.
+_NO_MODEL = object()
+
+
 def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
     """Those of classes, and those of the object. ConfigError if one cannot be sent."""
     changes = model.attribute_changes()
-    attributes = dict(changes.attributes)
-    for attribute, value in changes.attributes.items():
-        try:
-            _Pickler(model, io.BytesIO()).dump(value)
-        except Exception as error:  # whatever the user's objects raise
-            if attribute in changes.within and not isinstance(value, list | dict | set):
-                # An object of the constructor's, which lives on: the worker has made its own.
-                del attributes[attribute]
-                continue
-            raise ConfigError(
-                f"model {name!r}: its attribute {attribute!r}, which was set after the constructor,"
-                f" cannot be sent to a worker process ({error}): pass it to the constructor, set it"
-                " in load(), or use isolation='thread'"
-            ) from error
+    containers = {n for n in changes.within if isinstance(vars(model)[n], list | dict | set)}
+    attributes = _sendable(name, changes.attributes, changes.within - containers, model)
     of_classes = {
-        place: {key: value for key, value in values.items() if _can_be_pickled(value)}
+        place: _sendable(name, values, changes.within_classes)
         for place, values in changes.of_classes.items()
     }
     if not (attributes or changes.removed or any(of_classes.values())):
@@ -229,12 +222,25 @@ def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
     return pickle.dumps(of_classes), own.getvalue()
 
 
-def _can_be_pickled(value: object) -> bool:
-    try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever the user's objects raise
-        return False
-    return True
+def _sendable(
+    name: str, changed: Mapping[str, Any], own: Set[str], model: object = _NO_MODEL
+) -> dict[str, Any]:
+    """What of these attributes is passed on. ConfigError if one cannot be sent, but for those of
+    which a worker makes its `own` (a lock, a class's list of its objects)."""
+    found = {}
+    for attribute, value in changed.items():
+        try:
+            _Pickler(model, io.BytesIO()).dump(value)
+        except Exception as error:  # whatever the user's objects raise
+            if attribute in own:
+                continue
+            raise ConfigError(
+                f"model {name!r}: its attribute {attribute!r}, which was set after the constructor,"
+                f" cannot be sent to a worker process ({error}): pass it to the constructor, set it"
+                " in load(), or use isolation='thread'"
+            ) from error
+        found[attribute] = value
+    return found
 
 
 def _cannot_be_sent(name: str, what: str) -> ConfigError:

@@ -41,6 +41,8 @@ class AttributeChanges:
     of_classes: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: Attributes that are the objects of the constructor, with something else in them.
     within: set[str] = field(default_factory=set)
+    #: The same of its classes.
+    within_classes: set[str] = field(default_factory=set)
 
     def apply(self, model: Any) -> None:
         vars(model).update(self.attributes)
@@ -57,7 +59,7 @@ def class_attributes(cls: type) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(cls).items()
-        if not name.startswith(("__", "_abc_", "_made_"))
+        if not name.startswith(("__", "_abc_", "_wherry_"))
         and not callable(value)
         and not hasattr(value, "__get__")
     }
@@ -76,10 +78,13 @@ def changes(model: Any, made: Mapping[str, State], ours: frozenset[str]) -> Attr
             if name in made and made[name][0] == id(value):
                 changed.within.add(name)
     for place, cls in enumerate(type(model).__mro__):
-        if (made_class := vars(cls).get("_made_class")) is not None:
+        if (made_class := vars(cls).get("_wherry_class")) is not None:
             values = dict(_changed(class_attributes(cls), made_class))
             if values:
                 changed.of_classes[place] = values
+                changed.within_classes |= {
+                    name for name in values if made_class.get(name, (0, 0))[0] == id(values[name])
+                }
     return changed
 
 

@@ -182,11 +182,11 @@ class Model:
     _settings: Mapping[str, Any] = {}
 
     #: The states of a class's attributes after its definition.
-    _made_class: ClassVar[Mapping[str, State]]
+    _wherry_class: ClassVar[Mapping[str, State]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._made_class = states(class_attributes(cls))
+        cls._wherry_class = states(class_attributes(cls))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Model:
         # Here, as a decorator may give a class its __init__ after its definition (dataclass).

@@ -1,7 +1,7 @@
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -48,6 +48,7 @@ class Options:
 
 class Changed(wherry.Model):
     kind: Any = "as defined"
+    made: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
         self.k = 1
@@ -124,6 +125,22 @@ def test_what_was_set_and_cannot_be_sent_is_refused_by_name() -> None:
     model.lookup = lambda: 1
     with pytest.raises(wherry.ConfigError, match=r"'m': its attribute 'lookup', .* set it in load"):
         source_of(model, "m")
+
+
+def test_what_was_set_in_a_class_and_cannot_be_sent_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Changed, "kind", threading.Lock())
+    with pytest.raises(wherry.ConfigError, match=r"'m': its attribute 'kind', .* set it in load"):
+        source_of(Changed(), "m")
+
+
+def test_a_list_of_a_class_that_its_constructor_fills_is_a_workers_own() -> None:
+    Changed.made.append(threading.Lock())
+    try:
+        assert isinstance(made_anew(Changed()), Changed)
+    finally:
+        Changed.made.clear()
 
 
 def test_what_load_does_in_a_thread_is_not_sent() -> None:
