@@ -1,7 +1,8 @@
-"""Has an error left the accelerator unusable for the rest of this process?
+"""Has an error left the accelerator unusable for the rest of this process, or was there too little
+memory?
 
 After a failed assertion or an illegal access on a GPU each later call in the process fails, too:
-only a new process can go on.
+only a new process can go on. A smaller batch may find memory.
 """
 
 from __future__ import annotations
@@ -23,8 +24,15 @@ _BROKEN = re.compile(
     r"|.{0,200}\b(?:CUDA|HIP)_ERROR_(?:ILLEGAL_\w+|LAUNCH_FAILED|ASSERT|HARDWARE\w+|ECC\w+))",
     re.MULTILINE | re.IGNORECASE,
 )
-#: What smaller batches, or less of other things, would help against.
-_MEMORY = re.compile(r"out of memory|ALLOC_FAILED|OutOfMemory|MemoryAllocation", re.IGNORECASE)
+#: What smaller batches, or less of other things, would help against, in the words of torch, CUDA,
+#: HIP, SYCL, OpenCL and their libraries, ONNX Runtime, CuPy, JAX, TensorFlow and allocators of C++.
+_MEMORY = re.compile(
+    r"out.?of.?(?:\w+.)?memory|\bOOM\b|OUT_OF_RESOURCES|resource_?exhausted"
+    r"|alloc(?:ation)?_?fail|MemoryAllocation|\bbad.?alloc|status_memory_error"
+    r"|STATUS_INSUFFICIENT_RESOURCES|(?:not enough|insufficient) (?:\w+ )?memory"
+    r"|(?:fail\w*|unable|cannot|can't|could not) (?:to )?allocate|smaller than requested bytes",
+    re.IGNORECASE,
+)
 #: Errors of other origin, whose text may be a client's.
 _OTHERS = (ValueError, TypeError, LookupError, ArithmeticError, OSError, AssertionError)
 
@@ -40,6 +48,14 @@ def broken_device(error: BaseException) -> str:
     return ""
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Is it, or one that it stands for, for lack of memory, on a device or here?"""
+    return any(
+        isinstance(one, MemoryError) or _MEMORY.search(f"{type(one).__name__}: {_text(one)}")
+        for one in _chain(error)
+    )
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -51,10 +67,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _device_error(error: BaseException) -> str:
     if isinstance(error, _OTHERS) or not isinstance(error, Exception):
         return ""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the user's own __str__
-        return ""
+    text = _text(error)
     if _MEMORY.search(text):
         return ""
     found = _BROKEN.search(text)
@@ -62,6 +75,13 @@ def _device_error(error: BaseException) -> str:
         return text[found.start() :].partition("\n")[0][:300]
     is_torch = any(cls.__name__ == "AcceleratorError" for cls in type(error).__mro__)
     return text.partition("\n")[0][:300] if is_torch else ""
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own __str__
+        return ""
 
 
 def _still_works() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -53,9 +54,38 @@ def gpu_count() -> int:
     """
     here = gpus_of_machine()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not here:
-        return here
-    return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+    return here if visible is None or not here else _visible(visible, here, gpu_uuids())
+
+
+def _visible(names: str, here: int, uuids: Sequence[str]) -> int:
+    """How many of the GPUs here CUDA lets a process see that has these as CUDA_VISIBLE_DEVICES.
+
+    The list ends at what names none. A GPU that is named twice hides all of them. Of the parts of
+    GPUs (MIG) a process sees one.
+    """
+    seen: set[int | str] = set()
+    for name in map(str.strip, names.split(",")):
+        if name.startswith("MIG-"):
+            return len(seen) or 1
+        number = re.match(r"[+-]?\d+", name)
+        one: int | str | None = None
+        if number is not None:
+            one = int(number.group())
+        elif name.startswith("GPU-"):  # or the beginning of one
+            found = [place for place, uuid in enumerate(uuids) if uuid.startswith(name)]
+            one = found[0] if len(found) == 1 else None if uuids else name
+        if one is None or (isinstance(one, int) and not 0 <= one < here):
+            break
+        if one in seen:
+            return 0
+        seen.add(one)
+    return min(len(seen), here)
+
+
+def gpu_uuids(driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+    """Those of the machine's GPUs, as far as the driver shows them to a process."""
+    told = [file.read_text(errors="replace") for file in sorted(driver.glob("*/information"))]
+    return re.findall(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)", "\n".join(told), re.MULTILINE)
 
 
 def gpus_of_machine(dev: Path = Path("/dev")) -> int:

@@ -6,12 +6,12 @@ memory is run in parts.
 
 from __future__ import annotations
 
-import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
+from wherry.instances.device_errors import out_of_memory
 from wherry.instances.execution import BatchParts, Failure, Outcome, SharedOutcome
 from wherry.instances.model_outputs import WrongColumn
 from wherry.values.request import Columns, concatenate, rows_of
@@ -94,16 +94,9 @@ def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutc
 
 
 def _ran_out_of_memory(failure: Failure) -> bool:
-    """Python's own MemoryError, or torch's, CuPy's and JAX's by name: none of them is imported.
-
-    What the failed call still holds on to is let go, so that smaller batches find room.
-    """
+    """What the failed call still holds on to is let go, so that smaller batches find room."""
     error = failure.exception
-    if error is None:
-        return False
-    if not isinstance(error, MemoryError) and not re.search(
-        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory|STATUS_ALLOC_FAILED", failure.message
-    ):
+    if error is None or not out_of_memory(error):
         return False
     traceback.clear_frames(error.__traceback__)
     torch = sys.modules.get("torch")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.instances.device_errors import broken_device
+from wherry.instances.device_errors import broken_device, out_of_memory
 
 
 class AcceleratorError(RuntimeError):
@@ -36,11 +36,53 @@ LOST = [
     RuntimeError("INTERNAL: Failed to synchronize: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory"),
     RuntimeError("[700] Call to cuMemcpyDtoH results in CUDA_ERROR_ILLEGAL_ADDRESS"),
 ]
-FINE = [
+
+
+class OutOfMemoryError(MemoryError):
+    """As CuPy's."""
+
+
+class ResourceExhaustedError(Exception):
+    """As TensorFlow's."""
+
+
+SHORT = [
     RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`"),
+    RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
+    RuntimeError(
+        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running"
+        " Conv node. Name:'c' Status Message: /onnxruntime_src/onnxruntime/core/framework/"
+        "bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 3221225472"
+    ),
+    RuntimeError(
+        "bfc_arena.cc:342 Available memory of 0 is smaller than requested bytes of 4294967296"
+    ),
+    RuntimeError("[ONNXRuntimeError] : 1 : FAIL : CUDNN failure 4: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("[ONNXRuntimeError] : 1 : FAIL : std::bad_alloc"),
+    RuntimeError("HIP out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total of 16 GiB"),
+    RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`"),
+    RuntimeError("hipErrorOutOfMemory"),
+    RuntimeError("miopenStatusAllocFailed"),
+    OutOfMemoryError("Out of memory allocating 1,024 bytes (allocated so far: 0 bytes)."),
+    RuntimeError("cudaErrorMemoryAllocation: out of memory"),
+    RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
+    RuntimeError("RESOURCE_EXHAUSTED: Failed to allocate request for 2.0GiB on device ordinal 0"),
+    ResourceExhaustedError("OOM when allocating tensor with shape[64,512]"),
+    RuntimeError("UR error: UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
+    RuntimeError("[GPU] clEnqueueNDRangeKernel, error code: -5 CL_OUT_OF_RESOURCES"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 9.05 GB)"),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory:"
+        " you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+    MemoryError(),
+]
+FINE = [
     RuntimeError("shapes (2, 3) and (4,) do not fit"),
     RuntimeError("no such document: 'CUDA error: device-side assert triggered'"),
     ValueError("CUDA error: device-side assert triggered"),
@@ -59,9 +101,26 @@ def test_a_sticky_error_is_known_by_its_text(error: Exception) -> None:
     assert broken_device(error)
 
 
-@pytest.mark.parametrize("error", FINE, ids=lambda error: str(error)[:40])
+@pytest.mark.parametrize("error", [*SHORT, *FINE], ids=lambda error: str(error)[:40])
 def test_a_shortage_or_a_quotation_is_none(error: Exception) -> None:
     assert broken_device(error) == ""
+
+
+@pytest.mark.parametrize("error", SHORT, ids=lambda error: str(error)[:40])
+def test_a_lack_of_memory_is_known_in_the_words_of_each_library(error: Exception) -> None:
+    assert out_of_memory(error)
+    own = RuntimeError("prediction failed")
+    own.__cause__ = error
+    assert out_of_memory(own)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [*LOST, *FINE, RuntimeError("out of resource: shared memory, Required: 262144")],
+    ids=lambda error: str(error)[:40],
+)
+def test_other_errors_are_no_lack_of_memory(error: Exception) -> None:
+    assert not out_of_memory(error)
 
 
 def test_an_error_behind_the_models_own_counts() -> None:

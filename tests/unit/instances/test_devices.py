@@ -13,6 +13,7 @@ from wherry.instances.devices import (
     cpu_instead,
     for_torch,
     gpu_count,
+    gpu_uuids,
     gpus_of_machine,
     try_gpus,
 )
@@ -76,7 +77,7 @@ def test_what_is_asked_for_by_name_is_not_tried() -> None:
         ("0", [], 0),
         ("0", ["nvidia0", "nvidia1"], 1),
         ("GPU-1a2b,GPU-3c4d", ["nvidia0", "nvidia1"], 2),
-        ("MIG-1a2b,MIG-3c4d", ["nvidia0"], 2),
+        ("MIG-1a2b,MIG-3c4d", ["nvidia0"], 1),
         ("0", ["nvidiactl"], 0),
         ("", ["nvidia0"], 0),
         ("-1", ["nvidia0"], 0),
@@ -99,6 +100,53 @@ def test_gpus_are_those_of_the_machine_that_are_visible(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_count() == count
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"),
+    [
+        ("0,-1,1", 1),
+        ("-1,0,1", 0),
+        ("2,0,1", 3),
+        (" 1 , 0 ", 2),
+        ("+1,0", 2),
+        ("1,3,0", 1),
+        ("7", 0),
+        ("0,,1", 1),
+        (",0", 0),
+        ("   ", 0),
+        ("0,all,1", 1),
+        ("NoDevFiles", 0),
+        ("1abc,0", 2),
+        ("0,1,0", 0),
+        ("GPU-aa11,GPU-bb", 2),
+        ("GPU-bb22,GPU-cc,GPU-aa", 1),
+        ("GPU-a", 0),
+        ("GPU-aa11,GPU-aa110000", 0),
+        ("GPU-aa11,0", 0),
+        ("GPU-bb,0", 2),
+        ("MIG-1a2b", 1),
+        ("MIG-GPU-aa11/3/0,MIG-GPU-bb22/3/0", 1),
+    ],
+)
+def test_the_list_is_read_as_cuda_reads_it(
+    monkeypatch: pytest.MonkeyPatch, visible: str, count: int
+) -> None:
+    monkeypatch.setattr(devices, "gpus_of_machine", lambda: 3)
+    uuids = ["GPU-aa110000-01", "GPU-bb220000-02", "GPU-aa220000-03"]
+    monkeypatch.setattr(devices, "gpu_uuids", lambda: uuids)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_count() == count
+
+
+def test_uuids_are_those_that_the_driver_shows(tmp_path: Path) -> None:
+    for place, uuid in [("0000:02:00.0", "GPU-bb-2"), ("0000:01:00.0", "GPU-aa-1")]:
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "information").write_text(
+            f"Model: \t\t H100\nIRQ: 12\nGPU UUID: \t {uuid}\nDevice Minor: \t 0\n"
+        )
+    assert gpu_uuids(tmp_path) == ["GPU-aa-1", "GPU-bb-2"]
+    assert gpu_uuids(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
