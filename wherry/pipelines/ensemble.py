@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -24,7 +25,14 @@ from wherry.pipelines.fan_out import gather, stop
 from wherry.repository.triton_config import TritonEnsemblingStep
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
-from wherry.values.request import Column, Columns, InferRequest, InferResponse, SequenceStep
+from wherry.values.request import (
+    Column,
+    Columns,
+    InferRequest,
+    InferResponse,
+    SequenceStep,
+    shared,
+)
 
 #: The tensors between the steps, with the batch dimension if there is one.
 Tensors = dict[str, Column]
@@ -68,6 +76,9 @@ class Ensemble:
         self._namespace = model.namespace
         self._batched = config.max_batch_size > 0
         self._specs = {spec.name: spec for spec in model.signature().outputs}
+        uses = [*self._specs, *(t for step in self._steps for t in step.input_map.values())]
+        #: The tensors that not only one step takes.
+        self._shared = {tensor for tensor, count in Counter(uses).items() if count > 1}
         most = config.ensemble_scheduling.max_inflight_requests
         #: Responses of one streaming member that may be in later steps at once.
         self._most_in_flight = most or 64
@@ -139,6 +150,8 @@ class Ensemble:
         first = self._before(source, steps)
         later = [step for step in steps if step is not source and step not in first]
         tensors = await self._flow(request, given, first)
+        # Each response has them.
+        tensors = {name: _shared(value) for name, value in tensors.items()}
         # In the order of the responses, several of which are on their way at once.
         flows: asyncio.Queue[asyncio.Task[list[Tensors]] | None] = asyncio.Queue()
         room = asyncio.Semaphore(self._most_in_flight)
@@ -278,6 +291,8 @@ class Ensemble:
                     raise InvalidRequest(f"{where}: there is no value for its input {spec.name!r}")
                 continue
             column = _column(value, spec, loaded.config.max_batch_size > 0)
+            if step.input_map[spec.name] in self._shared:
+                column = _shared(column)
             for row in column if isinstance(column, list) else [column[0]] if len(column) else []:
                 if isinstance(row, np.ndarray) and not spec.fits(row.shape):
                     raise InvalidRequest(
@@ -302,7 +317,10 @@ class Ensemble:
         for name in request.wanted or self._specs:
             if name not in tensors:
                 raise BadModelOutput(f"ensemble {self._config.name!r}: no step gave {name!r}")
-            outputs[name] = _column(tensors[name], self._specs[name], self._batched)
+            column = _column(tensors[name], self._specs[name], self._batched)
+            if isinstance(column, np.ndarray) and not column.flags.writeable:
+                column = column.copy()  # the caller may write to it
+            outputs[name] = column
         rows = max((len(column) for column in outputs.values()), default=request.rows)
         step = request.sequence or NO_SEQUENCE
         said = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
@@ -332,6 +350,15 @@ def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
     if width <= 0:  # an open dimension: everything is one row
         return [flat]
     return [flat[start : start + width] for start in range(0, len(flat), width)]
+
+
+def _shared(column: Column) -> Column:
+    """The same column, to which nobody writes."""
+    if isinstance(column, np.ndarray):
+        return shared(column.view())
+    if column and isinstance(column[0], np.ndarray):
+        return shared([row.view() for row in column])
+    return column
 
 
 def _tensors(loaded: Any, response: InferResponse) -> Tensors:

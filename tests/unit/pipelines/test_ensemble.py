@@ -107,6 +107,61 @@ def test_steps_that_do_not_need_each_other_run_at_the_same_time() -> None:
         np.testing.assert_array_equal(runtime.infer_batch("e", IN=ROWS)["OUT"], 0 * ROWS)
 
 
+def test_a_step_may_write_into_a_tensor_that_others_have() -> None:
+    @wherry.model(max_batch_size=8)
+    def negate(x: Pair) -> Pair:
+        x *= -1
+        return x
+
+    kept: list[np.ndarray] = []
+
+    @wherry.model(max_batch_size=8)
+    def keep(x: Pair) -> Pair:
+        for old in kept:
+            old[:] = 99
+        kept.append(x)
+        return x + 1
+
+    model = ensemble(
+        step("double", {"x": "IN"}, {"output": "TWICE"}),
+        step("negate", {"x": "TWICE"}, {"output": "NEGATIVE"}),
+        step("keep", {"x": "TWICE"}, {"output": "MORE"}),
+        outputs=("TWICE", "NEGATIVE", "MORE"),
+    )
+    with wherry.Runtime(model, double, negate, keep) as runtime:
+        answers = [runtime.infer("e", IN=row) for row in ROWS]
+    for row, answer in zip(ROWS, answers, strict=True):
+        np.testing.assert_array_equal(answer["TWICE"], 2 * row)
+        np.testing.assert_array_equal(answer["NEGATIVE"], -2 * row)
+        np.testing.assert_array_equal(answer["MORE"], 2 * row + 1)
+
+
+def test_a_tensor_that_several_responses_have_is_each_ones_own() -> None:
+    @wherry.model(max_batch_size=8)
+    def count(x: Pair) -> Iterator[Pair]:
+        for n in range(3):
+            yield x + n
+
+    @wherry.model(max_batch_size=1)
+    def add(x: Pair, to: Pair) -> Pair:
+        to += x
+        return to
+
+    model = ensemble(
+        step("double", {"x": "IN"}, {"output": "TWICE"}),
+        step("count", {"x": "IN"}, {"output": "COUNT"}),
+        step("add", {"x": "COUNT", "to": "TWICE"}, {"output": "SUM"}),
+        outputs=("TWICE", "SUM"),
+        decoupled=True,
+    )
+    found = []
+    with wherry.Runtime(model, double, count, add) as runtime:
+        for response in runtime.stream("e", IN=ROWS[0]):
+            found.append([response["TWICE"].tolist(), response["SUM"].tolist()])
+            response["TWICE"][:] = 99
+    assert found == [[[2, 4], [3 + n, 6 + n]] for n in range(3)]
+
+
 def test_a_step_that_nobody_wants_is_not_run() -> None:
     @wherry.model(max_batch_size=8)
     def forbidden(x: Pair) -> Pair:
