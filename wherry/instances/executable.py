@@ -71,7 +71,10 @@ class Executable:
         #: Called with what has left the device unusable, before anyone is answered.
         self._device_lost = device_lost
         self.signature: Signature = model.signature(config.name)
-        self.takes_arrays = any(not spec.form.is_bytes for spec in self.signature.inputs)
+        #: Does the code get arrays, which it might write into? Numbers go in as a new list.
+        self.takes_arrays = any(
+            spec.form in (Form.ARRAY, Form.ARRAYS) for spec in self.signature.inputs
+        )
         #: Calls the model's code with columns and their number of rows, as its annotations say:
         #: gives a result, an awaitable or an iterator.
         self.call = _caller(model.execute, self.signature, config)

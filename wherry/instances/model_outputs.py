@@ -76,7 +76,7 @@ class ModelOutputs:
         count = len(value) if hasattr(value, "__len__") else None
         if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
             raise self._wrong_rows(spec, value, rows)
-        if is_converted(spec.media):
+        if spec.media is not None and is_converted(spec.media):
             return self._media.encoded(spec, value)
         if spec.form is Form.TEXT:
             return self._checked_elements(spec, list(value), str, sparse)

@@ -17,10 +17,7 @@ from wherry.instances.restart import shortage
 from wherry.instances.source import refuse_while_importing, sent, source_of
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
-from wherry.models.row_types import restored
-from wherry.values.datatypes import Form
 from wherry.values.errors import ConfigError, LoadFailed
-from wherry.values.request import Columns
 from wherry.workers.encoding import UNSENDABLE
 from wherry.workers.frames import Garbage
 from wherry.workers.loop import LoopCalls
@@ -31,10 +28,7 @@ from wherry.workers.shared_memory import SLAB_BYTES, Slab, memory_file
 
 
 class ModelWorker(LinkedWorker):
-    """A worker process with a model, for one instance.
-
-    `restore(message)`, if it is given, changes what was decoded, maybe in another thread.
-    """
+    """A worker process with a model, for one instance."""
 
     def __init__(
         self,
@@ -46,7 +40,6 @@ class ModelWorker(LinkedWorker):
         *,
         receive: Callable[[list[Any]], None],
         refused: Callable[[Any, Exception], None],
-        restore: Callable[[Any], None] | None,
     ) -> None:
         super().__init__(
             name,
@@ -60,7 +53,6 @@ class ModelWorker(LinkedWorker):
         self._device = device
         self._model = model
         self._config = config
-        self._restore = restore
         #: A caller waits for its answer.
         self._asleep = False
 
@@ -169,29 +161,11 @@ class ModelWorker(LinkedWorker):
             messages.FromWorker,
             copies=True,
             wait=process.wait_for,
-            restore=self._restore,
             salvage=partial(messages.salvaged, self._config.name),
         )
         sockets.use(slab, slab.inputs)
         self.connect(process, sockets, slab)
         return sockets
-
-
-def restorer(model: Model, config: ModelConfig) -> Callable[[Columns], None] | None:
-    """A function that gives the rows of outputs of a declared JSON type that type again, as in a
-    thread: msgpack has made them dicts and lists. None if there are no such outputs."""
-    kinds = [
-        (spec.name, spec.json_type)
-        for spec in model.signature(config.name).outputs
-        if spec.form is Form.JSON and hasattr(spec.json_type, "__annotations__")
-    ]
-
-    def restore(columns: Columns) -> None:
-        for name, kind in kinds:
-            if name in columns:
-                columns[name] = [restored(kind, row) for row in columns[name]]
-
-    return restore if kinds else None
 
 
 def _start_message(model: Model, config: ModelConfig, device: Device) -> messages.Start:

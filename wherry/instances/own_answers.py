@@ -39,12 +39,12 @@ class OwnAnswers:
     def of(self, outputs: Columns) -> Columns:
         """These outputs, changed in place. The caller must hold nothing else of them.
         BadModelOutput."""
-        if self._arrays:
+        if self._arrays and not _are_new(outputs, self._arrays):
             _own_arrays(outputs, self._arrays)
         for name in self._lists:
             if name in outputs:
                 outputs[name] = [copy.copy(row) for row in outputs[name]]
-        return self.json_of(outputs)
+        return self.json_of(outputs) if self._json else outputs
 
     def json_of(self, outputs: Columns) -> Columns:
         """These outputs with their rows of JSON as a worker would send them. BadModelOutput."""
@@ -71,8 +71,6 @@ def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
 
 def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
     """Copy the arrays that something else refers to as well."""
-    if _are_new(outputs, names):
-        return
     places = list(_places(outputs, names))
     views = Counter([id(holder[key].base) for holder, key in places])
     shared = [

@@ -20,18 +20,20 @@ from wherry.workers.encoding import UNSENDABLE, copied
 def gather(parts: Sequence[Columns], *, once: bool = True) -> Columns:
     """The rows of several requests as columns that the code may change. Not `once`: even a lone row
     runs again."""
-    columns = parts[0] if len(parts) == 1 else concatenate(parts)
-    may_lend = once and len(parts) == 1
+    lone = len(parts) == 1
     return {
-        name: column.copy() if isinstance(column[0], str | bytes) else _own(column, may_lend)
-        for name, column in columns.items()
+        name: column.copy()
+        if isinstance(column, list) and isinstance(column[0], str | bytes)
+        else _own(column, once, is_new=not lone)
+        for name, column in (parts[0] if lone else concatenate(parts)).items()
     }
 
 
-def _own(column: Column, may_lend: bool) -> Column:
-    lends = may_lend and len(column) == 1
+def _own(column: Column, once: bool, is_new: bool) -> Column:
+    """`is_new`: the column was made of those of several requests."""
+    lends = once and not is_new and len(column) == 1
     if isinstance(column, np.ndarray):
-        return column if lends and column.flags.behaved else column.copy()
+        return column if is_new or (lends and column.flags.behaved) else column.copy()
     first = column[0]
     if isinstance(first, np.ndarray):
         return [row if lends and row.flags.behaved else row.copy() for row in column]

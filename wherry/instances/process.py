@@ -70,7 +70,6 @@ class ProcessInstance(Instance):
             loop,
             receive=self._receive,
             refused=self._refused,
-            restore=None,
         )
         self.runs_in_caller = config.run_in_caller
         #: How many more calls of lone callers there were than other batches, about.

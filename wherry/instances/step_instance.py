@@ -15,7 +15,7 @@ from typing import Any
 from wherry.instances import messages
 from wherry.instances.execution import Failure
 from wherry.instances.loadable import Loadable
-from wherry.instances.model_worker import ModelWorker, restorer
+from wherry.instances.model_worker import ModelWorker
 from wherry.instances.process import are_large
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import lost_in_thread
@@ -116,7 +116,6 @@ class StepProcess(StepInstance):
     ) -> None:
         super().__init__(name, device)
         self._config = config
-        self._restore = restorer(model, config)
         self.worker = ModelWorker(
             name,
             device,
@@ -125,7 +124,6 @@ class StepProcess(StepInstance):
             loop,
             receive=self._receive,
             refused=self._refused,
-            restore=None if self._restore is None else self._restore_message,
         )
         self._hand_out: HandOut = lambda _: None
 
@@ -165,14 +163,6 @@ class StepProcess(StepInstance):
         kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
         failure = Failure(kind, f"model {self._config.name!r}: {reason}")
         self._hand_out(Progress([Share(join.key, failure=failure)]))
-
-    def _restore_message(self, message: Any) -> None:
-        """Restore the rows in a message. In any thread."""
-        assert self._restore is not None
-        if isinstance(message, messages.Stepped):
-            for share in message.shares:
-                for columns in share.responses:
-                    self._restore(columns)
 
     def _receive(self, arrived: list[Any]) -> None:
         for message in arrived:

@@ -70,13 +70,29 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON{remedy}")
 
 
-def restored(kind: Any, value: Any) -> Any:
-    """A plain value as the one of this type that it was made of. What does not fit the type, or
-    is of it already, stays as it is."""
-    try:
-        return _restored(without_aliases(kind), value)
-    except Exception:  # noqa: BLE001 - foreign classes refuse fields by any error: it stays plain
-        return value
+def restorer(kind: Any) -> Callable[[Any], Any] | None:
+    """A function that makes of a plain value the one of this type that it was made of. What does
+    not fit the type, or is of it already, stays as it is; None: of this type all does."""
+    kind = without_aliases(kind)
+    if _is_plain(kind):
+        return None
+
+    def restored(value: Any) -> Any:
+        try:
+            return _restored(kind, value)
+        except Exception:  # noqa: BLE001 - foreign classes refuse fields by any error
+            return value
+
+    return restored
+
+
+def _is_plain(kind: Any) -> bool:
+    """Are values of this type what JSON has?"""
+    if get_origin(kind) in (dict, list, Union, types.UnionType):
+        return all(map(_is_plain, get_args(kind)))
+    if get_origin(kind) is Annotated:
+        return _is_plain(get_args(kind)[0])
+    return kind is Any or kind is type(None) or kind in _AS_THEY_ARE
 
 
 def from_fields(kind: Any, fields: Mapping[str, Any]) -> Any:

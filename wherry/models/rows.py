@@ -21,7 +21,6 @@ from wherry.values.request import (
     Columns,
     ShapedRow,
     is_masked,
-    shared,
 )
 
 
@@ -133,7 +132,8 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
             f"model {model!r}: input {spec.name!r} has shape {list(array.shape)};"
             f" one row has shape {list(spec.shape)}"
         )
-    column = shared(array[np.newaxis])  # it may be the caller's array
+    column: Array = array[np.newaxis]
+    column.flags.writeable = False  # it may be the caller's array
     return [column[0]] if form is Form.ARRAYS else column
 
 
@@ -160,12 +160,18 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
 
     Python numbers have no width: a value that fits is accepted for any datatype of its kind.
     """
-    if type(value) is not np.ndarray:
-        first = value[0] if isinstance(value, list) and value else None
-        rows = value if isinstance(first, np.ndarray) else [value]
-        if any(map(is_masked, rows)):
+    array = np.asanyarray(value)
+    if type(array) is not np.ndarray:
+        if is_masked(array):
             raise TypeError(f"not {MASKED}")
-    array = np.asarray(value)
+        array = np.asarray(array)
+    elif (
+        isinstance(value, list)
+        and value
+        and isinstance(value[0], np.ndarray)
+        and any(map(is_masked, value))
+    ):
+        raise TypeError(f"not {MASKED}")
     wanted = spec.datatype.dtype
     if array.dtype == wanted:
         return array

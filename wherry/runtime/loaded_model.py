@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from wherry.instances.runner import Runner
@@ -14,7 +15,7 @@ from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.split import split
 from wherry.models.config import ModelConfig, SequenceBatching
 from wherry.models.model import Model
-from wherry.models.row_types import from_fields, restored
+from wherry.models.row_types import from_fields, restorer
 from wherry.models.rows import columns_of_row, columns_of_rows
 from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
@@ -389,8 +390,8 @@ class OutputRow:
     it."""
 
     def __init__(self, signature: Signature, *, batched: bool) -> None:
-        self._specs = signature.outputs
-        self._only = self._specs[0] if signature.returns == "single" else None
+        self._made = [(spec.name, _maker(spec)) for spec in signature.outputs]
+        self._only = self._made[0] if signature.returns == "single" else None
         #: Of several outputs. None: a dict.
         self._class = signature.returned
         if batched and not signature.row_wise and self._class is not tuple:
@@ -399,12 +400,13 @@ class OutputRow:
     def of(self, outputs: Columns) -> Any:
         """The only output, or the object or dict of several; a model.py may leave some out."""
         if self._only is not None:
-            return _value(self._only, outputs[self._only.name][0])
-        row = {
-            spec.name: _value(spec, outputs[spec.name][0])
-            for spec in self._specs
-            if spec.name in outputs
-        }
+            name, made = self._only
+            value = outputs[name][0]
+            return value if made is None or value is None else made(value)
+        row = {name: outputs[name][0] for name, _ in self._made if name in outputs}
+        for name, made in self._made:
+            if made is not None and row.get(name) is not None:
+                row[name] = made(row[name])
         if self._class is tuple:
             return tuple(row.values())
         return row if self._class is None else from_fields(self._class, row)
@@ -417,22 +419,22 @@ def _response_bytes(response: InferResponse) -> int:
 def values_of(loaded: LoadedModel, outputs: Columns) -> Columns:
     """Columns of outputs with images, audio, files and objects as the caller has them."""
     for spec in loaded.signature.outputs:
-        is_made = is_converted(spec.media) or spec.json_type is not None
-        if is_made and spec.name in outputs:
-            outputs[spec.name] = [_value(spec, value) for value in outputs[spec.name]]
+        made = None if spec.form is Form.SCALARS else _maker(spec)
+        if made is not None and spec.name in outputs:
+            column = outputs[spec.name]
+            outputs[spec.name] = [None if value is None else made(value) for value in column]
     return outputs
 
 
-def _value(spec: TensorSpec, value: Any) -> Any:
-    """A row as the caller has it."""
-    if value is None:
-        return None
-    media = spec.media
+def _maker(spec: TensorSpec) -> Callable[[Any], Any] | None:
+    """What makes the caller's value of an output's row; None: the row is it."""
+    media, kind = spec.media, spec.json_type
     if media is not None and is_converted(media):
-        if isinstance(value, list):
-            return [to_caller(one, media) for one in value]
-        return to_caller(value, media)
-    if spec.json_type is not None:
-        kind: Any = spec.json_type
-        return restored(list[kind] if spec.shape else kind, value)
-    return value.item() if spec.form is Form.SCALARS else value
+        return lambda value: (
+            [to_caller(one, media) for one in value]
+            if isinstance(value, list)
+            else to_caller(value, media)
+        )
+    if kind is not None:
+        return restorer(list[kind] if spec.shape else kind)
+    return methodcaller("item") if spec.form is Form.SCALARS else None

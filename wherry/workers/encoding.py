@@ -109,7 +109,8 @@ class MessageEncoder:
         #: The memory file to send with the last frame, if there is one. Its user closes it, and
         #: sets this to None.
         self.file: ArrayFile | None = None
-        self._encode = msgspec.msgpack.Encoder(enc_hook=self._encode_other).encode
+        #: Makes the body alone of a message that lies in it as a whole. Raises UNSENDABLE.
+        self.body = msgspec.msgpack.Encoder(enc_hook=self._encode_other).encode
         self._slab: Region | None = None
         self._shared_bytes = 0
 
@@ -123,7 +124,7 @@ class MessageEncoder:
         if slab:
             self.slab_is_kept = False  # the answer to this message says whether it is so still
         try:
-            body = self._encode(message)
+            body = self.body(message)
             if not self._shared_bytes and self.file is None:  # most have no large array
                 return header(len(body), most=self._most) + body
             flags = 0 if self.file is None else HAS_FILE
@@ -135,10 +136,6 @@ class MessageEncoder:
             raise
         finally:
             self._shared_bytes = 0
-
-    def body(self, message: Any) -> bytes:
-        """The body alone of a message that lies in it as a whole. Raises UNSENDABLE."""
-        return self._encode(message)
 
     def _encode_other(self, value: Any) -> Any:
         if type(value) is np.ndarray and not value.dtype.hasobject:
@@ -203,20 +200,17 @@ Salvage = Callable[[memoryview, Exception, Callable[[Any], Any]], Any]
 
 class MessageDecoder:
     """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
-    views, and `keeps_slab` says whether any of them is still used. `restore(message)`, if it is
-    given, changes each; `salvage` makes one of a body that cannot be decoded. For one thread at a
-    time."""
+    views, and `keeps_slab` says whether any of them is still used. `salvage` makes a message of a
+    body that cannot be decoded. For one thread at a time."""
 
     def __init__(
         self,
         message_type: Any,
         *,
         copies: bool,
-        restore: Callable[[Any], None] | None = None,
         salvage: Salvage | None = None,
     ) -> None:
         self._copies = copies
-        self._restore = restore
         self._salvage = salvage
         #: The slab, once there is one.
         self.memory: mmap.mmap | None = None
@@ -230,14 +224,12 @@ class MessageDecoder:
         self._file = file
         try:
             try:
-                message = self._decode(body)
+                return self._decode(body)
             except Exception as error:
                 message = None if self._salvage is None else self._salvaged(body, error)
                 if message is None:
                     raise
-            if self._restore is not None:
-                self._restore(message)
-            return message
+                return message
         except Exception as error:  # any bytes may come, and make msgspec, numpy or these raise it
             raise Garbage(str(error)) from error
         finally:

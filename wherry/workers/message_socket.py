@@ -278,8 +278,8 @@ class FrameSocket:
 class MessageSocket(FrameSocket):
     """One end of both sockets for msgpack messages; `message_type` is what arrives.
 
-    Arrays that arrive in the slab are copied if `copies`. `restore(message)` changes each message
-    that was decoded, and `salvage` makes one of what cannot be.
+    Arrays that arrive in the slab are copied if `copies`. `salvage` makes a message of what cannot
+    be decoded.
     """
 
     def __init__(
@@ -290,13 +290,10 @@ class MessageSocket(FrameSocket):
         *,
         copies: bool,
         wait: Callable[[int, int], None] | None = None,
-        restore: Callable[[Any], None] | None = None,
         salvage: Salvage | None = None,
     ) -> None:
         self._messages_out = MessageEncoder()
-        self._messages_in = MessageDecoder(
-            message_type, copies=copies, restore=restore, salvage=salvage
-        )
+        self._messages_in = MessageDecoder(message_type, copies=copies, salvage=salvage)
         super().__init__(source, target, self._messages_out, self._messages_in, wait=wait)
 
     def use(self, slab: Slab, region: Region) -> None:

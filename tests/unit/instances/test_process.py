@@ -571,7 +571,6 @@ def test_what_is_started_is_given_back_if_something_is_short(
         WorkerLoop("io").calls,
         receive=lambda _: None,
         refused=lambda *_: None,
-        restore=None,
     )
 
     with pytest.raises(OSError, match="Too many open files"):

@@ -10,7 +10,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from wherry.models.row_types import from_fields, restored
+from wherry.models.row_types import from_fields, restorer
 from wherry.workers.encoding import copied
 
 
@@ -77,6 +77,11 @@ FOUND = Found(
     Place(1, 2),
     {"t"},
 )
+
+
+def restored(kind: Any, value: Any) -> Any:
+    made = restorer(kind)
+    return value if made is None else made(value)
 
 
 @pytest.mark.parametrize(

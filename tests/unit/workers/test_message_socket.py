@@ -408,22 +408,6 @@ def test_messages_before_garbage_are_decoded(pair: Pair) -> None:
         other.close()
 
 
-def test_what_restores_messages_may_meet_any(pair: Pair) -> None:
-    def restore(message: Cargo) -> None:
-        message.columns["n"] += 1
-
-    parent = MessageSocket(
-        pair.parent._source, pair.parent._target, Cargo, copies=True, restore=restore
-    )
-    pair.worker.send(Cargo({"n": 1}))
-    pair.worker.send(Cargo({"n": "one"}))
-    parent.read()
-
-    assert [message.columns for message in parent.decode(100)] == [{"n": 2}]
-    with pytest.raises(Garbage):
-        parent.decode_next()
-
-
 def test_a_socket_that_takes_no_files_knows_a_message_that_has_one_as_garbage(pair: Pair) -> None:
     pair.parent.takes_files = False
 
