@@ -160,7 +160,7 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
 
     Python numbers have no width: a value that fits is accepted for any datatype of its kind.
     """
-    array = np.asanyarray(value)
+    array: Array = np.asanyarray(value)
     if type(array) is not np.ndarray:
         if is_masked(array):
             raise TypeError(f"not {MASKED}")

@@ -428,13 +428,14 @@ def values_of(loaded: LoadedModel, outputs: Columns) -> Columns:
 
 def _maker(spec: TensorSpec) -> Callable[[Any], Any] | None:
     """What makes the caller's value of an output's row; None: the row is it."""
-    media, kind = spec.media, spec.json_type
+    media = spec.media
     if media is not None and is_converted(media):
         return lambda value: (
             [to_caller(one, media) for one in value]
             if isinstance(value, list)
             else to_caller(value, media)
         )
-    if kind is not None:
+    if spec.json_type is not None:
+        kind: Any = spec.json_type
         return restorer(list[kind] if spec.shape else kind)
     return methodcaller("item") if spec.form is Form.SCALARS else None
