@@ -165,7 +165,9 @@ def _exported(torch: Any, path: str, device: Any) -> Program:
     names = [str(name) for name in program.graph_signature.user_inputs]
     into, out = program.call_spec.in_spec, program.call_spec.out_spec
     tree = import_module("torch.utils._pytree")
-    module = program.module() if device is None else program.module().to(device)
+    if device is not None:  # also the tensors that the code makes
+        import_module("torch.export.passes").move_to_device_pass(program, device)
+    module = program.module()
 
     def run(flat: list[Any]) -> list[Any]:
         args, keywords = tree.tree_unflatten(flat, into)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import re
@@ -12,11 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wherry.models.config import InstanceGroup
-from wherry.models.model import Device
+from wherry.models.model import Device, Model
 
 log = logging.getLogger("wherry")
 
 CPU = Device()
+
+#: Those by which Python code uses GPUs.
+_LIBRARIES = frozenset({
+    "torch", "cupy", "jax", "tensorflow", "onnxruntime", "openvino", "tensorrt", "numba", "cuda",
+    "pycuda", "paddle", "warp", "ctranslate2", "llama_cpp", "vllm", "xgboost", "cudf", "cuml",
+})  # fmt: skip
 
 #: Seconds in which a GPU must have done something.
 _PATIENCE = 60.0
@@ -157,9 +164,9 @@ class Gpus:
                     )
             return self._usable
 
-    def place(self, groups: Sequence[InstanceGroup]) -> list[Device]:
-        """One device for each instance. "auto": `count` on every GPU that works, or on the CPU;
-        "cuda": on every GPU, as Triton does it."""
+    def place(self, groups: Sequence[InstanceGroup], model: Model | None = None) -> list[Device]:
+        """One device for each instance. "auto": `count` on every GPU that works, or on the CPU, as
+        also if the model cannot use one; "cuda": on every GPU, as Triton does it."""
         devices: list[Device] = []
         for group in groups:
             kind, _, index = group.device.partition(":")
@@ -173,10 +180,19 @@ class Gpus:
                 where = [Device("cuda", int(index))]
             elif kind == "cuda":
                 where = [Device("cuda", number) for number in range(max(1, self.count()))]
-            elif kind == "auto":
+            elif kind == "auto" and (model is None or may_use_gpus(model)):
                 where = [Device("cuda", number, True) for number in self.usable()] or [CPU]
             devices += [device for device in where for _ in range(group.count)]
         return devices
+
+
+def may_use_gpus(model: Model) -> bool:
+    """Its `load` takes a device, something else than this process runs it, or a library is imported
+    by which its code may use one."""
+    if model.make_instance is not None or not _LIBRARIES.isdisjoint(sys.modules):
+        return True
+    takes_device = bool(inspect.signature(model.load).parameters)
+    return takes_device and getattr(type(model), "load", None) is not Model.load
 
 
 def for_torch(device: Device, model: str) -> Device:

@@ -8,6 +8,7 @@ worker process, so nothing here knows of requests, sockets or locks.
 from __future__ import annotations
 
 import inspect
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ import numpy as np
 from wherry.instances.async_calls import AsyncCalls
 from wherry.instances.default_rows import default_rows
 from wherry.instances.device_errors import broken_device
+from wherry.instances.device_use import make_current
 from wherry.instances.execution import (
     BatchParts,
     Execution,
@@ -46,6 +48,8 @@ from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import BY_NAME, BadModelOutput, InvalidRequest
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Columns, concatenate, rows_of
+
+log = logging.getLogger("wherry")
 
 #: The forms whose rows are strings, and the type of a row.
 _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: bytes})
@@ -103,16 +107,17 @@ class Executable:
 
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up samples, in the thread that will run it."""
-        self._media.require()
         self.load_on(device)
-        self.warm_up()
+        self.warm_up(device)
 
     def load_on(self, device: Device) -> None:
         """Load the model; `async def load` in the loop that its calls run in, too."""
+        self._media.require()
+        make_current(device)
         if inspect.isawaitable(loading := load_on(self.model, device)):
             self._async.run(loading)
 
-    def warm_up(self) -> None:
+    def warm_up(self, device: Device) -> None:
         for columns, rows in self._warmup_batches():
             columns = self.decoded(gather([columns], once=False))
             if self.signature.streams:
@@ -120,6 +125,26 @@ class Executable:
                     pass
             else:
                 self.execute(columns, rows)
+        if device.kind == "cuda" and self.config.sequence is None and not self.signature.streams:
+            self._warm_up_full()
+
+    def _warm_up_full(self) -> None:
+        """Run the largest batch, too: of each size a GPU's libraries load and plan for themselves,
+        and here it is seen whether there is memory for it."""
+        rows = self.config.max_batch_size
+        samples = self.config.warmup or self.config.examples
+        if rows < 2 or not samples:
+            return
+        columns = concatenate([self.columns_of(samples[0])] * rows)
+        ran = self.run(gather([columns], once=False), [rows], lambda: columns)
+        (outcome,) = ran.outcomes
+        if isinstance(outcome, Failure):
+            raise outcome.exception or outcome.as_exception()
+        if ran.out_of_memory_rows:
+            log.warning(
+                "batches will be smaller: no memory for max_batch_size",
+                extra={"model": self.config.name, "rows": ran.out_of_memory_rows},
+            )
 
     def _warmup_batches(self) -> Iterator[tuple[Columns, int]]:
         """Rows one at a time, or what a model that brings whole batches has."""

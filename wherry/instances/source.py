@@ -13,7 +13,7 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -79,12 +79,14 @@ def source_of(model: Model, name: str) -> Source:
     return Source(where, qualname, arguments, main, _pickled_changes(model, name))
 
 
-def import_model(source: Source) -> Model:
-    """In the worker: the model that `source_of` was asked about. Runs the user's module."""
+def import_model(source: Source, imported: Callable[[], None] = lambda: None) -> Model:
+    """In the worker: the model that `source_of` was asked about. Runs the user's module; then
+    `imported`, and what constructs the model."""
     global importing
     importing = source
     try:
         found = attrgetter(source.qualname)(_import(source.module))
+        imported()
         if source.changes is not None:
             for place, values in _Unpickler(source, source.changes[0]).load().items():
                 for name, value in values.items():

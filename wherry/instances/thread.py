@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter_ns
 
+from wherry.instances.device_use import own_stream
 from wherry.instances.executable import Executable
 from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
@@ -39,7 +40,16 @@ class ThreadInstance(Instance):
         self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
 
     def load(self) -> None:
-        self.executable.load(self.device)
+        self.executable.load_on(self.device)
+        if (stream := own_stream(self.device)) is not None:
+            run = self.run_in_caller
+
+            def in_stream(columns: Columns) -> Columns | Failure:
+                with stream():
+                    return run(columns)
+
+            self.run_in_caller = in_stream  # type: ignore[method-assign]
+        self.executable.warm_up(self.device)
 
     def give(self, batches: Sequence[Batch]) -> None:
         for batch in batches:

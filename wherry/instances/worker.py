@@ -26,6 +26,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from wherry.instances import messages
+from wherry.instances.device_use import make_current, pinned
 from wherry.instances.executable import Executable
 from wherry.instances.execution import (
     BatchParts,
@@ -67,7 +68,9 @@ def main() -> None:
     source, target, slab, parent = map(int, sys.argv[2:])
     _end_with(parent)
     faulthandler.enable()
-    connection = _connect(source, target, slab)
+    memory = Slab.open(slab)
+    os.close(slab)
+    connection = _connect(source, target, memory)
     try:
         start = connection.receive()
         if not isinstance(start, Start):
@@ -77,11 +80,12 @@ def main() -> None:
         if executable is not None:
             spans = WorkerSpans()
             spans.set_up()
-            if isinstance(executable, StepLoop):
-                _serve_steps(connection, executable)
-            else:
-                connection.takes_files = may_hold_arrays(executable.signature.inputs)
-                _serve(connection, executable, spans)
+            with pinned(memory.inputs, start.device):
+                if isinstance(executable, StepLoop):
+                    _serve_steps(connection, executable)
+                else:
+                    connection.takes_files = may_hold_arrays(executable.signature.inputs)
+                    _serve(connection, executable, spans)
             executable.unload()
             spans.close()
     except (EOFError, ConnectionError):
@@ -93,14 +97,12 @@ def main() -> None:
         connection.close()
 
 
-def _connect(source: int, target: int, slab: int) -> MessageSocket:
+def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
     """The way to the parent, by the descriptors that it has passed on."""
     ends = socket.socket(fileno=source), socket.socket(fileno=target)
     for end in ends:
         end.set_inheritable(False)  # or the parent would not see us end while a child of ours lives
     connection = MessageSocket(*ends, messages.ToWorker, copies=False)
-    memory = Slab.open(slab)
-    os.close(slab)
     connection.use(memory, memory.outputs)
     return connection
 
@@ -132,7 +134,7 @@ def _set_up(start: Start) -> None:
 
 def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | None:
     try:
-        model = import_model(start.source)
+        model = import_model(start.source, partial(make_current, start.device))
         executable: Executable | StepLoop
         if isinstance(model, StepModel):
             executable = StepLoop(model, start.config, _device_lost, in_worker=True)

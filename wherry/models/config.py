@@ -42,7 +42,8 @@ class InstanceGroup:
 
     #: At least 1.
     count: int = 1
-    #: "cpu", "cuda:1", "cuda" (each GPU has `count`), or "auto": "cuda" if there is a GPU.
+    #: "cpu", "cuda:1", "cuda" (each GPU has `count`), or "auto": "cuda" if there is a GPU and the
+    #: model may use it (`load` takes a device, or torch, CuPy or the like is imported).
     device: str = "auto"
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wherry.instances.berths import changed
+from wherry.instances.device_use import make_current
 from wherry.instances.devices import Gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable
@@ -201,7 +202,7 @@ class Builder:
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
         """Makers of the instances, one for each; called when the instance is started."""
         make = self._maker(model, config)
-        devices = self._gpus.place(config.instances)
+        devices = self._gpus.place(config.instances, model)
         return [Maker(make, config.name, n, device) for n, device in enumerate(devices)]
 
     def resize(self, runner: Dispatcher, model: Model, config: ModelConfig) -> bool:
@@ -210,7 +211,7 @@ class Builder:
         before."""
         make = self._maker(model, config)
         has = {n: one.device for n, one in runner.crew.makers.items() if isinstance(one, Maker)}
-        surplus, missing = changed(has, self._gpus.place(config.instances))
+        surplus, missing = changed(has, self._gpus.place(config.instances, model))
         if surplus and config.sequence is not None:
             return False  # what is left of its sequences is on them
 
@@ -252,6 +253,7 @@ def _first_responses(model: Model) -> Histogram:
 
 
 def _in_thread(name: str, device: Device, model: Model, config: ModelConfig) -> Any:
+    make_current(device)
     # An object that still serves, here or in another runtime, must not be loaded again.
     own = model if isinstance(model, FunctionModel) or model.take() else _copy(model)
     if isinstance(own, StepModel):

@@ -53,6 +53,16 @@ class Region:
         self._start = self._next = start
         self._stop = stop
 
+    @property
+    def address(self) -> int:
+        """Where it begins in this process."""
+        whole: Array = np.frombuffer(self.memory, np.uint8)
+        return int(whole.ctypes.data) + self._start
+
+    @property
+    def size(self) -> int:
+        return self._stop - self._start
+
     def clear(self) -> None:
         self._next = self._start
 

@@ -20,6 +20,7 @@ from wherry.backends.torch_program import (
     described,
     is_package,
     is_program,
+    open_program,
     places,
 )
 from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
@@ -193,6 +194,23 @@ def test_a_program_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     wrong = TritonConfig(name="m", input=[TritonInput(name="x", data_type="TYPE_INT32")])
     with pytest.raises(ConfigError, match=r"more inputs than config\.pbtxt: options_key, scale"):
         backend_for(str(tmp_path), "1", wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_code_of_a_program_makes_is_on_its_device_too(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Numbered(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x + torch.arange(2, dtype=torch.float32, device=x.device)
+
+    program = torch.export.export(Numbered(), (torch.zeros(3, 2),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    there = torch.device("meta")
+    opened = open_program(torch, str(tmp_path / "model.pt2"), there)
+    (found,) = opened.run([torch.zeros(3, 2, device=there)])
+    assert found.device == there
 
 
 COMPILE = """

@@ -41,7 +41,7 @@ def measure_offline(args: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         model, config = _model(args)
         kinds = _kinds(args, model, config, shapes, most=max(ROWS, 2 * max(sizes)))
-        devices = Gpus().place(config.instances)
+        devices = Gpus().place(config.instances, model)
         report = OfflineReport(
             version=__version__,
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
