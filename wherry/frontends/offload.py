@@ -173,12 +173,7 @@ class Offload:
         gives no thread."""
         job = Job(self, work, nbytes, port, done)
         with self._lock:
-            if nbytes and self._bytes and self._bytes + nbytes > self.max_bytes:
-                raise ServerBusy(
-                    f"large bodies of {self._bytes} bytes are being read or written, and the limit"
-                    f" is {self.max_bytes}; retry later, or send less at a time",
-                    RETRY_AFTER,
-                )
+            self._check(nbytes)
             self._bytes += nbytes
             self._waiting.append(job)
             if self._threads == self._most_threads:
@@ -195,6 +190,20 @@ class Offload:
             raise ServerBusy(f"{error}; retry later", RETRY_AFTER) from None
         return job
 
+    def take(self, nbytes: int) -> None:
+        """Count more bytes of work that runs, until `release`. ServerBusy beyond the bound."""
+        with self._lock:
+            self._check(nbytes)
+            self._bytes += nbytes
+
+    def _check(self, nbytes: int) -> None:
+        if nbytes and self._bytes and self._bytes + nbytes > self.max_bytes:
+            raise ServerBusy(
+                f"large bodies of {self._bytes} bytes are being read or written, and the limit"
+                f" is {self.max_bytes}; retry later, or send less at a time",
+                RETRY_AFTER,
+            )
+
     def withdraw(self, job: Job) -> None:
         """Forget `job`, unless it has begun. Called by the job."""
         with self._lock:
@@ -204,7 +213,7 @@ class Offload:
                 job.work = None
 
     def release(self, nbytes: int) -> None:
-        """Give back the bytes of a job that is over. Called by the job."""
+        """Give back the bytes of a job that is over (called by the job), or those of `take`."""
         with self._lock:
             self._bytes -= nbytes
 

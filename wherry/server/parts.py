@@ -19,7 +19,7 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.rows.listener import RowsListener
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
-from wherry.frontends.v2.common import Common, OpenAISettings
+from wherry.frontends.v2.common import FETCHING_THREADS, Common, OpenAISettings
 from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
 from wherry.frontends.v2.settings import LogSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
@@ -226,6 +226,9 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         ),
         input_urls=InputUrls(access.input_urls),
         offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),
+        fetching=Offload(
+            max(plan.max_offloaded_bytes, 2 * plan.limits.max_body_bytes), FETCHING_THREADS
+        ),
     )
 
 

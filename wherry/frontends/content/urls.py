@@ -10,9 +10,10 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
-import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
@@ -20,18 +21,21 @@ import msgspec
 
 from wherry.frontends.content.base64_text import decoded
 from wherry.frontends.content.media_types import MediaType, quoted
-from wherry.frontends.content.public_addresses import is_public
+from wherry.frontends.content.public_addresses import is_own, is_public
 from wherry.values.errors import ConfigError, InvalidRequest, RequestTooLarge
 
 MAX_REDIRECTS: Final = 3
-#: Seconds for one URL with all its redirects.
+#: Seconds for all URLs of a request with their redirects.
 TIMEOUT: Final = 10.0
+#: URLs of a request that differ.
+MAX_URLS: Final = 256
 #: Characters of a URL; longer ones are data URLs.
 MAX_URL: Final = 8192
 #: Characters of a data URL that is not base64: it grows several times while it is read.
 MAX_PERCENT_CODED: Final = 2**20
 _PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
+_HEADERS: Final = {"User-Agent": "wherry", "Accept": "*/*"}
 _CHUNK: Final = 2**16
 
 #: (family, type, protocol, name, address) for each address of a host, as socket.getaddrinfo.
@@ -62,24 +66,26 @@ class InputUrls:
         self,
         allowed: Sequence[str] = (),
         *,
-        timeout: float = TIMEOUT,
         resolve: Resolve = socket.getaddrinfo,
     ) -> None:
         self._data = "data" in allowed
         self._public = "http" in allowed
         self._origins = {_origin(one) for one in allowed if one not in ("data", "http")}
-        self._timeout = timeout
         self._resolve = resolve
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()  # reads all certificates of the system: some 20 ms
 
     @property
     def fetches(self) -> bool:
         """Whether reading an input may take a connection to somewhere."""
         return self._public or bool(self._origins)
 
-    def fetch(self, url: str, most: int) -> Fetched:
-        """Return the bytes of a URL, of at most `most`. Blocks for some seconds.
+    def read(self, url: str, most: int) -> Fetched | None:
+        """Return the bytes of a data URL, of at most `most`; None for a URL that may be fetched.
 
-        InvalidRequest says why it cannot be had, RequestTooLarge that it has more bytes.
+        InvalidRequest says why there are none, RequestTooLarge that there are more.
         """
         if url[:5].lower() == "data:":
             if not self._data:
@@ -87,84 +93,101 @@ class InputUrls:
             return _data_url(url, most)
         if not self.fetches:
             raise InvalidRequest(_off("URLs", "http"))
-        with _Watch(self._timeout) as watch:
-            for _ in range(MAX_REDIRECTS + 1):
-                found = self._get(url, most, watch)
-                if isinstance(found, Fetched):
-                    return found
-                url = found
+        self._allowed(url)
+        return None
+
+    def fetch(self, url: str, most: int, fetching: Fetching) -> Fetched:
+        """Return the bytes of a URL that `read` let pass, of at most `most`. Blocks until then or
+        until `fetching` ends, but for the time that the system takes to look up a name.
+
+        InvalidRequest says why it cannot be had, RequestTooLarge that it has more bytes.
+        """
+        for _ in range(MAX_REDIRECTS + 1):
+            found = self._get(url, most, fetching)
+            if isinstance(found, Fetched):
+                return found
+            url = found
         raise InvalidRequest(f"the URL has more than {MAX_REDIRECTS} redirects")
 
-    def _get(self, url: str, most: int, watch: _Watch) -> Fetched | str:
+    def _get(self, url: str, most: int, fetching: Fetching) -> Fetched | str:
         """The bytes of a URL, or where it leads to."""
-        parts, host, port, path = _checked(url)
-        address = self._address(parts.scheme, host, port)
+        parts, host, port, path, trusted = self._allowed(url)
         try:
-            with closing(socket.create_connection(address, timeout=self._timeout)) as plain:
-                watch.over(plain)
-                sock = plain
+            address = self._address(host, port, trusted=trusted)
+            with closing(http.client.HTTPConnection(host, port)) as connection:
+                sock = socket.create_connection(address, fetching.seconds_left())
+                connection.sock = sock
+                fetching.watch(sock)
                 if parts.scheme == "https":
-                    context = ssl.create_default_context()
-                    sock = context.wrap_socket(plain, server_hostname=host)
-                    watch.over(sock)
-                with closing(http.client.HTTPConnection(host, port)) as connection:
-                    connection.sock = sock
-                    headers = {"User-Agent": "wherry", "Accept": "*/*"}
-                    connection.request("GET", path, headers=headers)
-                    return _read(connection.getresponse(), url, most)
+                    connection.sock = sock = self._tls.wrap_socket(
+                        sock, server_hostname=host, do_handshake_on_connect=False
+                    )
+                    fetching.watch(sock)
+                    sock.do_handshake()
+                connection.request("GET", path, headers=_HEADERS)
+                return _read(connection.getresponse(), url, most, fetching)
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, InvalidRequest):
                 raise
-            reason = "it took too long" if watch.ended.is_set() else type(error).__name__
+            late = fetching.is_over or isinstance(error, TimeoutError)
+            reason = "it took too long" if late else type(error).__name__
             raise InvalidRequest(f"the URL at {quoted(host)} cannot be fetched: {reason}") from None
 
-    def _address(self, scheme: str, host: str, port: int) -> tuple[str, int]:
-        trusted = (scheme, host, port) in self._origins
+    def _allowed(self, url: str) -> tuple[SplitResult, str, int, str, bool]:
+        """`_checked`, and whether its origin is one of the operator's. InvalidRequest if neither
+        that nor a public address may be asked."""
+        parts, host, port, path = _checked(url)
+        trusted = (parts.scheme, host, port) in self._origins
         if not trusted and not self._public:
             raise InvalidRequest(f"the server fetches no URL at {quoted(host)} (--input-url)")
-        if not trusted and port != _PORTS[scheme]:
+        if not trusted and port != _PORTS[parts.scheme]:
             raise InvalidRequest(f"the server fetches URLs at the ports 80 and 443, not {port}")
+        return parts, host, port, path, trusted
+
+    def _address(self, host: str, port: int, *, trusted: bool) -> tuple[str, int]:
         try:
             found = self._resolve(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             raise InvalidRequest(f"the URL's host {quoted(host)} is not known") from None
         addresses = [str(one[4][0]) for one in found]
-        if not trusted and not all(map(is_public, addresses)):
+        if not trusted and not all(is_public(one) and not is_own(one) for one in addresses):
             raise InvalidRequest(f"the URL's host {quoted(host)} has an address that is not public")
         if not addresses:
             raise InvalidRequest(f"the URL's host {quoted(host)} has no address")
         return addresses[0], port
 
 
-class _Watch:
-    """Ends what is connected when the time is over, whatever it waits for by then."""
+class Fetching:
+    """The time that one request has for all its URLs. `end` may come before it is over, from any
+    thread: what is connected is shut down, whatever it waits for by then."""
 
-    def __init__(self, seconds: float) -> None:
-        self.ended = threading.Event()
+    def __init__(self, take: Callable[[int], object], seconds: float = TIMEOUT) -> None:
+        """`take` is called with the size of each piece that comes, and may refuse it."""
+        self.take = take
+        self._until = time.monotonic() + seconds
         self._sock: socket.socket | None = None
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.name = "wherry-url-timeout"
-        self._timer.daemon = True
 
-    def __enter__(self) -> _Watch:
-        self._timer.start()
-        return self
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._until
 
-    def __exit__(self, *exc: object) -> None:
-        self._timer.cancel()
-        self._timer.join()
-
-    def over(self, sock: socket.socket) -> None:
-        """Watch this connection from now on. TimeoutError if it comes too late."""
-        self._sock = sock
-        if self.ended.is_set():
+    def seconds_left(self) -> float:
+        """TimeoutError if there are none."""
+        if (seconds := self._until - time.monotonic()) <= 0:
             raise TimeoutError
+        return seconds
 
-    def _end(self) -> None:
-        self.ended.set()
+    def watch(self, sock: socket.socket) -> None:
+        """End this connection, too. TimeoutError if it is too late for that."""
+        self._sock = sock
+        self.seconds_left()
+
+    def end(self) -> None:
+        self._until = 0.0
         if self._sock is not None:
             with suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)
+                # Not the method of an SSLSocket, which is for the thread that reads.
+                socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
 def _off(what: str, value: str) -> str:
@@ -195,7 +218,9 @@ def _checked(url: str) -> tuple[SplitResult, str, int, str]:
     )
 
 
-def _read(response: http.client.HTTPResponse, url: str, most: int) -> Fetched | str:
+def _read(
+    response: http.client.HTTPResponse, url: str, most: int, fetching: Fetching
+) -> Fetched | str:
     location = response.headers.get("Location")
     if response.status in _REDIRECTS and location:
         return urljoin(url, location)
@@ -210,6 +235,7 @@ def _read(response: http.client.HTTPResponse, url: str, most: int) -> Fetched | 
         size += len(part)
         if size > most:
             raise too_large
+        fetching.take(len(part))
         parts.append(part)
     if response.length:
         raise InvalidRequest("the URL's answer was cut off")

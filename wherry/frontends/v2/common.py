@@ -21,9 +21,8 @@ from wherry.observability.loop_stall import LoopStall
 from wherry.observability.metrics_config import MetricsConfig
 from wherry.observability.otel.tracing import Tracing
 
-#: Requests that wait for URLs at a time, and for how many more at most: each counts as 64 KiB.
-FETCHING_THREADS: Final = 8
-FETCHING_BYTES: Final = 128 * 2**16
+#: Requests that wait for URLs at a time; more of them wait for these, within their time.
+FETCHING_THREADS: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class Common:
     offload: Offload = field(default_factory=Offload)
     #: Which URLs may stand for files, and the threads that fetch them.
     input_urls: InputUrls = field(default_factory=InputUrls)
-    fetching: Offload = field(default_factory=lambda: Offload(FETCHING_BYTES, FETCHING_THREADS))
+    fetching: Offload = field(default_factory=lambda: Offload(threads=FETCHING_THREADS))
     #: A server starts it with its loop.
     loop_stall: LoopStall = field(default_factory=LoopStall)
     #: See `terms_of`. All fronts of an owner have the owner's.

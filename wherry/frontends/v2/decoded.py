@@ -38,6 +38,8 @@ class DecodedRequest(msgspec.Struct):
     held_bytes: int | None = None
     #: Over gRPC: the client wants to be told of a stream's end that brings no data.
     empty_final_response: bool = False
+    #: Seconds of the request's timeout, if some of them have passed.
+    seconds_left: float | None = None
     #: The server acts on none of the parameters.
     all_for_the_model: bool = False
     #: At a natural route: the client sent a list of rows.

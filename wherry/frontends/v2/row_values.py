@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.content.base64_text import decoded
-from wherry.frontends.content.urls import InputUrls, is_url
+from wherry.frontends.content.urls import MAX_URLS, Fetched, Fetching, InputUrls, is_url
 from wherry.frontends.v2.json_elements import NON_FINITE, element_type
 from wherry.frontends.v2.json_errors import explain
 from wherry.frontends.v2.wire_shape import dims_text
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 from wherry.values.media import FileBytes, FileSpec
-from wherry.values.request import Array, Column, ShapedRow, bytes_of
+from wherry.values.request import Array, Column, Columns, ShapedRow, bytes_of
 
 #: The only member of the object that stands for bytes in JSON.
 B64: Final = "b64"
@@ -39,7 +39,7 @@ class RowValues:
         urls: InputUrls | None = None,
         most_bytes: int = sys.maxsize,
     ) -> None:
-        """`most_bytes` may come from all URLs of a request."""
+        """`most_bytes` may a data URL have."""
         self.spec = spec
         self._urls = urls or InputUrls()
         self._most_bytes = most_bytes
@@ -53,19 +53,15 @@ class RowValues:
         self._type: Any = list[row_type]
 
     def column(self, rows: list[Any]) -> Column:
-        """Return the column of these rows. Files in a row are bytes, and so is `{"b64": text}`."""
+        """Return the column of these rows. Files in a row are bytes, and so is `{"b64": text}`; one
+        that is to be fetched is a UrlFile."""
         form = self.spec.form
         if self._is_json:
             return rows
         if form is Form.TEXT:
             return [self._strings(row, self._text, index) for index, row in enumerate(rows)]
         if form is Form.BYTES and self.spec.media is not None:
-            left = self._most_bytes
-            files: list[bytes] = []
-            for index, row in enumerate(rows):
-                files.append(self.file_of(row, f"[{index}]" if index else "", left))
-                left -= len(files[-1])
-            return files
+            return [self.file_of(row, f"[{i}]" if i else "") for i, row in enumerate(rows)]
         if form is Form.BYTES:
             return [self._strings(row, self.bytes_of, index) for index, row in enumerate(rows)]
         if form is Form.JSON:
@@ -78,7 +74,7 @@ class RowValues:
         column = self.column([row])
         if isinstance(column, np.ndarray):
             return np.broadcast_to(column, (count, *column.shape[1:]))
-        if isinstance(column[0], str | bytes):
+        if isinstance(column[0], str | bytes | UrlFile):
             return column * count
         nbytes = bytes_of({self.name: column}) * count
         if nbytes > MAX_REPEATED_BYTES:
@@ -98,6 +94,11 @@ class RowValues:
     def invalid(self, problem: str, place: str = "") -> InvalidRequest:
         where = f"input '{self.name}{place}' of model '{self._model}'"
         return InvalidRequest(f"{where}: {problem}", field=self.name)
+
+    def named(self, error: InvalidRequest, place: str) -> InvalidRequest:
+        """An error about a URL, with model and input."""
+        error.args = (str(self.invalid(str(error), place)),)
+        return error
 
     def _strings(self, row: Any, element: Any, index: int) -> Any:
         """A row of one element, or of several in lists as deep as the row has dimensions."""
@@ -145,17 +146,18 @@ class RowValues:
             return bytes(value)
         raise self.wrong(f'str, or object {{"{B64}": base64}}', value, place)
 
-    def file_of(self, value: Any, place: str = "", most: int | None = None) -> bytes:
-        """The bytes of an image, audio or file: given, in base64, or at a URL. Blocks if that is
-        somewhere else. InvalidRequest."""
+    def file_of(self, value: Any, place: str = "") -> bytes | UrlFile:
+        """The bytes of an image, audio or file: given, in base64, in a data URL, or where they are
+        to be fetched from. InvalidRequest."""
         if type(value) is str:
             if not is_url(value):
                 raise self.wrong(f'a URL, or object {{"{B64}": base64}}', value, place)
             try:
-                found = self._urls.fetch(value, self._most_bytes if most is None else most)
+                found = self._urls.read(value, self._most_bytes)
             except InvalidRequest as error:
-                error.args = (str(self.invalid(str(error), place)),)
-                raise
+                raise self.named(error, place) from None
+            if found is None:
+                return UrlFile(self, value.partition("#")[0], place)
             return self.named_file(found.data, found.name, found.media_type)
         return self.bytes_of(value, place)
 
@@ -205,6 +207,54 @@ class RowValues:
             shape, got = dims_text(list(self.spec.shape)), dims_text(list(row.shape))
             raise self.invalid(f"a row has the shape {shape}, got {got}")
         return row
+
+
+class UrlFile(msgspec.Struct, eq=False):
+    """A row that is a file at a URL, until it is fetched."""
+
+    reader: RowValues
+    url: str
+    place: str
+
+
+def url_files(columns: Columns) -> list[UrlFile]:
+    """The rows that are to be fetched. RequestTooLarge if they are at too many URLs."""
+    files = [
+        row
+        for column in columns.values()
+        if isinstance(column, list)
+        for row in column
+        if type(row) is UrlFile
+    ]
+    count = len({file.url for file in files})
+    if count > MAX_URLS:
+        raise RequestTooLarge(f"the request has {count} URLs, and may have {MAX_URLS}")
+    return files
+
+
+def fetch_files(
+    columns: Columns, files: list[UrlFile], urls: InputUrls, most: int, fetching: Fetching
+) -> None:
+    """Put the bytes of `files` in their places, of at most `most` bytes. Each URL is fetched once,
+    one after another. Blocks, as `InputUrls.fetch`."""
+    fetched: dict[str, Fetched] = {}
+    rows: dict[tuple[str, str], bytes] = {}
+    for file in files:
+        found = fetched.get(file.url)
+        if found is None:
+            try:
+                found = fetched[file.url] = urls.fetch(file.url, most, fetching)
+            except InvalidRequest as error:
+                raise file.reader.named(error, file.place) from None
+            most -= len(found.data)
+        key = file.reader.name, file.url
+        if key not in rows:
+            rows[key] = file.reader.named_file(found.data, found.name, found.media_type)
+    for column in columns.values():
+        if isinstance(column, list):
+            column[:] = [
+                rows[row.reader.name, row.url] if type(row) is UrlFile else row for row in column
+            ]
 
 
 def in_base64(row: Any) -> dict[str, Any]:

@@ -3,23 +3,31 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from wherry.frontends.content.public_addresses import is_public
-from wherry.frontends.content.urls import MAX_REDIRECTS, InputUrls
+from wherry.frontends.content import public_addresses
+from wherry.frontends.content.public_addresses import _can_bind as has_address
+from wherry.frontends.content.public_addresses import is_own, is_public
+from wherry.frontends.content.urls import MAX_REDIRECTS, TIMEOUT, Fetched, Fetching, InputUrls
 from wherry.values.errors import ConfigError, InvalidRequest, RequestTooLarge
 
 MOST = 1000
+
+
+def fetch(urls: InputUrls, url: str, seconds: float = TIMEOUT) -> Fetched:
+    found = urls.read(url, MOST)
+    return urls.fetch(url, MOST, Fetching(int, seconds)) if found is None else found
 
 
 class Site(BaseHTTPRequestHandler):
     """Answers by path; notes the headers that it was sent."""
 
     seen: list[dict[str, str]] = []  # noqa: RUF012 - of the class: one for each test
+    gate = threading.Event()
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -31,6 +39,8 @@ class Site(BaseHTTPRequestHandler):
             self._answer(301, b"", Location="/loop")
         elif kind == "large":
             self._answer(200, b"x" * (MOST + 1))
+        elif kind == "mib":
+            self._answer(200, b"x" * 2**20)
         elif kind == "chunked":
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
@@ -45,8 +55,15 @@ class Site(BaseHTTPRequestHandler):
             self.wfile.write(b"x")
             self.close_connection = True
         elif kind == "silent":
-            self.server.gate.wait(30)  # type: ignore[attr-defined]
+            self.gate.wait(30)
             self.close_connection = True
+        elif kind == "drip":
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = True
+            with suppress(OSError):
+                while not self.gate.wait(0.01):
+                    self.wfile.write(b"x")
         elif kind == "missing":
             self._answer(404, b"")
         else:
@@ -64,15 +81,14 @@ class Site(BaseHTTPRequestHandler):
 
 @contextmanager
 def a_site() -> Iterator[str]:
-    Site.seen = []
+    Site.seen, Site.gate = [], threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
-        server.gate = threading.Event()  # type: ignore[attr-defined]
         thread = threading.Thread(target=lambda: server.serve_forever(0.01))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
-            server.gate.set()  # type: ignore[attr-defined]
+            Site.gate.set()
             server.shutdown()
             thread.join()
 
@@ -87,21 +103,21 @@ def test_a_file_is_fetched_with_its_type_and_name_and_nothing_of_ours_goes_along
     site: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    found = InputUrls([site]).fetch(f"{site}/a/cat.jpg?x=1", MOST)
+    found = fetch(InputUrls([site]), f"{site}/a/cat.jpg?x=1")
     assert (found.data, found.media_type, found.name) == (b"meow", "image/jpeg", "cat.jpg")
     assert Site.seen[0].keys() == {"host", "user-agent", "accept", "accept-encoding"}
 
 
 def test_redirects_are_followed_where_they_may_lead(site: str) -> None:
     urls = InputUrls([site])
-    assert urls.fetch(f"{site}/to//cat.jpg", MOST).data == b"meow"
+    assert fetch(urls, f"{site}/to//cat.jpg").data == b"meow"
     with pytest.raises(InvalidRequest, match=f"more than {MAX_REDIRECTS} redirects"):
-        urls.fetch(f"{site}/loop", MOST)
+        fetch(urls, f"{site}/loop")
     with a_site() as other, pytest.raises(InvalidRequest, match="fetches no URL at"):
-        urls.fetch(f"{site}/to/{other}/cat.jpg", MOST)
+        fetch(urls, f"{site}/to/{other}/cat.jpg")
     for target in ("ftp://a/b", "file:///etc/passwd", "http://a b/", "//u:p@127.0.0.1/"):
         with pytest.raises(InvalidRequest, match=r"none that can be fetched|no URL at"):
-            urls.fetch(f"{site}/to/{target.replace(' ', '%20')}", MOST)
+            fetch(urls, f"{site}/to/{target.replace(' ', '%20')}")
 
 
 @pytest.mark.parametrize(
@@ -117,12 +133,23 @@ def test_an_answer_that_is_no_file_is_refused(
     path: str, error: type[InvalidRequest], why: str, site: str
 ) -> None:
     with pytest.raises(error, match=why):
-        InputUrls([site]).fetch(site + path, MOST)
+        fetch(InputUrls([site]), site + path)
 
 
 def test_a_site_that_says_nothing_is_given_up(site: str) -> None:
     with pytest.raises(InvalidRequest, match=r"took too long|Timeout"):
-        InputUrls([site], timeout=0.05).fetch(f"{site}/silent", MOST)
+        fetch(InputUrls([site]), f"{site}/silent", 0.05)
+
+
+def test_a_handshake_that_never_ends_is_ended_with_the_request() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        origin = f"https://127.0.0.1:{server.getsockname()[1]}"
+        fetching = Fetching(int)
+        timer = threading.Timer(0.1, fetching.end)
+        timer.start()
+        with pytest.raises(InvalidRequest, match="took too long"):
+            InputUrls([origin]).fetch(f"{origin}/", MOST, fetching)
+        timer.join()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +162,37 @@ def test_a_site_that_says_nothing_is_given_up(site: str) -> None:
 )  # fmt: skip
 def test_what_only_this_machine_can_reach_is_never_fetched(url: str) -> None:
     with pytest.raises(InvalidRequest, match=r"not public|not known"):
-        InputUrls(["http"]).fetch(url, MOST)
+        fetch(InputUrls(["http"]), url)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.3.2.1", "::1"])
+def test_what_belongs_to_this_machine_is_never_fetched_however_public(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if not has_address(family, "::1" if family == socket.AF_INET6 else "127.0.0.1"):
+        pytest.skip("no IPv6")
+    monkeypatch.setattr("wherry.frontends.content.urls.is_public", lambda _: True)
+
+    def resolve(host: str, port: int, type: int) -> Any:
+        return [(0, type, 6, "", (one, port)) for one in ("93.184.216.34", address)]
+
+    with pytest.raises(InvalidRequest, match="not public"):
+        fetch(InputUrls(["http"], resolve=resolve), "http://me.example/")
+
+
+def test_addresses_of_others_are_not_our_own() -> None:
+    assert not is_own("93.184.216.34")
+    assert not is_own("2606:2800:220:1::1")
+
+
+def test_a_system_that_binds_any_address_is_asked_where_it_would_send_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(public_addresses, "_can_bind", lambda *_: True)  # ip_nonlocal_bind
+    assert is_own("127.0.0.1")
+    assert not is_own("93.184.216.34")
+    assert not is_own("2606:2800:220:1::1")
 
 
 def test_a_name_is_looked_up_once_and_all_its_addresses_must_be_public() -> None:
@@ -147,7 +204,7 @@ def test_a_name_is_looked_up_once_and_all_its_addresses_must_be_public() -> None
         return [public, (socket.AF_INET, type, 6, "", ("127.0.0.1", port))]
 
     with pytest.raises(InvalidRequest, match="not public"):
-        InputUrls(["http"], resolve=resolve).fetch("http://rebinding.example/", MOST)
+        fetch(InputUrls(["http"], resolve=resolve), "http://rebinding.example/")
     assert asked == ["rebinding.example"]
 
 
@@ -158,7 +215,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(site: str) -> None:
         return [(socket.AF_INET, type, 6, "", ("127.0.0.1", port))]
 
     origin = f"http://cats.example:{port}"
-    found = InputUrls([origin], resolve=resolve).fetch(f"{origin}/cat.jpg", MOST)
+    found = fetch(InputUrls([origin], resolve=resolve), f"{origin}/cat.jpg")
     assert found.data == b"meow"
     assert Site.seen[0]["host"] == f"cats.example:{port}"
 
@@ -179,7 +236,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(site: str) -> None:
 )
 def test_an_odd_url_is_refused(url: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
-        InputUrls(["http"]).fetch(url, MOST)
+        fetch(InputUrls(["http"]), url)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +250,7 @@ def test_an_odd_url_is_refused(url: str, why: str) -> None:
     ],
 )
 def test_a_data_url_is_its_bytes(url: str, data: bytes, media_type: str | None) -> None:
-    found = InputUrls(["data"]).fetch(url, MOST)
+    found = fetch(InputUrls(["data"]), url)
     assert (found.data, found.media_type) == (data, media_type)
 
 
@@ -210,14 +267,14 @@ def test_a_data_url_that_is_wrong_or_too_large_is_refused(
     url: str, error: type[InvalidRequest], why: str
 ) -> None:
     with pytest.raises(error, match=why):
-        InputUrls(["data"]).fetch(url, MOST)
+        fetch(InputUrls(["data"]), url)
 
 
 def test_nothing_is_fetched_unless_the_operator_allows_it() -> None:
     with pytest.raises(InvalidRequest, match="--input-url http"):
-        InputUrls().fetch("https://example.com/", MOST)
+        fetch(InputUrls(), "https://example.com/")
     with pytest.raises(InvalidRequest, match="--input-url data"):
-        InputUrls(["http"]).fetch("data:,", MOST)
+        fetch(InputUrls(["http"]), "data:,")
     assert not InputUrls(["data"]).fetches
 
 
@@ -234,7 +291,7 @@ def test_an_option_that_is_no_origin_is_refused(text: str) -> None:
         ("127.0.0.1", False), ("127.255.255.254", False), ("10.1.2.3", False),
         ("172.16.0.1", False), ("172.31.255.255", False), ("172.32.0.1", True),
         ("192.168.1.1", False), ("169.254.169.254", False), ("100.64.0.1", False),
-        ("168.63.129.16", False),
+        ("168.63.129.16", False), ("161.26.0.10", False), ("166.9.1.1", False),
         ("0.0.0.0", False), ("224.0.0.1", False), ("255.255.255.255", False),
         ("198.18.0.1", False), ("192.0.2.1", False), ("192.88.99.1", False), ("240.0.0.1", False),
         ("::", False), ("::1", False), ("::ffff:1.1.1.1", False), ("fe80::1", False),

@@ -10,20 +10,22 @@ import msgspec
 
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.compression import decompressed
+from wherry.frontends.content.urls import TIMEOUT, Fetching
 from wherry.frontends.http.answers import fail, given_request_id
 from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.offload import LARGE_BYTES
-from wherry.frontends.terms import Terms
+from wherry.frontends.terms import Terms, shorter_timeout
 from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.entry import Beside, Entry
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.json_elements import parse_object
 from wherry.frontends.v2.long_arrays import check_values
+from wherry.frontends.v2.row_values import UrlFile, fetch_files
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.buffer import Buffer
-from wherry.values.errors import RequestTooLarge
+from wherry.values.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge, WherryError
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
 
@@ -99,13 +101,12 @@ class HttpEntry(Entry):
         fail: Callable[[Exchange, Exception], None] = fail,
         *,
         reads: bool,
-        fetches: bool = False,
     ) -> None:
         """Have `work()` done by another thread, and then `done` called in the loop with its result.
 
         An error of either is the answer. The work of a client that leaves is cancelled. Work that
         `reads` the request is refused with ServerBusy if too much is being read; work that writes
-        the answer never is. Work that `fetches` URLs waits in threads of its own.
+        the answer never is.
         """
 
         def ended(outcome: Any) -> None:
@@ -120,9 +121,76 @@ class HttpEntry(Entry):
 
         # Also a small body may be much, once it is inflated.
         nbytes = max(len(exchange.request.body), LARGE_BYTES) if reads else 0
-        exchange.on_disconnect = Beside(
-            self, work, ended, nbytes, self.common.fetching if fetches else None
-        ).cancel
+        exchange.on_disconnect = Beside(self, work, ended, nbytes).cancel
+
+    def fetch(
+        self,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        decoded: DecodedRequest,
+        files: list[UrlFile],
+        done: Callable[[DecodedRequest], None],
+    ) -> None:
+        """Have `files` fetched by another thread, and then `done` called in the loop.
+
+        An error of either is the answer. It ends with the time for URLs, with the request's own
+        timeout, or when the client leaves, whatever the thread waits for.
+        """
+        notes: HeadNotes = exchange.request.head.notes or self.note(exchange.request.head)
+        timeout = notes.terms.timeout
+        if not decoded.all_for_the_model:
+            timeout = shorter_timeout(timeout, decoded.parameters)
+        timeout = loaded.config.request_timeout if timeout is None else timeout
+        seconds = TIMEOUT if timeout is None else min(TIMEOUT, timeout)
+        offload, loop = self.common.fetching, self.port().loop
+        began, taken = loop.time(), 0
+
+        def take(nbytes: int) -> None:
+            nonlocal taken
+            offload.take(nbytes)
+            taken += nbytes
+
+        fetching = Fetching(take, seconds)
+
+        def work() -> None:
+            try:
+                urls = self.common.input_urls
+                fetch_files(decoded.columns, files, urls, self.max_body_bytes, fetching)
+                counted(decoded)
+            finally:
+                offload.release(taken)
+
+        def ended(outcome: Any) -> None:
+            timer.cancel()
+            exchange.on_disconnect = None
+            try:
+                if isinstance(outcome, Exception):
+                    raise late() if fetching.is_over else outcome
+                if timeout is not None:
+                    decoded.seconds_left = max(0.0, timeout - (loop.time() - began))
+                done(decoded)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+                fail(exchange, error)
+
+        def late() -> WherryError:
+            what = f"model '{loaded.name}': the URLs of the request could not be fetched within"
+            if seconds == timeout:
+                return DeadlineExceeded(f"{what} its timeout ({seconds:g} s)")
+            return InvalidRequest(f"{what} {seconds:g} s")
+
+        def stop() -> None:
+            timer.cancel()
+            fetching.end()
+            beside.cancel()
+
+        def expire() -> None:
+            exchange.on_disconnect = None
+            stop()
+            fail(exchange, late())
+
+        beside = Beside(self, work, ended, LARGE_BYTES, offload)
+        timer = loop.call_later(seconds, expire)
+        exchange.on_disconnect = stop
 
     def members(self, exchange: Exchange, *, has_files: bool = False) -> dict[str, Any]:
         """Return the members of the JSON object in the body; {} for an empty body. `has_files`: it
@@ -150,8 +218,9 @@ class HttpEntry(Entry):
         `admission.leave()` must follow. Raises what `admitted` does."""
         http_request = exchange.request
         notes: HeadNotes = http_request.head.notes or self.note(http_request.head)
-        # A compressed body may be large in memory, however small it is.
-        size = len(http_request.body) if notes.coding is None else SMALL_BODY + 1
+        # A body that is compressed, or has URLs, may be large in memory, however small it is.
+        is_counted = notes.coding is not None or decoded.held_bytes is not None
+        size = SMALL_BODY + 1 if is_counted else len(http_request.body)
         http_request.body = b""  # the columns hold what is needed
         request = self.admitted(
             loaded,
@@ -161,6 +230,7 @@ class HttpEntry(Entry):
             caller=http_request.caller,
             id=decoded.id or notes.request_id,
             body_bytes=size,
+            seconds_left=decoded.seconds_left,
         )
         self.port().submit(loaded, request)
         return request

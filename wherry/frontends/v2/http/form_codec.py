@@ -48,7 +48,7 @@ class FormCodec:
             name: RowValues(codec.spec, tensors.model, tensors.urls, tensors.most_bytes)
             for name, codec in tensors.inputs.items()
         }
-        #: Reading an input may take a connection to somewhere.
+        #: A row may be at a URL.
         self.fetches = tensors.urls.fetches and any(
             rows.spec.media is not None for rows in self.rows.values()
         )

@@ -14,6 +14,7 @@ from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.frontends.v2.output_codec import is_large
+from wherry.frontends.v2.row_values import url_files
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest
@@ -24,7 +25,7 @@ from wherry.values.request import InferRequest, InferResponse
 class BodyCodec(Protocol):
     """The wire form of one model's requests and answers."""
 
-    #: Whether reading a request may take a connection to somewhere.
+    #: Whether a row may be at a URL.
     fetches: bool
 
     def asked(self, head: RequestHead) -> Asked: ...
@@ -64,21 +65,26 @@ class GenerateRequest(ABC):
         )
 
     def begin(self) -> None:
-        """Read the request, here or in another thread, and `submit` it."""
+        """Read the request, here or in another thread, fetch its URLs, and `submit` it."""
         entry, exchange, codec = self.entry, self.exchange, self.codec
         head = exchange.request.head
         body = entry.small_body(exchange)
-        fetches = codec.fetches and (body is None or b":" in bytes(body))
-        if body is not None and not fetches:
-            self.submit(codec.read(head, body))
+        done = self._fetch if codec.fetches else self.submit
+        if body is not None:
+            done(codec.read(head, body))
         else:
             entry.off_loop(
                 exchange,
                 lambda: codec.read_large(head, entry.body(exchange)),
-                self.submit,
+                done,
                 reads=True,
-                fetches=fetches,
             )
+
+    def _fetch(self, decoded: DecodedRequest) -> None:
+        if files := url_files(decoded.columns):
+            self.entry.fetch(self.exchange, self.loaded, decoded, files, self.submit)
+        else:
+            self.submit(decoded)
 
     def submit(self, decoded: DecodedRequest) -> None:
         """Send the request on its way: `respond` comes for each response, then `end`."""
