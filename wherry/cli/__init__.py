@@ -157,15 +157,16 @@ def _add_call(commands: Any) -> None:
         "call a model of a running server",
         "call:call",
         "Each VALUE is one row: of the model's only input, or a JSON object of its inputs; - reads"
-        " a row from each line of stdin.",
+        " a row from each line of stdin. To a model that chats it is what a user says, and"
+        " max_tokens=20 beside it a parameter of the answer.",
     )
     call.add_argument("model", metavar="MODEL", help="name, or name:version")
     call.add_argument(
         "value",
         nargs="*",
         metavar="VALUE",
-        help="a row: text, JSON for numbers, @FILE for bytes (@-: stdin); NAME=VALUE if there are"
-        " several inputs",
+        help="a row: text, JSON for numbers, @FILE for bytes or JSON (@-: stdin); NAME=VALUE if"
+        " there are several inputs",
     )
     call.add_argument(
         "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import http.client
+import os
 import ssl
 import sys
 from collections.abc import Collection, Iterator
@@ -14,12 +15,19 @@ from typing import Any
 
 import msgspec
 
+from wherry.cli.chat import as_prompt, chats, is_parameter, parameter, user_says, write_text
 from wherry.cli.show import as_json, print_line
 from wherry.client import Client
 from wherry.client.unreachable import advice
 from wherry.client.wire import ModelDescription, by_place
 from wherry.values.datatypes import BYTES, Form
-from wherry.values.errors import ConfigError, ModelNotFound, WherryError
+from wherry.values.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    WherryError,
+)
 
 
 def call(args: argparse.Namespace) -> int:
@@ -28,13 +36,29 @@ def call(args: argparse.Namespace) -> int:
         described = client.describe(args.model)
         _take_named(args, described)
         for row in _rows(args, described):
-            placed, named = by_place(described, row)
-            if args.stream or described.streams:
-                for response in client.stream(args.model, *placed, timeout=args.timeout, **named):
-                    _tell(response, args)
-            else:
-                _tell(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
+            try:
+                _answer(client, args, described, row)
+            except InvalidRequest as error:
+                for name in _files_of(described) & row.keys():
+                    if isinstance(row[name], str):
+                        raise InvalidRequest(f"{error} (a file is given as @NAME)") from None
+                _answer(client, args, described, as_prompt(row, error))
     return 0
+
+
+def _answer(
+    client: Client, args: argparse.Namespace, model: ModelDescription, row: dict[str, Any]
+) -> None:
+    placed, named = by_place(model, row)
+    if not (args.stream or model.streams):
+        _tell(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
+        return
+    responses = client.stream(args.model, *placed, timeout=args.timeout, **named)
+    if chats(model) and not args.json and args.out is None:
+        write_text(responses)
+    else:
+        for response in responses:
+            _tell(response, args)
 
 
 def models(args: argparse.Namespace) -> int:
@@ -61,8 +85,8 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
             yield client
     except ModelNotFound as error:
         raise WherryError(f"{args.url}: {error}{_meant(args)}") from None
-    except BrokenPipeError:
-        raise  # of our own stdout
+    except (BrokenPipeError, DeadlineExceeded):
+        raise  # of our own stdout; of a server that runs
     except (OSError, http.client.HTTPException) as error:
         said = str(error).removeprefix(f"{args.url.rstrip('/')}: ")
         raise WherryError(f"{args.url}: {said}; {advice(error)} (--url, WHERRY_URL)") from None
@@ -90,20 +114,30 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
     }
     files = _files_of(model)
     named: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for text in args.input:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--input {text!r}: write NAME=VALUE")
-        named[name] = _value(value, text_wanted=kinds.get(name, True), file=name in files)
+        if name not in kinds and chats(model) and "parameters" in kinds:
+            parameters[name] = parameter(value)
+        else:
+            named[name] = _value(value, text_wanted=kinds.get(name, True), file=name in files)
+    if parameters:
+        named["parameters"] = {**named.get("parameters", {}), **parameters}
     values = list(_values(args.value))
     if not values:
-        if not named:
+        if not named.keys() - {"parameters"}:
             names = " ".join(f"--input {name}=..." for name in kinds)
             raise ConfigError(f"nothing to call {args.model!r} with; give a VALUE, or {names}")
         yield named
         return
     if len(kinds) > 1 and not named and (rows := _whole_rows(values, kinds)):
         yield from rows
+        return
+    if chats(model) and not named.keys() & {"messages", "prompt", "token_ids"}:
+        for value in values:
+            yield {**named, **user_says(_value(value, text_wanted=True, file=False))}
         return
     free = [name for name in kinds if name not in named]
     if len(free) != 1 and named:
@@ -132,8 +166,12 @@ def _values(values: list[str]) -> Iterator[str]:
 
 
 def _files_of(model: ModelDescription) -> set[str]:
-    """The inputs that @FILE may be given for."""
-    return {tensor.name for tensor in model.inputs if tensor.form is Form.BYTES}
+    """The inputs that @FILE may be given for: all but texts, which may begin so."""
+    return {
+        tensor.name
+        for tensor in model.inputs
+        if tensor.datatype is not BYTES or tensor.form in (Form.BYTES, Form.JSON)
+    }
 
 
 def _take_named(args: argparse.Namespace, model: ModelDescription) -> None:
@@ -142,7 +180,12 @@ def _take_named(args: argparse.Namespace, model: ModelDescription) -> None:
     names, mark = {tensor.name for tensor in model.inputs}, "="
     if len(names) == 1:
         names, mark = _files_of(model), "=@"
-    named = [text for text in args.value if mark in text and text.partition(mark)[0] in names]
+    named = [
+        text
+        for text in args.value
+        if (mark in text and text.partition(mark)[0] in names)
+        or (chats(model) and is_parameter(text))
+    ]
     args.input = [*args.input, *named]
     args.value = [text for text in args.value if text not in named]
 
@@ -155,14 +198,20 @@ def _file(path: str) -> bytes:
 
 
 def _value(text: str, *, text_wanted: bool, file: bool) -> Any:
-    if file and text.startswith("@"):
-        return text[1:] if text.startswith("@@") else _file(text[1:])
+    if not file:
+        return _in_utf8(text, bytes_do=False)
+    if text.startswith("@@") and text_wanted:
+        return text[1:]
+    data = _file(text[1:]) if text.startswith("@") else None
+    if data is None and os.path.isfile(text):
+        raise ConfigError(f"{text!r} names a file, and the input is no text; did you mean @{text}?")
     if text_wanted:
-        return _in_utf8(text, bytes_do=file)
+        return _in_utf8(text, bytes_do=True) if data is None else data
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        raise ConfigError(f"{text!r} is no JSON; the input is no text") from None
+        return msgspec.json.decode(text if data is None else data)
+    except msgspec.DecodeError as error:
+        problem = "the input is no text" if data is None else str(error)
+        raise ConfigError(f"{text!r} is no JSON; {problem}") from None
 
 
 def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:

@@ -321,7 +321,8 @@ def _to_bf16(array: Array) -> bytes:
 def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
     """The error that a response stands for."""
     try:
-        message = str(msgspec.json.decode(body)["error"])
+        # Generate's stream tells also what it refuses as an event.
+        message = str(msgspec.json.decode(body.removeprefix(b"data:"))["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
         message = body[:500].decode(errors="replace").strip() or f"the server answered {status}"
     error = ERRORS.get(status, WherryError)(message)

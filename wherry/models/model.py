@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overloa
 
 from wherry.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.models.config import FIELDS, ModelConfig, model_config
-from wherry.models.rows import with_encoded_samples
+from wherry.models.rows import with_checked_samples
 from wherry.models.signature import Signature, read_signature
 from wherry.observability.custom_metrics import CustomMetrics
 from wherry.observability.tracing import Span
@@ -258,7 +258,7 @@ class Model:
         config = model_config(name, settings)
         signature = self.signature(config.name)
         self.check_signature(signature, config)
-        return with_encoded_samples(config, signature)
+        return with_checked_samples(config, signature)
 
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
         """Raise ConfigError if the code and its configuration contradict each other."""

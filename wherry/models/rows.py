@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -31,35 +32,36 @@ def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, 
         if spec.name not in row:
             if spec.optional:
                 continue
+            _refuse_unknown(signature, config.name, row)
             raise InvalidRequest(f"model {config.name!r}: input {spec.name!r} is missing")
         columns[spec.name] = column_of_value(spec, row[spec.name], config.name)
     if len(columns) < len(row):
-        raise unknown_input(signature, config.name, min(set(row) - set(columns)))
+        _refuse_unknown(signature, config.name, row)
     return columns
 
 
-def with_encoded_samples(config: ModelConfig, signature: Signature) -> ModelConfig:
+def _refuse_unknown(signature: Signature, model: str, row: Mapping[str, Any]) -> None:
+    """InvalidRequest if the row has what is no input: a wrong name leaves another input out."""
+    if unknown := row.keys() - {spec.name for spec in signature.inputs}:
+        raise unknown_input(signature, model, min(unknown, key=str))
+
+
+def with_checked_samples(config: ModelConfig, signature: Signature) -> ModelConfig:
     """The configuration with the images, audio and files of `warmup` and `examples` as bytes, which
-    may be paths there. ConfigError names the one that cannot be read."""
-    media = [spec for spec in signature.inputs if spec.media is not None]
-    if not media or not (config.warmup or config.examples):
-        return config
+    may be paths there. ConfigError names the one that is no row of the model."""
+    media = [spec.name for spec in signature.inputs if spec.media is not None]
 
-    def encoded(field: str, row: Mapping[str, Any]) -> dict[str, Any]:
-        given = {spec.name: spec for spec in media if spec.name in row}
-        try:
-            columns = {
-                name: column_of_value(spec, row[name], config.name) for name, spec in given.items()
-            }
-        except InvalidRequest as error:
-            raise ConfigError(f"{error} ({field})") from None
-        return {**row, **{name: column[0] for name, column in columns.items()}}
+    def checked(field: str) -> tuple[Mapping[str, Any], ...]:
+        rows: list[Mapping[str, Any]] = []
+        for place, row in enumerate(getattr(config, field)):
+            try:
+                columns = columns_of_row(signature, config, row)
+            except InvalidRequest as error:
+                raise ConfigError(f"{error} ({field}[{place}])") from None
+            rows.append({**row, **{name: columns[name][0] for name in media if name in columns}})
+        return tuple(rows)
 
-    return replace(
-        config,
-        warmup=tuple(encoded("warmup", row) for row in config.warmup),
-        examples=tuple(encoded("examples", row) for row in config.examples),
-    )
+    return replace(config, warmup=checked("warmup"), examples=checked("examples"))
 
 
 def columns_of_rows(
@@ -186,8 +188,12 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
 
 
 def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest:
-    names = ", ".join(spec.name for spec in signature.inputs)
-    return InvalidRequest(f"model {model!r} has no input {name!r}; its inputs are: {names}")
+    names = [spec.name for spec in signature.inputs]
+    close = difflib.get_close_matches(str(name), names, n=1)
+    guess = f"did you mean {close[0]!r}? Its" if close else "its"
+    return InvalidRequest(
+        f"model {model!r} has no input {name!r}; {guess} inputs are: {', '.join(names)}"
+    )
 
 
 def _wrong_value(model: str, spec: TensorSpec, wanted: str, value: Any) -> str:

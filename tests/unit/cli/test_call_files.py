@@ -1,8 +1,9 @@
 """cli/call.py and client/: files in and out of a running server."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +34,24 @@ def echo(text: str) -> str:
     return text
 
 
+@wherry.model
+def width(picture: wherry.Image) -> int:
+    return picture.width
+
+
+@wherry.model
+def mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+@wherry.model
+def label(row: dict[str, Any]) -> str:
+    return str(row["label"])
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with local_server(reverse, times, halves, echo) as server:
+    with local_server(reverse, times, halves, echo, width, mean, label) as server:
         yield server.url
 
 
@@ -142,4 +158,37 @@ def test_a_model_that_is_not_there_has_a_guess_or_all_that_there_are(
     assert call(url, "revers", "x") == 1
     assert capsys.readouterr().err.endswith("; did you mean 'reverse'?\n")
     assert call(url, "zzz", "x") == 1
-    assert capsys.readouterr().err.endswith("; it has: echo, halves, reverse, times\n")
+    assert capsys.readouterr().err.endswith(
+        "; it has: echo, halves, label, mean, reverse, times, width\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["reverse"], ["width"], ["mean"], ["label"]])
+@pytest.mark.parametrize("before", ["", "./"])
+def test_the_name_of_a_file_is_no_file_and_no_text_for_bytes(
+    url: str, words: list[str], before: str, cat: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(cat.parent)
+    assert call(url, *words, f"{before}cat.jpg") == 2
+    assert f"did you mean @{before}cat.jpg?" in capsys.readouterr().err
+    assert call(url, "echo", f"{before}cat.jpg") == 0
+    assert capsys.readouterr().out == f"{before}cat.jpg\n"
+
+
+def test_a_file_may_hold_the_json_of_an_input(
+    url: str, cat: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(cat.parent)
+    Path("numbers.json").write_text("[1, 2,\n 6]")
+    Path("row.json").write_text('{"label": "@cat"}')
+    assert call(url, "mean", "@numbers.json") == 0
+    assert call(url, "mean", "numbers=@numbers.json") == 0
+    assert call(url, "label", "@row.json") == 0
+    assert capsys.readouterr().out == "3.0\n3.0\n@cat\n"
+    assert call(url, "mean", "@cat.jpg") == 2
+    assert "'@cat.jpg' is no JSON" in capsys.readouterr().err
+    assert call(url, "mean", "one") == 2
+    assert capsys.readouterr().err == "wherry: 'one' is no JSON; the input is no text\n"
+    assert call(url, "width", "dog.jpg") == 1
+    assert capsys.readouterr().err.endswith("(a file is given as @NAME)\n")

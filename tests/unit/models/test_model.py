@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
 
 import wherry
@@ -213,3 +214,29 @@ def test_a_class_is_no_function_to_decorate() -> None:
         class Twice:
             def execute(self, text: list[str]) -> list[str]:
                 return text
+
+
+@pytest.mark.parametrize("field", ["examples", "warmup"])
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"txt": "a"}, r"no input 'txt'; did you mean 'text'\? Its inputs are: text, k, v"),
+        ({"text": "a", "times": 2}, "no input 'times'; its inputs are: text, k, v"),
+        ({}, "input 'text' is missing"),
+        ({"text": 5}, "input 'text' must be a str, not int"),
+        ({"text": b"a"}, "input 'text' must be a str, not bytes"),
+        ({"text": "a", "k": "2"}, "input 'k' must be INT64 data, not str"),
+        ({"text": "a", "k": [2]}, r"input 'k' has shape \[1\]; one row has shape \[\]"),
+        ({"text": "a", "v": [1.0]}, r"input 'v' has shape \[1\]; one row has shape \[2\]"),
+        ({"text": "a", 3: "b"}, "no input 3; its inputs are: text, k, v"),
+    ],
+)
+def test_an_example_that_is_no_row_of_its_model_is_told_by_its_place(
+    field: str, row: dict[Any, Any], problem: str
+) -> None:
+    def f(text: str, k: int = 1, v: Annotated[np.ndarray, wherry.FP32[2]] | None = None) -> str:
+        return text
+
+    samples: dict[str, Any] = {field: [{"text": "fine"}, row]}
+    with pytest.raises(ConfigError, match=rf"model 'f'.* {problem} \({field}\[1\]\)"):
+        wherry.model(**samples)(f)
