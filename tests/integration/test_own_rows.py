@@ -85,21 +85,30 @@ def in_one_request(
 
 
 def mapped(runtime: wherry.Runtime, model: str, kind: Kind, numbers: list[int]) -> list[Any]:
-    """From one object, in which the next row stands when the one before runs."""
-
-    def rows() -> Iterator[Any]:
-        column = [kind.row(1)]
-        for n in numbers:
-            if n == BAD:
-                continue
-            if kind in CHANGED:
-                _set(column[0], kind.row(n))
-            else:
-                column = [kind.row(n)]
-            yield column[0]
-
-    answers = runtime.map(model, rows())
+    answers = runtime.map(model, in_one_object(kind, [n for n in numbers if n != BAD]))
     return [ValueError() if n == BAD else next(answers) for n in numbers]
+
+
+def begun(runtime: wherry.Runtime, model: str, kind: Kind, numbers: list[int]) -> list[Any]:
+    async def main() -> list[Any]:
+        calls = []
+        for row in in_one_object(kind, numbers):
+            calls.append(asyncio.ensure_future(runtime.ainfer(model, row)))
+            await asyncio.sleep(0)
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    return asyncio.run(main())
+
+
+def in_one_object(kind: Kind, numbers: list[int]) -> Iterator[Any]:
+    """Rows of which the next one stands where the one before did."""
+    column = [kind.row(1)]
+    for n in numbers:
+        if kind in CHANGED:
+            _set(column[0], kind.row(n))
+        else:
+            column = [kind.row(n)]
+        yield column[0]
 
 
 CHANGED = [KINDS["array"], KINDS["dict"], KINDS["list"]]
@@ -119,7 +128,7 @@ def _answer(runtime: wherry.Runtime, model: str, row: Any) -> Any:
         return error
 
 
-@pytest.mark.parametrize("way", [alone, at_once, in_one_request, mapped])
+@pytest.mark.parametrize("way", [alone, at_once, in_one_request, mapped, begun])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_is_answered_as_if_it_were_alone(
     runtime: wherry.Runtime, kind: str, way: Callable[..., list[Any]]

@@ -192,11 +192,11 @@ class ModelCache:
 
     def _key(self, request: InferRequest) -> bytes | None:
         hashed = hashlib.blake2b(digest_size=24)
-        parameters = dict(request.parameters or {})
         wanted = None if request.wanted is None else sorted(request.wanted)
         try:
-            for value in (request.inputs, parameters, wanted):
-                _feed(hashed, value)
+            for named in (request.inputs, request.parameters or {}):
+                _feed(hashed, dict(sorted(named.items())))
+            _feed(hashed, wanted)
         except (TypeError, ValueError):
             return None
         return self._prefix + hashed.digest()
@@ -221,7 +221,7 @@ def _feed(hashed: hashlib.blake2b, value: Any) -> None:
         hashed.update(f"{type(value).__name__}{value!r};".encode())
     elif isinstance(value, Mapping):
         hashed.update(b"m%d:" % len(value))
-        for name in sorted(value):
+        for name in value:  # in its order, which a model may see
             _feed(hashed, name)
             _feed(hashed, value[name])
     elif isinstance(value, Sequence | np.ndarray):

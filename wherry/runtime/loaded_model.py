@@ -10,6 +10,8 @@ from functools import partial
 from operator import methodcaller
 from typing import Any
 
+import numpy as np
+
 from wherry.instances.runner import Runner
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.split import split
@@ -41,7 +43,6 @@ from wherry.values.request import (
     InferRequest,
     InferResponse,
     SequenceStep,
-    ShapedRow,
     bytes_of,
 )
 from wherry.workers.encoding import UNSENDABLE, copied, why_not_sent
@@ -337,7 +338,8 @@ class InputRows:
     def __init__(self, signature: Signature, config: ModelConfig, *, is_here: bool) -> None:
         self._signature, self._config = signature, config
         json = [spec.name for spec in signature.inputs if spec.form is Form.JSON]
-        self._objects = json if is_here else []
+        #: Inputs of which `of` makes copies, and of which it does not.
+        self._objects, self._others = (json, []) if is_here else ([], json)
 
     def of(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
         """One row from a caller's arguments."""
@@ -362,8 +364,10 @@ class InputRows:
         for name, column in columns.items():
             if not isinstance(column, list):
                 columns[name] = column.copy()
-            elif not isinstance(column[0], str | bytes | ShapedRow):
-                self._copy(columns, name)
+            elif isinstance(column[0], np.ndarray):
+                columns[name] = [column[0].copy()]
+        for name in self._others:
+            self._copy(columns, name)
         return columns
 
     def of_columns(self, columns: Mapping[str, Any]) -> tuple[Columns, int]:

@@ -260,9 +260,10 @@ class Runtime:
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
-        """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
+        """`infer` for asyncio, from any event loop; cancelling the task cancels the request. What
+        the caller does to its row after the call has begun does not count."""
         loaded = self.registry.find(model, version)
-        columns = await _off_loop(loaded, loaded.row_columns, args, inputs)
+        columns = await _off_loop(loaded, loaded.inputs.kept, args, inputs)
         answer = await self.calls.answer(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
@@ -312,7 +313,7 @@ class Runtime:
     ) -> AsyncIterator[Any]:
         """`stream` for asyncio."""
         loaded = self.registry.find(model, version)
-        columns = await _off_loop(loaded, loaded.row_columns, args, inputs)
+        columns = await _off_loop(loaded, loaded.inputs.kept, args, inputs)
         responses = self.calls.responses(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )

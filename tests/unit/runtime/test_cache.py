@@ -45,6 +45,7 @@ DIFFERENT: list[Any] = [
     {"x": [{"k": 1}]},
     {"x": [{"k": "1"}]},
     {"x": [{"k": 1, "l": 2}]},
+    {"x": [{"l": 2, "k": 1}]},
     {"x": [[1, 2]]},
     {"x": [[1], [2]]},
     {"x": [Row(1)]},
@@ -67,8 +68,8 @@ def test_different_questions_have_different_answers_and_equal_ones_the_same() ->
     assert None not in keys
     assert len(set(keys)) == len(DIFFERENT)
     backwards = np.arange(6, dtype=np.int64)[::-1]
-    same = [backwards, backwards.copy()]
-    assert len({cache.look_up(question({"x": column}))[0] for column in same}) == 1
+    same: list[Any] = [{"x": backwards, "y": [1]}, {"y": [1], "x": backwards.copy()}]
+    assert len({cache.look_up(question(inputs))[0] for inputs in same}) == 1
 
 
 def test_parameters_wanted_outputs_and_models_tell_questions_apart() -> None:

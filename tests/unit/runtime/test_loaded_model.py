@@ -2,13 +2,19 @@
 
 import gc
 import threading
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
 
 import wherry
 from tests.fakes import Call, Gate, gated, until
+from wherry.models.config import ModelConfig
+from wherry.runtime.loaded_model import InputRows
 from wherry.values.reply import Reply
+
+Vector = Annotated[np.ndarray, wherry.FP32[2]]
+Vectors = Annotated[list[np.ndarray], wherry.FP32[-1]]
 
 
 def test_a_cost_that_raises_is_the_models_failure_and_names_it() -> None:
@@ -219,3 +225,19 @@ def test_the_parts_of_a_request_that_finds_no_room_count_once() -> None:
         gate.open(2)
         running.wait()
         waiting.wait()
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_row_is_that_of_the_moment_at_which_its_call_began(*, is_here: bool) -> None:
+    @wherry.model(max_batch_size=4)
+    def three(a: Vector, b: Vectors, c: list[list[Any]]) -> list[int]:
+        return [0] * len(a)
+
+    signature = three.signature()
+    rows = InputRows(signature, ModelConfig(name="three", max_batch_size=4), is_here=is_here)
+    a, b, c = np.zeros(2, np.float32), np.zeros(3, np.float32), [[0]]
+    kept = rows.kept((a, b, c), {})
+    a[:], b[:], c[0] = 1, 1, [1]
+    assert not kept["a"][0].any()
+    assert not kept["b"][0].any()
+    assert kept["c"] == [[[0]]]
