@@ -256,14 +256,25 @@ class _RawPartResults(msgspec.Struct, array_like=True, tag="PartResults"):
     out_of_memory_rows: int
 
 
-_RAW = msgspec.msgpack.Decoder(_RawResult | _RawPartResults)
+class _RawSharedOut(SharedOut, array_like=True):
+    responses: list[dict[str, msgspec.Raw]]
+
+
+class _RawStepped(msgspec.Struct, array_like=True, tag="Stepped"):
+    shares: list[_RawSharedOut]
+    active_requests: int
+    step_ns: int
+    gauges: dict[str, float]
+
+
+_RAW = msgspec.msgpack.Decoder(_RawResult | _RawPartResults | _RawStepped)
 _ANSWER_TAGS = (msgspec.msgpack.encode("Result"), msgspec.msgpack.encode("PartResults"))
 
 
 def salvaged(
     model: str, body: memoryview, error: Exception, decode: Callable[[Any], Any]
-) -> Undecodable | PartResults | None:
-    """The answer to Execute in a body that cannot be decoded, with a failure instead of the rows;
+) -> Undecodable | PartResults | Stepped | None:
+    """What has come of rows in a body that cannot be decoded, with failures instead of those rows;
     None if it is none."""
     text = f"model {model!r} returned what cannot be sent: {error}"
     unknown = Failed("BadModelOutput", text, "")
@@ -291,6 +302,14 @@ def salvaged(
         return PartResults(
             answers, raw.started_at, raw.infer_ns, raw.executed_rows, raw.out_of_memory_rows
         )
+    if isinstance(raw, _RawStepped):
+        shares: list[SharedOut] = []
+        for share in raw.shares:
+            responses = [decoded(columns) for columns in share.responses]
+            good = [one for one in responses if not isinstance(one, Failed)]
+            why = next((one for one in responses if isinstance(one, Failed)), share.failed)
+            shares.append(SharedOut(share.key, [] if why else good, share.done, why))
+        return Stepped(shares, raw.active_requests, raw.step_ns, raw.gauges)
     failed = decoded(raw.columns)  # a part may be just shallow enough
     if not isinstance(failed, Failed):
         failed = unknown

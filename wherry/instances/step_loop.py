@@ -18,6 +18,7 @@ from wherry.instances.model_errors import model_errors
 from wherry.instances.own_rows import gather
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
+from wherry.models.rows import describe
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import BadModelOutput, WorkerDied
 from wherry.values.request import Columns
@@ -145,6 +146,8 @@ class StepLoop:
             del self._active[key]
             return Share(key, failure=self._executable.failure(step.error))
         try:
+            if type(step.responses) not in (list, tuple):
+                self._check_responses(step.responses)
             responses = [self._executable.outputs.of(item, 1) for item in step.responses]
             if (own := self._executable.own) is not None:
                 responses = [own(columns) for columns in responses]
@@ -156,6 +159,14 @@ class StepLoop:
         if step.done:
             del self._active[key]
         return Share(key, responses, step.done)
+
+    def _check_responses(self, responses: object) -> None:
+        """A text is not the list of its letters, and a generator may change what it has yielded."""
+        if isinstance(responses, str | bytes) or not isinstance(responses, Sequence):
+            raise BadModelOutput(
+                f"model {self._config.name!r}: the responses of a wherry.Step must be a list, not"
+                f" {describe(responses)}"
+            )
 
     def _stop_quietly(self, state: Any) -> None:
         try:

@@ -260,8 +260,7 @@ class Runtime:
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
-        """`infer` for asyncio, from any event loop; cancelling the task cancels the request. What
-        the caller does to its row after the call has begun does not count."""
+        """`infer` for asyncio, of the row as it is now; cancelling the task cancels the request."""
         loaded = self.registry.find(model, version)
         columns = await _off_loop(loaded, loaded.inputs.kept, args, inputs)
         answer = await self.calls.answer(

@@ -13,6 +13,9 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -226,7 +229,7 @@ class MessageDecoder:
             try:
                 return self._decode(body)
             except Exception as error:
-                message = None if self._salvage is None else self._salvaged(body, error)
+                message = self._decoded_again(body, error)
                 if message is None:
                     raise
                 return message
@@ -235,8 +238,12 @@ class MessageDecoder:
         finally:
             self._file = None
 
-    def _salvaged(self, body: memoryview, error: Exception) -> Any:
-        assert self._salvage is not None
+    def _decoded_again(self, body: memoryview, error: Exception) -> Any:
+        if isinstance(error, RecursionError):
+            with suppress(Exception):
+                return _with_a_whole_stack(partial(self._decode, body))
+        if self._salvage is None:
+            return None
         decode = msgspec.msgpack.Decoder(ext_hook=self._decode_extension).decode
         return self._salvage(body, error, decode)
 
@@ -284,6 +291,13 @@ class MessageDecoder:
         """Is an array in the slab, or a view of one, still used here?"""
         self.views = [view for view in self.views if view() is not None]
         return bool(self.views)
+
+
+def _with_a_whole_stack(function: Callable[[], Any]) -> Any:
+    """What it returns or raises in a thread of its own: less deep than whoever calls this, a
+    message can be decoded that was encoded."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def copied(value: Any) -> Any:

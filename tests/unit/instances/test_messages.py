@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from wherry.instances.source import Module, Source, sent
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.values.datatypes import BYTES, FP32, Form, TensorSpec
+from wherry.workers.encoding import MessageDecoder
 from wherry.workers.frames import Garbage
 
 SOURCE = Source(Module("shop", b"/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
@@ -113,3 +116,25 @@ def test_only_columns_of_strings_hold_no_arrays() -> None:
 
     assert not messages.may_hold_arrays([text, text])
     assert messages.may_hold_arrays([text, array])
+
+
+def test_only_the_request_whose_rows_cannot_be_decoded_fails_of_a_step() -> None:
+    @dataclass(frozen=True)
+    class Key:
+        a: int = 1
+
+    def share(key: int, *rows: Any) -> messages.SharedOut:
+        return messages.SharedOut(key, [{"out": [row]} for row in rows], False, None)
+
+    step = messages.Stepped([share(1, {"a": 1}), share(2, {"a": 1}, {Key(): 1})], 2, 5, {"g": 1.0})
+    decoder = MessageDecoder(
+        messages.FromWorker, copies=True, salvage=partial(messages.salvaged, "m")
+    )
+    found = decoder.decode(memoryview(msgspec.msgpack.encode(step)))
+    assert isinstance(found, messages.Stepped)
+    assert found.shares[0] == step.shares[0]
+    bad = found.shares[1].failed
+    assert bad is not None
+    assert found.shares[1].responses == []
+    assert "model 'm' returned what cannot be sent: output 'out'" in bad.message
+    assert (found.active_requests, found.step_ns, found.gauges) == (2, 5, {"g": 1.0})

@@ -11,6 +11,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads, until
 from wherry.instances.step_instance import StepThread
+from wherry.instances.step_loop import StepLoop
 from wherry.instances.step_runner import StepRunner, cached_share
 from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics
@@ -296,6 +297,24 @@ def test_too_few_steps_are_named_as_the_models_mistake() -> None:
         error = call.error()
         assert isinstance(error, BadModelOutput)
         assert "one wherry.Step for each of the 1 active requests" in str(error)
+
+
+@pytest.mark.parametrize("responses", ["word", iter(["word"]), {"word": 1}])
+def test_responses_that_are_no_list_are_named_and_the_model_may_go_on(responses: Any) -> None:
+    class Speaker(wherry.StepModel):
+        def start(self, n: int) -> int:
+            return n
+
+        def step(self, active: list[int]) -> list[wherry.Step[str]]:
+            return [wherry.Step(["word"] if n else responses, done=True) for n in active]
+
+    loop = StepLoop(Speaker(), Speaker().config())
+    assert loop.join(0, {"n": np.array([0])}) is None
+    assert loop.join(1, {"n": np.array([1])}) is None
+    bad, good = loop.step()
+    assert bad.failure is not None
+    assert "responses of a wherry.Step must be a list" in bad.failure.message
+    assert (good.responses, good.done) == ([{"output": ["word"]}], True)
 
 
 def test_a_deadline_ends_a_request_that_waits_and_one_that_runs() -> None:

@@ -2,6 +2,7 @@ import os
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,13 @@ from hypothesis import strategies as st
 
 from tests.properties import examples
 from wherry.workers import encoding, shared_memory
-from wherry.workers.encoding import UNSENDABLE, gathered, why_not_sent
+from wherry.workers.encoding import (
+    UNSENDABLE,
+    MessageDecoder,
+    MessageEncoder,
+    gathered,
+    why_not_sent,
+)
 from wherry.workers.frames import HAS_FILE, Garbage
 from wherry.workers.message_socket import MessageSocket
 from wherry.workers.shared_memory import ALIGNMENT, Region, Slab, memory_file
@@ -416,3 +423,21 @@ def test_a_socket_that_takes_no_files_knows_a_message_that_has_one_as_garbage(pa
     pair.parent.read()
     with pytest.raises(Garbage, match="without its descriptor"):
         pair.parent.decode_next()
+
+
+def test_what_could_be_encoded_can_be_decoded_by_one_that_is_deeper_in_its_calls() -> None:
+    def decoded(calls: int) -> Any:
+        if calls:
+            return decoded(calls - 1)
+        return MessageDecoder(Cargo, copies=True).decode(memoryview(body))
+
+    value: list[Any] = []
+    levels = sys.getrecursionlimit() - 200
+    for _ in range(levels):
+        value = [value]
+    body = MessageEncoder().body(Cargo({"x": value}))
+    found = decoded(150).columns["x"]
+    while found:
+        (found,) = found
+        levels -= 1
+    assert levels == 0
