@@ -7,6 +7,8 @@ import os
 import queue
 import re
 import signal
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +28,7 @@ from tritonclient.utils import InferenceServerException
 
 import wherry
 from tests.fakes import until
+from tests.unit.server.test_watched_files import make_certificate
 from wherry.server import fronts
 from wherry.testing import ServerProcess
 
@@ -184,6 +187,53 @@ def test_a_model_that_was_loaded_or_unloaded_is_so_on_every_front() -> None:
                 assert [upper(running.url) for _ in range(8)] == ["X"] * 8
                 calls.unload_model("upper")
                 assert [upper(running.url) for _ in range(8)] == [404] * 8
+
+
+def test_every_front_reads_keys_and_certificates_again(tmp_path: Path) -> None:
+    def use(certificate: str, secret: str) -> None:
+        make_certificate(tmp_path, certificate)
+        for kind, text in (
+            ("pem", (tmp_path / f"{certificate}.pem").read_text()),
+            ("key", (tmp_path / f"{certificate}.key").read_text()),
+            ("secrets", secret),
+        ):
+            (tmp_path / "new").write_text(text)
+            (tmp_path / "new").rename(tmp_path / f"now.{kind}")
+
+    def answers(port: int, certificate: str, secret: str) -> set[int]:
+        """What connections that trust the certificate are answered; 0: they do not come up."""
+        trust = ssl.create_default_context(cafile=tmp_path / f"{certificate}.pem")
+        request = f"GET /v2 HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {secret}\r\n\r\n"
+        found = set()
+        for _ in range(8):  # both fronts get some
+            with socket.create_connection(("127.0.0.1", port), 5) as plain:
+                try:
+                    with trust.wrap_socket(plain, server_hostname="localhost") as connection:
+                        connection.sendall(request.encode())
+                        found.add(int(connection.recv(100)[9:12]))
+                except ssl.SSLError:
+                    found.add(0)
+        return found
+
+    first, second = 20 * "1", 20 * "2"
+    use("one", first)
+    options = ("ssl-certfile=now.pem", "ssl-keyfile=now.key", "api-key-file=now.secrets")
+    (tmp_path / "app.py").write_text(APP)
+    with ServerProcess(
+        "app.py", "--fronts", "2", *(f"--{one}" for one in options), cwd=str(tmp_path)
+    ) as running:
+        port = int(running.url.rpartition(":")[2])
+        assert answers(port, "one", first) == {200}
+        assert answers(port, "one", second) == {401}
+        use("two", second)
+        until(lambda: answers(port, "two", second) == {200})
+        assert answers(port, "one", second) == {0}
+        assert answers(port, "two", first) == {401}
+        (tmp_path / "now.secrets").write_text("")
+        until(lambda: "changed file is not used" in running.log)
+        assert answers(port, "two", second) == {200}
+        assert answers(port, "two", "") == {401}
+        assert running.log.count("changed file is not used") == 1
 
 
 def test_the_log_of_fronts_says_which_one_and_follows_the_settings() -> None:

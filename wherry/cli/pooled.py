@@ -14,6 +14,7 @@ from wherry.deploy.on_ray import RESOURCES, RayEngine
 from wherry.deploy.pooled_server import PooledServer, new_token
 from wherry.deploy.replicas import OwnerEngine
 from wherry.deploy.scaling import ReplicaBounds, Scaling
+from wherry.frontends.access.api_keys import keys_of
 from wherry.server.options import OPTIONS, Options, Tls
 from wherry.values.errors import ConfigError
 
@@ -38,7 +39,7 @@ def pooled_server(settings: Settings, targets: Sequence[str], tls: Tls) -> Poole
         listen=options.listen,
         cluster=replace(options.cluster, cluster_token=token, replicas=None),
         tls=tls,
-        access=replace(options.access, api_keys=settings.api_keys()),
+        access=settings.access(),
         capacity=options.capacity,
         protocols=options.protocols,
         life=options.life,
@@ -68,8 +69,9 @@ def owner_settings(settings: Settings, token: str) -> dict[str, Any]:
         for key, option in OPTIONS.items()
         if option.group in OF_OWNERS and options.value(key) != option.default
     }
-    server.pop("api_key_file", None)
-    server["api_key"] = settings.api_keys()
+    server["api_key"] = settings.access().api_keys
+    if options.placement.on != "local" and "api_key_file" in server:  # it is of this machine
+        server["api_key"] += tuple(keys_of(server.pop("api_key_file")))
     server["cluster_token"] = token
     server["rows_max_message"] = options.cluster.rows_max_message
     return {"server": server, "models": dict(settings.models)}

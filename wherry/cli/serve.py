@@ -202,7 +202,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         listen=options.listen,
         cluster=options.cluster,
         tls=grpc_tls(options.tls),
-        access=replace(options.access, api_keys=settings.api_keys()),
+        access=settings.access(),
         capacity=options.capacity,
         protocols=options.protocols,
         life=options.life,

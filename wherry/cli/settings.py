@@ -15,7 +15,6 @@ import difflib
 import json
 import logging
 import re
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from typing import Any
 
 import msgspec
 
-from wherry.frontends.access.api_keys import MIN_KEY_CHARS, parse_key, parse_key_file
+from wherry.frontends.access.api_keys import MIN_KEY_CHARS, parse_key
 from wherry.models.config import FIELDS
-from wherry.server.options import OPTIONS, PREFIX, Option, Options, Tls, options_of
+from wherry.server.options import OPTIONS, PREFIX, Access, Option, Options, Tls, options_of
 from wherry.values.errors import ConfigError
 
 #: Options of the server that are also settings of every model it serves.
@@ -93,29 +92,12 @@ class Settings:
             said[name] = max(int(count), said.get(name, 0) if device else 0)
         return said
 
-    def api_keys(self) -> tuple[str, ...]:
-        """All API keys, each as KEY or NAME: KEY. The text of a ConfigError shows none of them."""
-        said = self.options.access.api_keys
+    def access(self) -> Access:
+        """Who may call what. The text of a ConfigError shows no key."""
         where = self.origins.get("api_key", "api_key")
-        for number, key in enumerate(said, 1):
+        for number, key in enumerate(self.options.access.api_keys, 1):
             parse_key(key, f"{where} (key {number})", shortest=MIN_KEY_CHARS)
-        path = self.options.command_line.api_key_file
-        return said if path is None else (*said, *_keys_of(Path(path)))
-
-
-def _keys_of(path: Path) -> list[str]:
-    """The keys of a file, each as KEY or NAME: KEY. ConfigError if it has none."""
-    where = f"api_key_file {path}"
-    try:
-        text = path.read_text(encoding="utf-8")
-        open_to_all = path.stat().st_mode & stat.S_IROTH
-    except OSError as error:
-        raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: it is no UTF-8 text (byte {error.start})") from None
-    if open_to_all:
-        log.warning("every user of this machine can read the keys", extra={"api_key_file": path})
-    return parse_key_file(text, where)
+        return self.options.access
 
 
 def read_settings(

@@ -137,6 +137,7 @@ class FrontServer(Server):
             PassOn(self._owner.link) if self.pool is None else PassOnToPool(self.pool, self.runtime)
         )
         made = applications(self.control, options, plan, owners)
+        made.watched.level = logging.DEBUG  # the owner says it
         return made, Listeners(made, options, plan, is_front=True)
 
     def _signals(self) -> list[int]:

@@ -16,7 +16,7 @@ from wherry.frontends.access.restricted import GROUPS
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.connections.passed import passed_socket
 from wherry.frontends.http.exchange import Application
-from wherry.frontends.http.listener import Listener, tls_context
+from wherry.frontends.http.listener import Listener
 from wherry.frontends.http_app import MANAGEMENT, PartOfApp
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.observability.otel.providers import metrics_of
@@ -27,6 +27,7 @@ from wherry.server.layers import Layers
 from wherry.server.options import Options, TlsFiles
 from wherry.server.parts import Applications, rows_listener
 from wherry.server.triton_start import started
+from wherry.server.watched_files import watched_context
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Listeners:
         self._rows = None if rows is None else rows_listener(rows, options.cluster)
         fronts = None if rows is None or not self._listen.fronts else Fronts(options, rows)
         self._tls = options.tls
+        self._watched = applications.watched
         #: Whether the log has Triton's lines of a start. Of fronts the owner writes them, once.
         self._says_started = options.protocols.triton_strict and not is_front
         #: Whether it accepts while models are loading; not if a predecessor can answer meanwhile.
@@ -226,7 +228,9 @@ class Listeners:
             await self._start_http(self._http)
         for fronts in self._of_fronts():
             # What is wrong with the files is said here, and not by each front.
-            await in_thread(self._check_tls, "wherry-tls")
+            await self._tls_context(self._tls.of_http)
+            if self._listen.speaks_grpc:
+                await self._tls_context(self._tls.of_grpc, "h2")
             await fronts.start()
             self._is_open("http", fronts, accepts=False)
             if fronts.grpc_address:
@@ -251,7 +255,7 @@ class Listeners:
             listen.port,
             uds=listen.uds,
             sock=None if listen.fd is None else passed_socket(listen.fd, "fd"),
-            ssl=_tls_context(self._tls.of_http),
+            ssl=await self._tls_context(self._tls.of_http),
             reuse_port=listen.reuse_port,
             serve=self._serves_at_once,
         )
@@ -264,7 +268,7 @@ class Listeners:
             await listener.start(
                 host,
                 port,
-                ssl=_tls_context(self._tls.of_http),
+                ssl=await self._tls_context(self._tls.of_http),
                 reuse_port=self._listen.reuse_port,
                 serve=self._serves_at_once,
             )
@@ -278,7 +282,7 @@ class Listeners:
             listen.host_of_grpc,
             listen.grpc_port or 0,
             sock=None if listen.grpc_fd is None else passed_socket(listen.grpc_fd, "grpc_fd"),
-            ssl=_tls_context(self._tls.of_grpc, "h2"),
+            ssl=await self._tls_context(self._tls.of_grpc, "h2"),
             reuse_port=listen.reuse_port,
             serve=self._serves_at_once,
         )
@@ -297,10 +301,11 @@ class Listeners:
         # Of fronts the owner says it, once.
         log.log(logging.DEBUG if self._is_front else logging.INFO, "listening", extra={what: where})
 
-    def _check_tls(self) -> None:
-        _tls_context(self._tls.of_http)
-        if self._listen.speaks_grpc:
-            _tls_context(self._tls.of_grpc, "h2")
+    async def _tls_context(self, files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | None:
+        if files[0] is None:
+            return None
+        watched = self._watched
+        return await in_thread(lambda: watched_context(watched, files, alpn), "wherry-tls")
 
 
 def _check_speaks(options: Options) -> None:
@@ -312,14 +317,3 @@ def _check_speaks(options: Options) -> None:
         raise ConfigError("fronts need HTTP: leave http on, or fronts at 0")
     if not listen.speaks_grpc and options.cluster.rows_port is None:
         raise ConfigError("without HTTP there is nothing to speak: set grpc_port (8001 is usual)")
-
-
-def _tls_context(files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | None:
-    certfile, keyfile, client_ca = files
-    if certfile is None:
-        return None
-    try:
-        return tls_context(certfile, keyfile, client_ca, alpn=alpn)
-    except OSError as error:  # the error of a missing or malformed file does not name it
-        named = ", ".join(str(file) for file in files if file is not None)
-        raise ConfigError(f"TLS from {named}: {error.strerror or error}") from None

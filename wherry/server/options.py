@@ -110,7 +110,8 @@ class Cluster:
 class Tls:
     """The certificates of HTTP, and those of gRPC if they are others."""
 
-    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", "PATH")
+    ssl_certfile: str | None = option(None,
+        "TLS certificate chain (PEM); read again when it changes, as all these files", "PATH")
     ssl_keyfile: str | None = option(None, "its private key, if not in the same file", "PATH")
     ssl_client_ca: str | None = option(None, "let in only clients with a certificate of this CA",
         "PATH")
@@ -154,6 +155,9 @@ class Access:
     api_keys: tuple[str, ...] = option((),
         "a bearer key that clients must send, health excepted; may be repeated",
         "[NAME: ]KEY", key="api_key", separator=",")
+    api_key_file: str | None = option(None,
+        "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags); "
+        "read again when it changes", "PATH")
     restricted_apis: tuple[str, ...] = option((),
         "ask for a header on these parts of the API; may be repeated",
         "GROUP[,GROUP]:HEADER=VALUE", key="http_restricted_api", separator=";")
@@ -328,9 +332,6 @@ class Placement:
 class CommandLine:
     """Options that only the command line reads."""
 
-    api_key_file: str | None = option(None,
-        "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags)",
-        "PATH")
     engine: Literal["auto", "wherry", "transformers", "llama.cpp", "vllm"] = option("auto",
         "what runs a checkpoint (llm:FOLDER, llm:FILE.gguf); auto: what fits, and it is logged why")
     reload: bool = option(False,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wherry.frontends.access.api_keys import ApiKeys
+from wherry.frontends.access.api_keys import ApiKeys, keys_of
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.admission import Admission
 from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
@@ -36,6 +36,7 @@ from wherry.runtime.threads import ThreadPool
 from wherry.server.options import Capacity, Cluster, Options, Protocols
 from wherry.server.pool import OwnerPool
 from wherry.server.strict_views import views_of
+from wherry.server.watched_files import WatchedFiles
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class Applications:
     #: None: the server speaks no gRPC, and has no fronts elsewhere which may.
     grpc: GrpcApp | None
     common: Common
+    #: Keys and certificates.
+    watched: WatchedFiles
     #: For `--triton-strict`.
     view_of: ViewOf
 
@@ -163,6 +166,9 @@ def applications(
     be meant."""
     access = options.access
     common = _common(control, options, plan)
+    watched = WatchedFiles()
+    if (path := access.api_key_file) is not None:
+        watched.read([path], lambda: common.keys.use([*access.api_keys, *keys_of(path)]))
     common.tracing = tracing_of(common.version, control.runtime.clock)
     if common.tracing is not None:
         control.runtime.calls.tracing = common.tracing
@@ -182,7 +188,7 @@ def applications(
         pass_on=pass_on,
     )
     if not options.listen.speaks_grpc and options.cluster.rows_port is None:
-        return Applications(http, None, common, view_of)
+        return Applications(http, None, common, watched, view_of)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
     from wherry.frontends.rows.pass_on_calls import PassOnCalls
@@ -199,7 +205,7 @@ def applications(
         if pass_on is None
         else PassOnCalls(pass_on.choose, knows_health=pass_on.knows_health),
     )
-    return Applications(http, grpc, common, view_of)
+    return Applications(http, grpc, common, watched, view_of)
 
 
 def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common:
@@ -211,7 +217,8 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         admission=Admission(options.capacity.max_in_flight, plan.max_queue_bytes),
         max_body_bytes=plan.limits.max_body_bytes,
         forwarding=_forwarding(protocols),
-        allow_model_upload=access.allow_model_upload or bool(access.api_keys),
+        allow_model_upload=access.allow_model_upload
+        or bool(access.api_keys or access.api_key_file),
         triton_strict=protocols.triton_strict,
         openai=OpenAISettings(
             strict_fields=protocols.strict_fields,

@@ -265,6 +265,7 @@ class Server:
         try:
             self._start_pool()
             await listeners.start()
+            self._applications.watched.start()
             try:
                 # Sending a model's files is running code: without a key from this machine only.
                 common.allow_model_upload |= listeners.local
@@ -280,6 +281,7 @@ class Server:
             if self.pool is not None:
                 await self.pool.end()
             common.loop_stall.stop()
+            self._applications.watched.close()
             self._stop_pipe.close()
             self._ready_pipe.close()
 

@@ -32,6 +32,9 @@ def test_an_owner_has_the_models_settings_from_wherever_they_were_said(tmp_path:
         },
         "models": {"hello": {"instances": 2}},
     }
+    here = read_settings({"api_key_file": str(keys), "on": "local"}, {}, folder=tmp_path)
+    server = owner_settings(here, "a token")["server"]
+    assert (server["api_key"], server["api_key_file"]) == ((), str(keys))  # read again by each
 
 
 def test_resources_are_options_of_an_actor_or_the_clusters_own() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from wherry.cli.settings import Settings, bytes_of, read_settings
+from wherry.frontends.access.api_keys import keys_of
 from wherry.server.options import OPTIONS, options_of
 from wherry.values.errors import ConfigError
 
@@ -229,11 +230,12 @@ def test_keys_come_from_the_file_and_the_flags_and_an_empty_file_opens_no_door(
     a, b, c = (16 * letter for letter in "abc")
     keys.write_text(f"# ops team\n{b}\n\nours: {c}\n")
     merged = settings(tmp_path, {"api_key": [a], "api_key_file": str(keys)})
-    assert merged.api_keys() == (a, b, f"ours: {c}")
+    assert merged.access().api_keys == (a,)
+    assert keys_of(keys) == [b, f"ours: {c}"]
     for text in ("", "\n", "\ufeff\n", "# ops team\n", "  # a\r\n\t\r\n"):
         keys.write_text(text)
         with pytest.raises(ConfigError, match="holds no key"):
-            settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
+            keys_of(keys)
 
 
 @pytest.mark.parametrize("make", ["nothing", "folder", "bytes"])
@@ -244,7 +246,7 @@ def test_a_key_file_that_cannot_be_read_opens_no_door(make: str, tmp_path: Path)
     elif make == "bytes":
         keys.write_bytes(b"\xff" * 20)
     with pytest.raises(ConfigError, match="api_key_file"):
-        settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
+        keys_of(keys)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_a_key_that_can_be_guessed_is_refused_and_not_shown(
     flags: dict[str, Any], variables: dict[str, str], where: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=where) as refused:
-        settings(tmp_path, flags, variables).api_keys()
+        settings(tmp_path, flags, variables).access()
     assert "secret" not in str(refused.value).partition(" -c ")[0]
 
 
@@ -270,7 +272,7 @@ def test_a_key_file_that_every_user_can_read_is_warned_of(
     keys = tmp_path / "keys"
     keys.write_text(20 * "k")
     keys.chmod(mode)
-    settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
+    keys_of(keys)
     assert ("every user" in caplog.text) is warned
     assert 20 * "k" not in caplog.text
 

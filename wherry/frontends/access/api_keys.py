@@ -7,13 +7,18 @@ its own; lines that begin with # and empty ones say nothing.
 from __future__ import annotations
 
 import hmac
+import logging
 import re
+import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from wherry.values.errors import ConfigError
+
+log = logging.getLogger("wherry")
 
 #: The least length of an operator's key; a shorter one can be guessed.
 MIN_KEY_CHARS: Final = 16
@@ -37,7 +42,12 @@ class ApiKeys:
     REFUSAL = "a valid API key is needed: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        """Parse the keys. ConfigError for one that cannot be sent or is there twice."""
+        self._keys: list[tuple[str, bytes]] = []
+        self.use(keys)
+
+    def use(self, keys: Sequence[str]) -> None:
+        """Parse the keys, which are those from now on. ConfigError, without a change, for one that
+        cannot be sent or is there twice. Any thread."""
         parsed = [parse_key(key, f"API key {n}") for n, key in enumerate(keys, 1)]
         if twice := twice_there(parsed):
             raise ConfigError(f"API keys: {twice}")
@@ -81,6 +91,21 @@ def parse_key(text: str, where: str, *, shortest: int = 1) -> ApiKey:
             " with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return ApiKey(name, secret)
+
+
+def keys_of(path: str | Path) -> list[str]:
+    """The keys of a file, each as KEY or NAME: KEY. ConfigError if it has none."""
+    where, path = f"api_key_file {path}", Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        open_to_all = path.stat().st_mode & stat.S_IROTH
+    except OSError as error:
+        raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: it is no UTF-8 text (byte {error.start})") from None
+    if open_to_all:
+        log.warning("every user of this machine can read the keys", extra={"api_key_file": path})
+    return parse_key_file(text, where)
 
 
 def parse_key_file(text: str, where: str) -> list[str]:
