@@ -114,7 +114,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> d
     """A part of the engine's step that raises, and the fields of a request that it raises for."""
     error = RuntimeError("a bug")
 
-    def mask(self: Matcher, logits: Any) -> None:
+    def mask(self: Matcher, allowed: Any) -> None:
         raise error
 
     def accept(self: Matcher, token: int) -> None:

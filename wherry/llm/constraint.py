@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from wherry.llm.schemas import closed
 from wherry.llm.tokenizer import Tokenizer
@@ -126,15 +127,11 @@ class Matcher:
         self._matcher = matcher
         self._vocabulary = vocabulary
 
-    def mask(self, logits: Any) -> None:
-        """Set the logits of tokens that may not follow to minus infinity, in place. `logits` is a
-        tensor [vocabulary]."""
-        import torch
-
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+        """Set those of tokens that may not follow to False, in place."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(bool)
-        forbidden = torch.from_numpy(~allowed).to(logits.device)
-        logits[: self._vocabulary].masked_fill_(forbidden, float("-inf"))
+        follows = np.unpackbits(bits, count=self._vocabulary, bitorder="little")
+        allowed[: self._vocabulary] &= follows.view(np.bool_)
 
     def accept(self, token: int) -> None:
         self._matcher.consume_token(token)

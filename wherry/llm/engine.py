@@ -25,6 +25,7 @@ from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
 from wherry.llm.step_tensors import on_device
+from wherry.llm.token_lists import TokenLists
 from wherry.values.errors import InvalidRequest
 
 #: Each of `n` answers copies the prompt's token list: at most 8 MiB for a request.
@@ -109,7 +110,8 @@ class Engine:
         constraints: Many[Constraint] = (),
         adapter: str = "",
     ) -> list[Sequence]:
-        """Start `sampling.n` generations. InvalidRequest if the prompt cannot be used.
+        """Start `sampling.n` generations. InvalidRequest if the prompt cannot be used; that
+        `sampling` is valid the caller has `checked`.
 
         `constraints` is empty or has one for each answer. `adapter` is the key of one, or "".
         """
@@ -120,6 +122,7 @@ class Engine:
         formed = constraints and (sampling.thinking_budget is None or sampling.constraint)
         if formed or not sampling.ignore_eos:
             ends |= self._ends  # a form also ends where it allows no token
+        lists = TokenLists(sampling, ends)
         sequences = [
             Sequence(
                 id=next(self._ids),
@@ -133,6 +136,7 @@ class Engine:
                 # Otherwise all answers would be the same.
                 seed=seed + index * 0x9E3779B97F4A7C15,
                 ends=ends,
+                lists=lists,
                 constraint=constraints[index] if constraints else None,
                 adapter=adapter,
             )
@@ -145,7 +149,6 @@ class Engine:
 
     def _check(self, prompt: Many[int], sampling: Sampling) -> None:
         """Raise InvalidRequest if the prompt cannot be used."""
-        sampling.checked(self.name, self.vocabulary)
         if not prompt:
             raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
         if self.context_tokens - len(prompt) < (0 if sampling.max_tokens == 0 else 1):
@@ -257,14 +260,12 @@ class Engine:
 
     def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
         """Append a token; remove the sequence if it ends."""
-        token, sampling = sampled.token, sequence.sampling
-        if sampling.max_tokens == 0:
+        token = sampled.token
+        if sequence.sampling.max_tokens == 0:
             self._let_follow(sequence)
             self.scheduler.remove(sequence)
             return Event(sequence, None, "length")
         sequence.tokens.append(token)
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            sequence.occurrences[token] += 1
         if sequence.constraint is not None:
             try:
                 sequence.constraint.accept(token)

@@ -124,7 +124,7 @@ class PromptReader:
         tokens = tokens_of(given.checked(self._model), self._tokenizer)
         if given.truncate is not None:
             tokens = truncated(tokens, given.truncate, given.truncation_side)
-        words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
+        words = tuple(filter(None, dict.fromkeys(self._spellings(given.bad_words))))
         constraint: Form | None = None
         adapter = None
         form = self._form(given)

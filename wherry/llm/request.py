@@ -27,7 +27,7 @@ class GeneratedAnswer:
     #: Tokens whose text is left out.
     hidden: frozenset[int] = frozenset()
     done: bool = False
-    pending_text: str = ""
+    pending_text: list[str] = field(default_factory=list)
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -53,21 +53,22 @@ class GeneratedAnswer:
             reason = "stop"
         elif reason:
             shown += self.stops.flush()
-        self.pending_text += shown
+        if shown:
+            self.pending_text.append(shown)
         return reason
 
     def delta(self, reason: str, usage: dict[str, int], details: dict[str, Any]) -> Delta:
         """What was not sent yet, which is sent with this."""
         delta = Delta(
             self.sequence.index,
-            self.pending_text,
+            "".join(self.pending_text),
             self.pending_tokens,
             reason,
             self.pending_logprobs,
             usage,
             details,
         )
-        self.pending_text, self.pending_tokens, self.pending_logprobs = "", [], []
+        self.pending_text, self.pending_tokens, self.pending_logprobs = [], [], []
         return delta
 
     def stop_reason(self, finish_reason: str) -> str | int | None:
@@ -130,9 +131,9 @@ class EngineRequest:
         """Put the prompt, and its log probabilities if requested, before the answer's first
         piece."""
         whole = self.prompt and self.sampling.truncate_prompt is None
-        answer.pending_text = (
+        answer.pending_text = [
             self.prompt if whole else tokenizer.decode(self.tokens, skip_special=False)
-        )
+        ]
         if (most := self.sampling.logprobs) is not None:
             answer.pending_logprobs = reports.echo(self.tokens, self.prompt_report, most)
 

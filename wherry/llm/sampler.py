@@ -52,12 +52,13 @@ def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
         )
     sampled = [Sampled(token) for token in tokens]
     if logprobs is not None:
-        chosen = [tokens[row] for row in reported]
-        counts = [sequences[row].sampling.logprobs or 0 for row in reported]
-        reports = _reports(logprobs, chosen, counts)
-        for place, (row, report) in enumerate(zip(reported, reports, strict=True)):
-            wanted = sequences[row].sampling.logprob_token_ids
-            sampled[row] = _about(report, wanted, logprobs[place]) if wanted else report
+        asked = [sequences[row].sampling for row in reported]
+        named = [
+            (tokens[row], *one.logprob_token_ids) for row, one in zip(reported, asked, strict=True)
+        ]
+        reports = _reports(logprobs, named, [one.logprobs or 0 for one in asked])
+        for row, report in zip(reported, reports, strict=True):
+            sampled[row] = report
     return sampled
 
 
@@ -71,7 +72,7 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
         logprobs = logits[first : first + len(some)].float().log_softmax(-1)
         own = logprobs.gather(1, on_device(some, logprobs.device)[:, None])
         ranks = ((logprobs > own).sum(-1) + 1).tolist()
-        reports = _reports(logprobs, some, [alternatives] * len(some))
+        reports = _reports(logprobs, [(one,) for one in some], [alternatives] * len(some))
         found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
     return found
 
@@ -125,32 +126,39 @@ def _filters(sequence: Sequence, vocabulary: int) -> bool:
     return sampling.top_p < 1 or sampling.min_p > 0 or 0 < sampling.top_k < vocabulary
 
 
-def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does."""
+def _filtered(
+    logits: Tensor, numbers: Tensor, sequences: Many[Sequence], candidates: int = CANDIDATES
+) -> Tensor:
+    """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does. Rows for which
+    the `candidates` may not be all that is left are sorted as a whole, and only these."""
     vocabulary, device = logits.shape[1], logits.device
     top_k = on_device([s.sampling.top_k or vocabulary for s in sequences], device)
     top_p = on_device([s.sampling.top_p for s in sequences], device, torch.float)[:, None]
     min_p = on_device([s.sampling.min_p for s in sequences], device, torch.float)[:, None]
-    wanted = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * CANDIDATES]
-    count = min(vocabulary, max([CANDIDATES, *wanted]))
-    while True:
-        values, tokens = logits.topk(count, -1)
-        left = torch.arange(count, device=device) < top_k[:, None]
-        left &= values >= values[:, :1] + min_p.log()
-        # Whether tokens beyond the candidates are left as well, and whether it is all of them.
-        more = left[:, -1] & (top_k > count)
-        every = more & (top_k == vocabulary) & (min_p[:, 0] == 0)
-        # Normalised over all tokens that are left, candidates or not.
-        kept = values.masked_fill(~left, _NEVER)
-        whole = torch.where(every, logits.logsumexp(-1), kept.logsumexp(-1))
-        probabilities = (kept - whole[:, None]).exp()
-        before = probabilities.cumsum(-1) - probabilities
-        keep = left & (before < top_p)
-        if count == vocabulary or not bool((more & (keep[:, -1] | ~every)).any()):
-            break
-        count = vocabulary
+    wanted = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * candidates]
+    count = min(vocabulary, max([candidates, *wanted]))
+    values, tokens = logits.topk(count, -1)
+    left = torch.arange(count, device=device) < top_k[:, None]
+    left &= values >= values[:, :1] + min_p.log()
+    # Whether tokens beyond the candidates are left as well, and whether it is all of them.
+    more = left[:, -1] & (top_k > count)
+    every = more & (top_k == vocabulary) & (min_p[:, 0] == 0)
+    # Normalised over all tokens that are left, candidates or not.
+    kept = values.masked_fill(~left, _NEVER)
+    whole = torch.where(every, logits.logsumexp(-1), kept.logsumexp(-1))
+    probabilities = (kept - whole[:, None]).exp()
+    before = probabilities.cumsum(-1) - probabilities
+    keep = left & (before < top_p)
     places = _place(probabilities.masked_fill(~keep, 0.0), numbers)
-    return tokens.gather(1, places[:, None])[:, 0]
+    chosen = tokens.gather(1, places[:, None])[:, 0]
+    if count < vocabulary:
+        flags = (more & (keep[:, -1] | ~every)).tolist()
+        further = [row for row, flag in enumerate(flags) if flag]
+        if further:
+            rows = on_device(further, device)
+            some = [sequences[row] for row in further]
+            chosen[rows] = _filtered(logits[rows], numbers[rows], some, vocabulary)
+    return chosen
 
 
 def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
@@ -160,19 +168,15 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
-def _about(report: Sampled, tokens: Many[int], logprobs: Tensor) -> Sampled:
-    """The report, with the chosen token and these ones as the alternatives."""
-    named = list(dict.fromkeys((report.token, *tokens)))
-    values = logprobs[on_device(named, logprobs.device)].tolist()
-    return replace(report, alternatives=tuple(zip(named, values, strict=True)))
-
-
-def _reports(logprobs: Tensor, chosen: Many[int], counts: Many[int]) -> Iterator[Sampled]:
-    """Log probabilities of all rows at once: on a GPU each read of a single value would
-    synchronise."""
+def _reports(logprobs: Tensor, named: Many[Many[int]], counts: Many[int]) -> Iterator[Sampled]:
+    """The log probabilities of each row's first named token, and of the others that are named or,
+    if none is, of so many alternatives. Of all rows at once: on a GPU each read of a single value
+    would synchronise."""
     values, tokens = (t.tolist() for t in logprobs.topk(max(counts)))
-    places = on_device(chosen, logprobs.device)[:, None]
-    own = logprobs.gather(1, places)[:, 0].tolist()
-    for row, count in enumerate(counts):
+    widest = max(map(len, named))
+    places = [[*one, *[one[0]] * (widest - len(one))] for one in named]
+    own = logprobs.gather(1, on_device(places, logprobs.device)).tolist()
+    for row, (names, count) in enumerate(zip(named, counts, strict=True)):
         best = zip(tokens[row][:count], values[row][:count], strict=True)
-        yield Sampled(chosen[row], own[row], tuple(best))
+        wanted = dict(zip(names, own[row], strict=False)).items() if len(names) > 1 else best
+        yield Sampled(names[0], own[row][0], tuple(wanted))

@@ -117,7 +117,7 @@ class TokenScheduler:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.cache.close(sequence.table)
+        self._free(sequence)
 
     def next_step(self) -> list[Chunk]:
         """The chunks of the next step; empty if there are no sequences. Call `computed`
@@ -223,11 +223,15 @@ class TokenScheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self.cache.close(sequence.table)
+        self._free(sequence)
         sequence.computed = 0
         sequence.preemptions += 1
         self.preemptions += 1
         self.add(sequence)
+
+    def _free(self, sequence: Sequence) -> None:
+        self.cache.close(sequence.table)
+        sequence.occurrences = None
 
 
 def _filled(chunks: list[Chunk], budget: int) -> list[Chunk]:

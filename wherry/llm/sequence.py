@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from wherry.llm.kv_cache import BlockTable
 from wherry.llm.sampling import Sampling
+from wherry.llm.token_lists import TokenLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,9 @@ class Constraint(Protocol):
     One object for each sequence; it gets the sequence's tokens in order.
     """
 
-    def mask(self, logits: Any) -> None:
-        """Set the logits of tokens that may not follow to minus infinity, in place. `logits` is a
-        tensor [vocabulary]."""
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+        """Set those of tokens that may not follow to False, in place. `allowed` has one for each
+        of the vocabulary."""
 
     def accept(self, token: int) -> None:
         """Advance by the token that was chosen."""
@@ -58,8 +61,11 @@ class Sequence:
     constraint: Constraint | None = None
     #: The key of its adapter; "": the model alone.
     adapter: str = ""
-    #: Counts of the generated tokens; maintained only if the request sets a penalty.
-    occurrences: Counter[int] = field(default_factory=Counter)
+    #: The lists of its request, which its answers share.
+    lists: TokenLists = field(default_factory=TokenLists)
+    #: For penalties: a number of its first tokens, and a tensor that says how often each of the
+    #: vocabulary is among them (adjusted.py); None until they are needed.
+    occurrences: tuple[int, Any] | None = None
     #: Number of leading tokens whose keys and values are in the KV cache.
     computed: int = 0
     table: BlockTable = field(default_factory=BlockTable)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -115,7 +116,9 @@ def to_device(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Ten
 
 
 def on_device(
-    numbers: Sequence[Any], device: torch.device, dtype: torch.dtype = torch.long
+    numbers: Sequence[Any] | npt.NDArray[Any],
+    device: torch.device,
+    dtype: torch.dtype = torch.long,
 ) -> Tensor:
     """A tensor of these numbers, in a copy that does not wait for the device: `torch.tensor` with a
     `device` waits until all is computed there."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from wherry.llm.constraint import OBJECT, Matcher
 from wherry.llm.formats.call_writer import CallGrammar, Strict
 from wherry.llm.schemas import closed, loosened
@@ -64,9 +67,9 @@ class FormedCalls:
         self._tokens: list[int] = []
         self._whole = True
 
-    def mask(self, logits: object) -> None:
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
         if self._calls is not None:
-            self._calls.mask(logits)
+            self._calls.mask(allowed)
 
     def accept(self, token: int) -> None:
         if self._calls is not None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from wherry.llm.constraint import Matcher
 from wherry.llm.strict_calls import FormedCalls
@@ -49,23 +52,18 @@ class ThoughtsFirst:
         self._closing: list[int] = []
         self._close()
 
-    def mask(self, logits: Any) -> None:
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
         if self._closing:
-            kept = logits[self._closing[0]].clone()
-            logits.fill_(float("-inf"))
-            logits[self._closing[0]] = kept
-            return
-        if self._thinking:
+            allowed[:] = False
+            allowed[self._closing[0]] = True
+        elif self._thinking:
             if self._last is not None and self._form is not None:
-                logits[self._last] = float("-inf")
-            return
-        if self._form is None:
-            return
-        begin = self._marks.begin if self._may_begin else None
-        kept = None if begin is None else logits[begin].clone()
-        self._form.mask(logits)
-        if begin is not None:
-            logits[begin] = kept
+                allowed[self._last] = False
+        elif self._form is not None:
+            begin = self._marks.begin if self._may_begin else None
+            self._form.mask(allowed)
+            if begin is not None:
+                allowed[begin] = True
 
     def accept(self, token: int) -> None:
         if self._thinking:

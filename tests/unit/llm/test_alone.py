@@ -27,7 +27,7 @@ class BrokenForm:
     def __init__(self, step: str, at: int) -> None:
         self.step, self.left = step, at
 
-    def mask(self, logits: torch.Tensor) -> None:
+    def mask(self, allowed: Any) -> None:
         self._raise_if("mask")
 
     def accept(self, token: int) -> None:

@@ -7,7 +7,6 @@ another device. Those marked `gpu` need a GPU: `python -m pytest -m gpu tests`.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from torch import Tensor
 
 from tests.unit.llm import tiny
 from tests.unit.llm.test_paged_attention import Calls
-from wherry.llm import sampler
+from wherry.llm import adjusted as adjusting
+from wherry.llm import sampler, token_lists
 from wherry.llm.adjusted import adjusted
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.linear import best_for
@@ -29,6 +29,7 @@ from wherry.llm.runner import ModelRunner
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import TokenScheduler
 from wherry.llm.sequence import Sequence
+from wherry.llm.token_lists import TokenLists
 
 META = torch.device("meta")
 #: What a request may ask of sampling, one by one.
@@ -45,14 +46,15 @@ WISHES: dict[str, dict[str, Any]] = {
 
 
 def sequence(number: int, **wishes: Any) -> Sequence:
+    sampling, ends = Sampling(max_tokens=8, **wishes), frozenset((tiny.END,))
     return Sequence(
         id=number,
         tokens=[(7 * place + number) % 250 for place in range(20 + number)],
         prompt_tokens=20 + number,
-        sampling=Sampling(max_tokens=8, **wishes),
+        sampling=sampling,
         max_length=64,
-        ends=frozenset((tiny.END,)),
-        occurrences=Counter({9: 2}),
+        ends=ends,
+        lists=TokenLists(sampling, ends),
     )
 
 
@@ -127,11 +129,71 @@ def test_what_many_requests_change_takes_the_calls_of_two(wish: str) -> None:
     for number in (2, 64):
         logits = torch.randn(number, tiny.VOCABULARY, generator=torch.Generator().manual_seed(0))
         sequences = [sequence(place, **WISHES[wish]) for place in range(number)]
+        sampler.sample(logits, sequences)  # what is made once
         with Calls() as made, torch.inference_mode():
             sampler.sample(logits, sequences)
         made.count.pop("aten.lift_fresh", None)  # a list becomes a tensor
         counts.append(made.count)
     assert counts[0] == counts[1]
+
+
+class Odd:
+    """A constraint that allows odd tokens."""
+
+    def mask(self, allowed: Any) -> None:
+        allowed[::2] = False
+
+    def accept(self, token: int) -> None: ...
+
+
+def of_size(size: int) -> dict[str, dict[str, Any]]:
+    """Wishes whose lists have so many tokens."""
+    many = tuple(range(size))
+    return {
+        "allowed": {"allowed_token_ids": many * 50},
+        "biased": {"logit_bias": dict.fromkeys(many, 1.0)},
+        "bad words": {"bad_words_ids": (*((one,) for one in many), *((7, one) for one in many))},
+        "long bad words": {"bad_words_ids": tuple((7,) * one + (9,) for one in many)},
+        "early": {"min_tokens": 5000, "stop_token_ids": many},
+        "reported": {"logprobs": 20, "logprob_token_ids": many[:20]},
+        "penalised": {
+            "repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.1
+        },
+        "formed": {},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wish", of_size(1))
+def test_a_step_takes_the_same_calls_whatever_is_asked_for_and_by_how_many(
+    wish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it reads no list, and no text, from the second step on."""
+    counts, read = [], list[int]()
+
+    def watched(tokens: Any) -> Any:
+        read.append(len(tokens))
+        return token_lists.array_of(tokens)
+
+    monkeypatch.setattr(adjusting, "array_of", watched)
+    for rows, size, length in ((2, 2, 10), (2, 60, 10), (2, 2, 2000), (40, 60, 2000)):
+        sampling = Sampling(temperature=0.0, ignore_eos=True, **of_size(size)[wish])
+        ends = frozenset(sampling.stop_token_ids)
+        some = [
+            Sequence(n, [7] * length, 1, sampling, ends=ends, lists=TokenLists(sampling, ends),
+                     constraint=Odd() if wish == "formed" else None)
+            for n in range(rows)
+        ]  # fmt: skip
+        logits = torch.randn(rows, tiny.VOCABULARY, generator=torch.Generator().manual_seed(0))
+        sampler.sample(logits, some)
+        for one in some:
+            one.tokens.append(7)
+        read.clear()
+        with Calls() as made:
+            sampler.sample(logits, some)
+        made.count.pop("aten.lift_fresh", None)  # a list becomes a tensor
+        counts.append(made.count)
+        assert sum(read) == rows * (wish == "penalised")
+    assert counts == [counts[0]] * len(counts)
 
 
 class Copies:

@@ -127,10 +127,10 @@ class Even:
     def __init__(self, raises_at: int | None) -> None:
         self.left = raises_at
 
-    def mask(self, logits: Any) -> None:
+    def mask(self, allowed: Any) -> None:
         if self.left == 0:
             raise RuntimeError("broken in mask")
-        logits[1::2] = float("-inf")
+        allowed[1::2] = False
 
     def accept(self, token: int) -> None:
         assert token % 2 == 0

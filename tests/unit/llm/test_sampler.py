@@ -2,23 +2,28 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
+from wherry.llm.adjusted import adjusted
 from wherry.llm.sampler import CANDIDATES, ROWS, prompt_report, random_number, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sequence
+from wherry.llm.token_lists import TokenLists
 from wherry.values.errors import InvalidRequest
 
 DRAWS = 4000
 
 
 def sequence(prompt: list[int] | None = None, seed: int = 0, **wishes: Any) -> Sequence:
-    prompt = prompt or [0]
-    return Sequence(0, list(prompt), len(prompt), Sampling(**wishes), seed=seed)
+    prompt, sampling = prompt or [0], Sampling(**wishes)
+    return Sequence(0, list(prompt), len(prompt), sampling, seed=seed, lists=TokenLists(sampling))
 
 
 def drawn(logits: torch.Tensor, **wishes: Any) -> Counter[int]:
@@ -127,16 +132,46 @@ def test_presence_and_frequency_penalties_weigh_on_the_answer_only() -> None:
     logits = torch.tensor([2.0, 1.5, 1.0])
     one = sequence([0], temperature=0.0, presence_penalty=0.3, frequency_penalty=0.3)
     assert sample(logits[None], [one])[0].token == 0
-    one.occurrences[0] += 1  # 2.0 - 0.6 is less than 1.5
+    one.tokens += [0]  # 2.0 - 0.6 is less than 1.5
     assert sample(logits[None], [one])[0].token == 1
-    one.occurrences[1] += 3  # 1.5 - 1.2 is less than both
+    one.tokens += [1, 1, 1]  # 1.5 - 1.2 is less than both
     assert sample(logits[None], [one])[0].token == 0
+
+
+def test_occurrences_that_are_counted_on_are_those_of_the_whole_text() -> None:
+    wishes = {"repetition_penalty": 1.3, "presence_penalty": 0.2, "frequency_penalty": -0.1}
+    going = [sequence([3, 5, 3], seed=place, **wishes) for place in range(3)]
+    for step in range(12):
+        some = [one for place, one in enumerate(going) if (step + place) % 3]
+        logits = LOGITS.expand(len(some), -1)
+        anew = [replace(one, occurrences=None) for one in some]
+        assert torch.equal(adjusted(logits, some), adjusted(logits, anew))
+        for one, chosen in zip(some, sample(logits, some), strict=True):
+            one.tokens.append(chosen.token)
+
+
+def test_a_flat_row_does_not_have_its_neighbours_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_rows = []
+    topk = torch.Tensor.topk
+
+    def watched(this: torch.Tensor, count: int, *rest: Any) -> Any:
+        sorted_rows.append((len(this), count))
+        return topk(this, count, *rest)
+
+    monkeypatch.setattr(torch.Tensor, "topk", watched)
+    logits = torch.zeros(8, 3000)
+    logits[1:, :5] = 20.0
+    some = [sequence(seed=seed, top_p=0.95) for seed in range(8)]
+    tokens = [one.token for one in sample(logits, some)]
+    assert sorted_rows == [(8, CANDIDATES), (1, 3000)]
+    assert tokens[0] >= 5 > max(tokens[1:])
 
 
 def test_no_end_before_min_tokens() -> None:
     best = int(LOGITS.argmax())
     one = sequence(temperature=0.0, min_tokens=2)
     one.ends = frozenset({best})
+    one.lists = TokenLists(one.sampling, one.ends)
     assert sample(LOGITS[None], [one])[0].token != best
     one.tokens += [1, 1]
     assert sample(LOGITS[None], [one])[0].token == best
@@ -144,10 +179,8 @@ def test_no_end_before_min_tokens() -> None:
 
 def test_a_constraint_decides_what_may_follow() -> None:
     class Only:
-        def mask(self, logits: torch.Tensor) -> None:
-            allowed = logits[9].clone()
-            logits.fill_(float("-inf"))
-            logits[9] = allowed
+        def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+            allowed[:9] = allowed[10:] = False
 
         def accept(self, token: int) -> None: ...
 

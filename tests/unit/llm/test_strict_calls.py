@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import wherry
@@ -22,7 +23,7 @@ from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import InvalidRequest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("llguidance")
 
 BEGIN = "<tool_call>"
@@ -68,10 +69,9 @@ def written(words: Tokenizer, calls: FormedCalls | ThoughtsFirst, wishes: str) -
     where it may not have them."""
     left, tokens = list(words.encode(wishes, special=False)), list[int]()
     while left and len(tokens) < 400:
-        logits = torch.zeros(tiny.VOCABULARY)
-        logits[left[0]] = 1
-        calls.mask(logits)
-        tokens.append(int(logits.argmax()))
+        allowed = np.ones(tiny.VOCABULARY, np.bool_)
+        calls.mask(allowed)
+        tokens.append(left[0] if allowed[left[0]] else int(allowed.argmax()))
         if tokens[-1] == left[0]:
             del left[0]
         calls.accept(tokens[-1])
