@@ -135,7 +135,7 @@ def test_what_leaves_gives_its_blocks_back(runtime: wherry.Runtime) -> None:
 @pytest.mark.full
 def test_memory_is_after_many_requests_what_it_was_after_few(folder: Path) -> None:
     """`python -m benchmarks.llm_memory` asks ten thousand times."""
-    with ServerProcess(f"llm:{folder}") as server:
+    with ServerProcess(f"llm:{folder}?cache_gb=0.02") as server:
 
         def memory(after: int, so_far: int = 0) -> float:
             seen = asyncio.run(ask_all(server.url, "tiny", range(so_far, after)))

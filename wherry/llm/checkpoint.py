@@ -22,6 +22,7 @@ from wherry.llm import gguf_header, gguf_tokenizer
 from wherry.llm.damaged import AGAIN
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
+from wherry.llm.progress import stage
 from wherry.llm.quantizers import FILES
 from wherry.llm.safetensors_header import stored_tensors
 from wherry.values.errors import ConfigError
@@ -209,7 +210,7 @@ def converted(gguf: Path) -> Path:
     (minutes)."""
     size = gguf.stat().st_size
     with gguf.open("rb") as opened:
-        gguf_header.check(gguf.name, opened, size)
+        tensors = gguf_header.check(gguf.name, opened, size)
     key = hashlib.sha256(f"{_CONVERSION} {gguf.name} {size} {_digest(gguf)}".encode()).hexdigest()[
         :16
     ]
@@ -217,7 +218,10 @@ def converted(gguf: Path) -> Path:
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         # Written elsewhere and renamed: a folder of this name is complete.
-        with tempfile.TemporaryDirectory(dir=target.parent) as made:
+        with (
+            tempfile.TemporaryDirectory(dir=target.parent) as made,
+            stage("converting the file, once", file=gguf.name, bytes=size, tensors=tensors),
+        ):
             _convert(gguf, Path(made) / "checkpoint")
             try:
                 (Path(made) / "checkpoint").rename(target)
@@ -280,7 +284,8 @@ def _downloaded(hub_id: str) -> Path:
 
     wanted = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=wanted))
+        with stage("downloading", checkpoint=hub_id):
+            return Path(snapshot_download(hub_id, allow_patterns=wanted))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError) as error:
         # The hub's client has raised a dozen errors on its way here: its last words say it.
         why = str(error).partition("\n")[0]

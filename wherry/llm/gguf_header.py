@@ -59,15 +59,16 @@ class Header:
     tensors: Mapping[str, int]
 
 
-def check(name: str, file: BinaryIO, size: int) -> None:
-    """Raise ConfigError if a GGUF file of `size` bytes is damaged or cannot be converted exactly.
-    `name` is used in messages."""
+def check(name: str, file: BinaryIO, size: int) -> int:
+    """The number of tensors of a GGUF file of `size` bytes. ConfigError if it is damaged or cannot
+    be converted exactly. `name` is used in messages."""
     try:
         header = read(file, size)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
     if found := problem(header):
         raise ConfigError(f"{name}: {found}; {OTHER_ENGINE}")
+    return len(header.tensors)
 
 
 def read(file: BinaryIO, size: int) -> Header:

@@ -175,15 +175,21 @@ class _Loading:
                 extra={"model": self.name, "context_tokens": shape.max_positions},
             )
         context = min(wanted.context_tokens or shape.max_positions, shape.max_positions)
-        blocks = self._blocks(cache_bytes_per_token(shape, dtype), context)
+        per_token = cache_bytes_per_token(shape, dtype)
+        blocks = self._blocks(per_token, context)
+        tokens = blocks * wanted.block_size
+        log.info(
+            "key-value cache",
+            extra={"model": self.name, "tokens": tokens, "bytes": tokens * per_token},
+        )
         runner = make_runner(
             network,
-            cache_tokens=blocks * wanted.block_size,
+            cache_tokens=tokens,
             block_size=wanted.block_size,
             dtype=dtype,
             device=self.device,
         )
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and wanted.cache_gb is not None:
             _commit(runner)
         runner.prepare(wanted.max_running)
         if isinstance(network, Decoder) and self.device.type == "cpu":
@@ -285,8 +291,8 @@ def _threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _commit(runner: ModelRunner) -> None:
-    """Write to the whole KV cache, so that its memory is allocated now. Otherwise memory would grow
-    like a leak as prefixes fill it, and might be missing hours later."""
+    """Write to the whole KV cache, so that its memory is allocated now. Otherwise it is where a
+    block is first used, and might be missing hours later."""
     for tensor in (*runner.attention.keys, *runner.attention.values):
         tensor.zero_()
 

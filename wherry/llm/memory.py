@@ -22,7 +22,8 @@ from wherry.observability.machine import Machine
 
 #: Share of the free memory, after loading the weights, that the KV cache gets by default.
 CPU_SHARE: Final = 0.25
-#: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs.
+#: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs. Memory
+#: is taken where a block is first used.
 CPU_MOST_BYTES: Final = 4e9
 #: The server's process, and the worker's: torch, transformers and their modules.
 SERVER_BYTES, WORKER_BYTES = 47e6, 295e6
@@ -40,8 +41,9 @@ class MemoryPart:
 
     name: str
     nbytes: int
-    #: Whether it is there from the start. The KV cache is not where each sequence has a cache of
-    #: its own, as a layer of transformers' has states: which way it is, is seen at the load.
+    #: Whether it is there from the start. The KV cache is where it has a size by the settings, and
+    #: not where each sequence has a cache of its own, as a layer of transformers' has states: which
+    #: way it is, is seen at the load.
     certain: bool = True
 
 
@@ -65,8 +67,9 @@ def parts_on_cpu(
         MemoryPart("server and libraries", round(SERVER_BYTES + WORKER_BYTES)),
         MemoryPart("weights", weights),
     ]
-    pool = _pool(needs, dtype, options, free - weights)
-    parts.append(MemoryPart("KV cache", pool, certain=own))
+    numbers = {name: n for name, n in options.items() if type(n) in (int, float)}
+    pool = _pool(needs, dtype, numbers, free - weights)
+    parts.append(MemoryPart("KV cache", pool, certain=own and "cache_gb" in numbers))
     if kept == dtype:
         parts.append(MemoryPart("compiled products", round(PROGRAM_BYTES)))
     return parts
@@ -79,9 +82,8 @@ def _kept_as(needs: Needs, dtype: str) -> str | None:
     return dtype if dtype == "bfloat16" and multiplies_bfloat16() else None
 
 
-def _pool(needs: Needs, dtype: str, options: Mapping[str, Any], free: int) -> int:
-    """The KV cache's tensors, which are allocated as a whole."""
-    numbers = {name: n for name, n in options.items() if type(n) in (int, float)}
+def _pool(needs: Needs, dtype: str, numbers: Mapping[str, float], free: int) -> int:
+    """The KV cache's tensors, with these settings."""
     room = cpu_cache_bytes(numbers.get("cache_gb"), max(0, free))
     context = numbers.get("context_tokens") or needs.context_tokens
     context = int(min(context, needs.context_tokens or context))

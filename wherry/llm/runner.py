@@ -18,6 +18,7 @@ from wherry.llm.families import FAMILIES
 from wherry.llm.linear import best_for
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.paged_attention import PagedAttention
+from wherry.llm.progress import stage
 from wherry.llm.scheduler import Chunk
 from wherry.llm.step_inputs import Attends, Context, Padded, PaddedBatch, StepInputs
 from wherry.llm.step_tensors import inputs_of_views, padded_inputs
@@ -142,7 +143,8 @@ def load_network(
 
         if exact and not adapted:
             log.warning("no model of our own for this architecture", extra={"architecture": kind})
-        foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device, exact=exact)
+        with stage("reading weights", checkpoint=checkpoint.folder.name):
+            foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device, exact=exact)
         if quantization is not None:
             foreign.exchange_products(int8.best_for(device))
             with torch.inference_mode():
@@ -150,11 +152,12 @@ def load_network(
         return foreign
     with checkpoint.tensors() as tensors, torch.inference_mode():
         weights = Weights(checkpoint.folder.name, tensors, precision, device)
-        if quantization is None:
-            network = Decoder(config, weights, best_for(device, precision))
-        else:
-            first = first_step(checkpoint, Shape.of(config), precision, device)
-            network = Decoder(config, weights, int8.best_for(device), first)
+        with stage("reading weights", weights.progress, checkpoint=checkpoint.folder.name):
+            if quantization is None:
+                network = Decoder(config, weights, best_for(device, precision))
+            else:
+                first = first_step(checkpoint, Shape.of(config), precision, device)
+                network = Decoder(config, weights, int8.best_for(device), first)
         weights.check_all_taken(tied=config.tie_word_embeddings)
         return network
 

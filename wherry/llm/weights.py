@@ -44,6 +44,10 @@ class Weights:
         # Always a copy: a view would keep the whole file in memory.
         return found.to(device=self._device, dtype=self._dtype, copy=True)
 
+    def progress(self) -> dict[str, str]:
+        """How many tensors of all were handed out. Any thread."""
+        return {"tensors": f"{len(self._taken)} of {len(self._tensors)}"}
+
     def check_all_taken(self, *, tied: bool) -> None:
         """Raise ConfigError with the names of tensors that were not used."""
         rest = [n for n in self._tensors if n not in self._taken and not NO_WEIGHT.search(n)]

@@ -92,12 +92,17 @@ def test_weights_of_16_bits_stay_so_where_the_processor_reads_them(
     assert told(folder)["compiled products"] == PROGRAM_BYTES
 
 
-def test_a_cache_for_each_sequence_is_not_there_from_the_start(tmp_path: Path) -> None:
+def test_a_cache_for_each_sequence_or_without_a_size_is_not_there_from_the_start(
+    tmp_path: Path,
+) -> None:
     needs = needs_of(str(tiny.make(tmp_path / "m")))
     made = partial(parts_on_cpu, needs, dtype="bfloat16", options={"cache_gb": 0.001}, free=10**9)
     least, most = total_bytes(made(engine="transformers"))
     assert most - least == 10**6
     assert len({*total_bytes(made(engine="wherry"))}) == 1
+    grows = partial(made, engine="wherry", options={})
+    assert total_bytes(grows())[0] == total_bytes(made(engine="wherry"))[0] - 10**6
+    assert total_bytes(grows())[1] > total_bytes(grows())[0]
 
 
 def test_only_products_that_are_packed_are_compiled(tmp_path: Path, processor: Processor) -> None:
