@@ -18,6 +18,7 @@ from typing import Final
 from torch import Tensor
 
 from wherry.llm.checks import check_tokens, no_room
+from wherry.llm.device_time import HostTimer, StepTimer
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
 from wherry.llm.sampler import prompt_report, sample
@@ -72,7 +73,7 @@ class Engine:
         max_step_tokens: int = 512,
         prompt_share: float = PROMPT_SHARE,
         context_per_token: float = float("inf"),
-        clock: Callable[[], float] = perf_counter,
+        timer: StepTimer | None = None,
     ) -> None:
         self.name = name
         #: What attaches adapters, if the network takes them.
@@ -90,7 +91,7 @@ class Engine:
         self.context_tokens = min(context_tokens, cache.total_blocks * cache.block_size)
         self._run = run
         self._ends = ends
-        self._clock = clock
+        self._timer = timer or HostTimer()
         self._ids = count(1)
         #: The further answers to a prompt start when the first has computed it: they use its
         #: blocks.
@@ -180,24 +181,26 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Compute one step. Returns a new token for each sequence whose prefill is complete."""
-        started = self._clock()
+        started = perf_counter()
         chunks = self.scheduler.next_step()
         if not chunks:
             return []
-        model_started = self._clock()
+        self._timer.start()
         logits = self._run(chunks)
-        model_ended = self._clock()
+        self._timer.stop()
         self.scheduler.computed(chunks)
         finished = [chunk.sequence for chunk in chunks if chunk.is_last]
         logits = self._report_prompts(chunks, logits)
         events = self._choose(logits, finished) if finished else []
         self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
         self._generated_tokens += sum([event.sampled is not None for event in events])
-        ended = self._clock()
-        self.scheduler.took(chunks, model_ended - model_started)
+        # Waits for the device only where no token was chosen; else it would be given step after
+        # step, and whoever comes would wait for all of them.
+        seconds = self._timer.seconds()
+        self.scheduler.took(chunks, seconds)
         self._steps += 1
-        self._step_seconds += ended - started
-        self._model_seconds += model_ended - model_started
+        self._step_seconds += perf_counter() - started
+        self._model_seconds += seconds
         return events
 
     def gauges(self) -> Mapping[str, float]:

@@ -12,6 +12,7 @@ import torch
 
 from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.choice import AUTO, Here, choose
+from wherry.llm.device_time import timer_of
 from wherry.llm.engine import Engine
 from wherry.llm.facts import folder_facts, here
 from wherry.llm.fallback import AttentionDiffers, TransformersNetwork
@@ -101,6 +102,7 @@ def load_engine(
         max_step_tokens=wanted.max_step_tokens,
         prompt_share=wanted.prompt_share,
         context_per_token=built.context_per_token,
+        timer=timer_of(device),
     )
     made.adapters = built.adapters
     give_back_freed()
