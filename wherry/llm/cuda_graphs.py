@@ -6,8 +6,8 @@ of a few sizes, its numbers are copied to where the recording reads them, and th
 padding are cut off. Whatever is not such a step, or would be padded to much more than it is, runs
 call by call.
 
-A recording is made when its size is first needed, or by `prepare`. What cannot be recorded, since
-it waits for the device or for lack of memory, says so there: then none is used.
+A recording is made when its size is first needed, or by `prepare`. A size that cannot be recorded,
+for lack of memory or since it waits for the device, runs call by call and is tried again later.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MOST_RECORDINGS: Final = 32
 #: The most by which padding may multiply the tokens of a step's context, unless it is short.
 MOST_PADDING: Final = 4
 SHORT_STEP: Final = 64 * SHORT_TOKENS
+#: Steps of a size that could not be recorded until it is tried again; twice as many each time.
+RETRY_STEPS: Final = 256
 
 
 class DecodeRow(NamedTuple):
@@ -76,13 +78,13 @@ class DecodeGraphs:
         self._device = device
         #: By sequences and blocks, the least recently used first.
         self._made: OrderedDict[tuple[int, int], tuple[Tensor, Replay]] = OrderedDict()
-        #: Whether steps are recorded: until one could not be.
-        self.on = True
+        #: Of the sizes that could not be recorded: steps until the next try, and after it.
+        self.failed: dict[tuple[int, int], tuple[int, int]] = {}
 
     def run(self, rows: Sequence[DecodeRow]) -> Tensor | None:
         """The logits of these rows, to be read before the next step; None: run it call by call."""
         size = self._padded(rows)
-        if not self.on or size is None:
+        if size is None:
             return None
         recording = self._recording(*size)
         if recording is None:
@@ -94,8 +96,7 @@ class DecodeGraphs:
     def prepare(self, sequences: Iterable[int]) -> None:
         """Record steps of these numbers of sequences with short contexts."""
         for count in sequences:
-            if self.on:
-                self.run([DecodeRow(0, 0, [self._spare])] * count)
+            self.run([DecodeRow(0, 0, [self._spare])] * count)
 
     def _padded(self, rows: Sequence[DecodeRow]) -> tuple[int, int] | None:
         """The size that a step is padded to: sequences, and blocks of each. None: too much."""
@@ -111,6 +112,10 @@ class DecodeGraphs:
     def _recording(self, sequences: int, blocks: int) -> tuple[Tensor, Replay] | None:
         size = (sequences, blocks)
         if size not in self._made:
+            left, after = self.failed.get(size, (0, RETRY_STEPS))
+            if left:
+                self.failed[size] = left - 1, after
+                return None
             while len(self._made) >= MOST_RECORDINGS:
                 self._made.popitem(last=False)
             numbers = self._numbers([], sequences, blocks).to(self._device)
@@ -118,12 +123,17 @@ class DecodeGraphs:
                 replay = self._record(lambda: self._decode(numbers))
             except Exception as error:  # noqa: BLE001 - of whatever kind: it runs without them
                 log.warning(
-                    "no CUDA graphs: decode steps run call by call",
-                    extra={"sequences": sequences, "reason": str(error).partition("\n")[0][:200]},
+                    "no CUDA graph: decode steps of this size run call by call",
+                    extra={
+                        "sequences": sequences,
+                        "tokens": blocks * self._size,
+                        "steps_until_next_try": after,
+                        "reason": str(error).partition("\n")[0][:200],
+                    },
                 )
-                self.on = False
-                self._made.clear()
+                self.failed[size] = after, 2 * after
                 return None
+            self.failed.pop(size, None)
             self._made[size] = numbers, replay
         self._made.move_to_end(size)
         return self._made[size]

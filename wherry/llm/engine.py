@@ -7,6 +7,7 @@ Tokens in, tokens out: text is above this. Everything here is called by one thre
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
@@ -15,8 +16,10 @@ from itertools import count
 from time import perf_counter
 from typing import Final
 
+import torch
 from torch import Tensor
 
+from wherry.instances.device_errors import out_of_memory
 from wherry.llm.checks import check_tokens, no_room
 from wherry.llm.device_time import HostTimer, StepTimer
 from wherry.llm.kv_cache import KVCache
@@ -27,7 +30,9 @@ from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
 from wherry.llm.step_tensors import on_device
 from wherry.llm.token_lists import TokenLists
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import InvalidRequest, ModelFailed
+
+log = logging.getLogger("wherry")
 
 #: Each of `n` answers copies the prompt's token list: at most 8 MiB for a request.
 MOST_COPIED_TOKENS: Final = 1 << 20
@@ -185,13 +190,19 @@ class Engine:
         chunks = self.scheduler.next_step()
         if not chunks:
             return []
-        self._timer.start()
-        logits = self._run(chunks)
-        self._timer.stop()
-        self.scheduler.computed(chunks)
         finished = [chunk.sequence for chunk in chunks if chunk.is_last]
-        logits = self._report_prompts(chunks, logits)
-        events = self._choose(logits, finished) if finished else []
+        self._timer.start()
+        try:
+            logits = self._run(chunks)
+            self._timer.stop()
+            logits = self._report_prompts(chunks, logits)
+            chosen = self._chosen(logits, finished) if finished else []
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            return self._found_no_memory(chunks, error)
+        self.scheduler.computed(chunks)
+        events = [self._advance(s, token) for s, token in zip(finished, chosen, strict=True)]
         self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
         self._generated_tokens += sum([event.sampled is not None for event in events])
         # Waits for the device only where no token was chosen; else it would be given step after
@@ -245,24 +256,45 @@ class Engine:
                 sequence.prompt_report += prompt_report(unknown, tokens[known:], most)
         return logits.index_select(0, on_device(rows, logits.device))
 
-    def _choose(self, logits: Tensor, sequences: Many[Sequence]) -> list[Event]:
+    def _chosen(self, logits: Tensor, sequences: Many[Sequence]) -> Many[Sampled | Exception]:
         """A token for each of these sequences. One whose constraint or sampling raises ends alone:
         the others' tokens do not depend on who is beside them."""
         try:
-            sampled = sample(logits, sequences)
+            return sample(logits, sequences)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - of any constraint; found by asking each alone
             if len(sequences) == 1:
-                return [self._failed(sequences[0], error)]
+                return [error]
             rows = zip(logits, sequences, strict=True)
-            return [event for row, one in rows for event in self._choose(row[None], [one])]
-        return [self._advance(s, token) for s, token in zip(sequences, sampled, strict=True)]
+            return [choice for row, one in rows for choice in self._chosen(row[None], [one])]
+
+    def _found_no_memory(self, chunks: list[Chunk], error: Exception) -> list[Event]:
+        """Nothing is computed and nobody ends, but who cannot be computed even alone."""
+        never = self.scheduler.found_no_memory(chunks)
+        reason = (str(error) or type(error).__name__).partition("\n")[0][:300]
+        log.warning(
+            "out of memory in a step: less at once from here on",
+            extra={"model": self.name, "sequences": len(chunks), "reason": reason},
+        )
+        if never is None:
+            return []
+        failed = ModelFailed(
+            f"model {self.name!r}: no memory for {len(never.tokens)} tokens of context even with"
+            f" nothing beside them: {reason}; lower cache_gb or context_tokens, or give the model a"
+            " device with more free memory"
+        )
+        failed.__cause__ = error.with_traceback(None)  # whose frames hold what was computed
+        return [self._failed(never, failed)]
 
     def _failed(self, sequence: Sequence, error: Exception) -> Event:
         self.remove(sequence)
         return Event(sequence, None, "error", error)
 
-    def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
+    def _advance(self, sequence: Sequence, sampled: Sampled | Exception) -> Event:
         """Append a token; remove the sequence if it ends."""
+        if isinstance(sampled, Exception):
+            return self._failed(sequence, sampled)
         token = sampled.token
         if sequence.sampling.max_tokens == 0:
             self._let_follow(sequence)

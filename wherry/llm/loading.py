@@ -83,6 +83,10 @@ def load_engine(
     wanted.check(name)
     torch.set_num_threads(wanted.threads or _threads())
     device = torch.device(device_name)
+    if device.type == "cuda":
+        # cuDNN would plan attention anew for each shape, for nearly half a second, and steps have
+        # a new one again and again.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     checkpoint = Checkpoint.find(source)
     exact = _is_exact(name, checkpoint, device, wanted.engine)
     config = checkpoint.config(exact=exact)

@@ -24,6 +24,10 @@ GROWTH_TOKENS = 512
 #: 1 / share times as late as with prompts first, and the gaps of the others are 1 / (1 - share)
 #: times as long as without it (docs/decisions/0046-prompts-share-of-a-step.md).
 PROMPT_SHARE = 2 / 3
+#: Steps that are computed before twice as much is tried again, after one that found no memory.
+STEPS_OF_CAUTION = 64
+#: The most steps of a sequence alone that find no memory: each has half of the tokens of the last.
+MOST_FAILURES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,10 @@ class TokenScheduler:
         #: In the order in which they started.
         self.running: list[Sequence] = []
         self.preemptions = 0
+        #: What there is memory for: tokens of a step, and sequences that run.
+        self._token_limit = self.max_step_tokens
+        self._running_limit = max_running
+        self._steps_of_caution = 0
 
     def __repr__(self) -> str:
         return f"<TokenScheduler: {len(self.running)} running, {len(self.waiting)} waiting>"
@@ -129,7 +137,8 @@ class TokenScheduler:
         for sequence in self.running:
             if sequence.to_compute > 1 and budget > 0:
                 budget -= self._add_chunk(chunks, sequence, budget, deep)
-        while budget > 0 and self.waiting and len(self.running) < self.max_running:
+        most = min(self.max_running, self._running_limit)
+        while budget > 0 and self.waiting and len(self.running) < most:
             sequence = self.waiting[0]
             if not self._start(sequence):
                 break
@@ -146,8 +155,35 @@ class TokenScheduler:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.count
             self.cache.register(sequence.table, sequence.tokens, sequence.computed)
+        if self._steps_of_caution:
+            self._steps_of_caution -= 1
+            if not self._steps_of_caution:
+                self._limit(2 * self._token_limit, 2 * self._running_limit)
+
+    def found_no_memory(self, chunks: list[Chunk]) -> Sequence | None:
+        """Note that a step could not be computed for lack of memory: the next has half of it.
+        Returns a sequence that cannot be computed even alone."""
+        stateful = [c.sequence for c in chunks if c.sequence.table.held is not None]
+        for sequence in stateful:  # its state may be that of some token of this step
+            self._preempt(sequence)
+        tokens, alone = sum([c.count for c in chunks]), chunks[0].sequence
+        if len(chunks) == 1:
+            alone.failures += 1
+            if tokens == 1 or alone.failures >= MOST_FAILURES:
+                return alone
+        if stateful and len(chunks) > 1:
+            self._limit(self._token_limit, len(chunks) // 2)
+        else:
+            self._limit(tokens // 2, self._running_limit)
+        return None
 
     # Parts
+
+    def _limit(self, tokens: int, running: int) -> None:
+        self._token_limit = min(tokens, self.max_step_tokens)
+        self._running_limit = min(running, self.max_running)
+        limited = self._token_limit < self.max_step_tokens or running < self.max_running
+        self._steps_of_caution = STEPS_OF_CAUTION * limited
 
     def _decoding(self) -> list[Sequence]:
         """The sequences in decode, each with a block for its token. Preempts others if there is
@@ -158,12 +194,17 @@ class TokenScheduler:
                 sequence.table, min(len(sequence.tokens), sequence.computed + 1)
             ):
                 self._preempt(max(self.running, key=_order))
-        return [s for s in self.running if s.to_compute == 1]
+        decoding = [s for s in self.running if s.to_compute == 1]
+        while len(decoding) > self._token_limit:
+            newest = max(decoding, key=_order)
+            decoding.remove(newest)
+            self._preempt(newest)
+        return decoding
 
     def _prompt_tokens(self, decoding: list[Chunk]) -> int:
         """How many prefill tokens the step may hold beside these: what takes the prompts' share of
         its duration, at least one, so that every prompt comes to its end."""
-        most = self.max_step_tokens - len(decoding)
+        most = self._token_limit - len(decoding)
         if not decoding or self.prompt_share >= 1:
             return most
         tokens = self.pace.tokens_beside(self._work(decoding), self.prompt_share)

@@ -72,6 +72,8 @@ class Sequence:
     #: Tokens found in the prefix cache when the sequence was first scheduled.
     cached_tokens: int = 0
     preemptions: int = 0
+    #: Steps of it alone for which there was no memory.
+    failures: int = 0
     #: Log probabilities of the prompt's tokens from the second on, as far as requested and
     #: computed.
     prompt_report: list[Sampled] = field(default_factory=list)

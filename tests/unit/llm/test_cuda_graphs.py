@@ -94,20 +94,39 @@ def test_recordings_are_bounded_and_the_least_used_goes(monkeypatch: pytest.Monk
     assert record.recorded == 4
 
 
-def test_what_cannot_be_recorded_is_said_once_and_runs_without(
+class Fails(Again):
+    """Records, but not sizes with more sequences than there is memory for."""
+
+    most = 1
+
+    def __call__(self, compute: Callable[[], Tensor]) -> Replay:
+        if len(compute()) > self.most:
+            self.recorded += 1
+            raise RuntimeError("CUDA out of memory. Tried to allocate\nmore")
+        return compute
+
+
+def test_a_size_that_cannot_be_recorded_runs_without_and_is_tried_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tried: list[int] = []
-
-    def fails(compute: Callable[[], Tensor]) -> Replay:
-        tried.append(1)
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
-
-    made = graphs(fails, [])
-    for _ in range(3):
+    record = Fails()
+    made = graphs(record, [])
+    for step in range(3 * cuda_graphs.RETRY_STEPS + 2):
         assert made.run(rows(5, 6)) is None
-    made.prepare([1, 2])
-    assert len(tried) == 1
-    (said,) = caplog.records
-    assert said.message == "no CUDA graphs: decode steps run call by call"
-    assert said.__dict__["reason"] == "operation not permitted when stream is capturing"
+        if step % 100 == 0:
+            assert made.run(rows(7)) is not None  # others go on
+    assert record.recorded == 2
+    tries = [said.__dict__["steps_until_next_try"] for said in caplog.records]
+    assert tries == [cuda_graphs.RETRY_STEPS, 2 * cuda_graphs.RETRY_STEPS]
+    assert caplog.records[0].__dict__["reason"] == "CUDA out of memory. Tried to allocate"
+    record.most = 2
+    assert made.run(rows(5, 6)) is not None
+    assert not made.failed
+
+
+def test_what_fails_at_the_load_leaves_the_other_sizes() -> None:
+    record = Fails()
+    record.most = 2
+    made = graphs(record, [])
+    made.prepare([1, 2, 4])
+    assert [made.run(rows(*[5] * count)) is not None for count in (1, 2, 3)] == [True, True, False]
