@@ -16,6 +16,7 @@ step takes for 16 streams that decode, with and without prompts of 1,500 tokens 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import random
 import statistics
@@ -137,13 +138,11 @@ class Transformers:
         return [answer[: job.new_tokens] for answer, job in zip(answers, jobs, strict=True)]
 
     def continuous_batching(self, jobs: Sequence[Job]) -> list[list[int]]:
-        from transformers import ContinuousBatchingConfig, GenerationConfig
+        from transformers import GenerationConfig
 
         (new_tokens,) = {job.new_tokens for job in jobs}  # it has one length for all
         tokens = sum(len(job.prompt) + job.new_tokens for job in jobs)
-        config = ContinuousBatchingConfig(
-            page_size=32, num_blocks=tokens // 32 + 64, max_batch_tokens=512
-        )
+        config = continuous_batching(tokens)
         wish = GenerationConfig(
             max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
         )
@@ -172,6 +171,16 @@ class Transformers:
         )
         found: list[list[int]] = answers[:, longest:].tolist()
         return found
+
+
+def continuous_batching(tokens: int) -> Any:
+    """transformers' settings for a cache of about so many tokens."""
+    from transformers import ContinuousBatchingConfig
+
+    known = inspect.signature(ContinuousBatchingConfig).parameters
+    page = "page_size" if "page_size" in known else "block_size"  # its name until 5.17
+    bounds = {page: 32, "num_blocks": tokens // 32 + 64, "max_batch_tokens": 512}
+    return ContinuousBatchingConfig(**bounds)
 
 
 class Vllm:
