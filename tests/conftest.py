@@ -59,9 +59,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))
 
 
+#: Present where NVIDIA's driver is loaded.
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
 @cache
 def has_gpu() -> bool:
-    if not Path("/proc/driver/nvidia/version").exists():  # importing torch takes seconds
+    if not _DRIVER.exists():  # importing torch takes seconds
         return False
     import torch
 
@@ -112,6 +116,17 @@ def _uvloop_has_its_pipe() -> None:
         import uvloop
 
         uvloop.new_event_loop().close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _the_gpu_is_open() -> None:
+    """Its first use opens files, pipes and threads for the whole process."""
+    if sys.modules.get("torch") is not None and has_gpu():  # else no test here uses one
+        import torch
+
+        torch.ones(8).pin_memory().to("cuda")
+        x = torch.ones(64, 64, device="cuda")
+        (x @ x).sum().item()
 
 
 @pytest.fixture(autouse=True)

@@ -201,3 +201,64 @@ def test_a_leak_names_what_was_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("grace", [0.0, 0.5])
 def test_nothing_is_reported_where_nothing_was_left(grace: float) -> None:
     assert left_behind(snapshot(), grace=grace) == []
+
+
+#: A driver as NVIDIA's: the first use of the GPU opens files and pipes, and keeps them.
+FAKE_TORCH = """
+import os
+
+class Tensor:
+    pin_memory = sum = item = __matmul__ = lambda self, *_: self
+    def to(self, device):
+        return ones(device=device)
+
+opened = []
+def ones(*shape, device="cpu"):
+    if device == "cuda" and not opened:
+        opened.extend([*os.pipe(), os.open("/dev/null", os.O_RDONLY)])
+    return Tensor()
+
+class cuda:
+    is_available = staticmethod(lambda: True)
+"""
+USES_A_GPU = """
+import pytest
+import torch
+
+@pytest.mark.gpu
+def test_a_first_use():
+    torch.ones(1, device="cuda")
+"""
+LOADS_A_DRIVER = """
+from pathlib import Path
+import tests.conftest
+tests.conftest._DRIVER = Path("/dev/null")
+"""
+
+
+def test_what_a_gpu_opens_once_is_no_leak_of_its_first_test(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    (tmp_path / "test_gpu.py").write_text(USES_A_GPU)
+    (tmp_path / "with_driver.py").write_text(LOADS_A_DRIVER)
+    root = Path(__file__).parents[2]
+    command: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["--rootdir", root, "-c", root / "pyproject.toml"]
+    command += ["-p", "with_driver", "-p", "tests.conftest"]
+    done = subprocess.run(
+        [*command, "-m", "gpu", tmp_path / "test_gpu.py"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith("1 passed in"), done.stdout
+
+
+def test_a_gpu_s_device_files_are_the_driver_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptors = tmp_path / "self" / "fd"
+    descriptors.mkdir(parents=True)
+    monkeypatch.setattr("tests.leaks.PROC", tmp_path)
+    before = snapshot()
+    for number, name in enumerate(("nvidiactl", "nvidia-uvm", "nvidia0", "null")):
+        (descriptors / str(number)).symlink_to(f"/dev/{name}")
+    assert left_behind(before, grace=0) == ["open file /dev/null"]

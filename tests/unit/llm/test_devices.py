@@ -235,7 +235,38 @@ def test_copies_to_a_device_do_not_wait_for_it(wish: str, monkeypatch: pytest.Mo
             sampler.sample(logits, sequences)
 
 
+def test_the_warning_that_debugging_is_a_prototype_is_no_synchronization(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def set_mode(mode: str) -> None:
+        warnings.warn(
+            "Synchronization debug mode is a prototype feature and does not yet detect all"
+            " synchronizing operations",
+            stacklevel=1,
+        )
+
+    def call() -> None:
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    assert synchronizations(call) == 2
+    assert synchronizations(lambda: None) == 0
+
+
 # On a GPU
+
+
+def synchronizations(call: Callable[[], object]) -> int:
+    """How often `call` waits for the GPU, as torch counts it."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # warns itself
+        try:
+            call()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return len([one for one in seen if "called a synchronizing" in str(one.message)])
 
 
 @pytest.mark.gpu
@@ -244,14 +275,8 @@ def test_a_gpu_is_waited_for_once_in_sampling(wish: str) -> None:
     logits = torch.randn(64, 5000, device="cuda")
     sequences = [sequence(number, **WISHES[wish]) for number in range(64)]
     sampler.sample(logits, sequences)
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            sampler.sample(logits, sequences)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len([one for one in seen if "synchronizing" in str(one.message)]) <= WAITS.get(wish, 1)
+    waits = synchronizations(lambda: sampler.sample(logits, sequences))
+    assert waits <= WAITS.get(wish, 1)
 
 
 @pytest.mark.gpu
