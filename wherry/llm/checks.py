@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from wherry.llm.sampling import Parameters
+import msgspec
+
+from wherry.llm.sampling import Parameters, Sampling
 from wherry.values.errors import InvalidRequest, PromptTooLong
+
+#: Log probabilities in the answer to one request: 100 MB.
+MOST_LOGPROBS: Final = 1 << 20
 
 
 def check_one_prompt(model: str, prompt: str, messages: Sequence[Any], ids: Sequence[int]) -> None:
@@ -69,3 +74,27 @@ def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | No
             field="truncate_prompt",
         )
     return max(1, context - (parameters.max_tokens or 1)) if keep == 0 else keep
+
+
+def bounded(model: str, sampling: Sampling, prompt_tokens: int = 0) -> Sampling:
+    """The same if an answer may have as many log probabilities as it asks for; where its maximum
+    of tokens is not set, or may be clipped, with that of which it may. InvalidRequest if it may
+    not."""
+    told, each = 0, 0
+    if sampling.prompt_logprobs is not None:
+        told = prompt_tokens * (1 + sampling.prompt_logprobs)
+    if sampling.logprobs is not None:
+        each = sampling.n * (1 + max(sampling.logprobs, len(sampling.logprob_token_ids)))
+        told += prompt_tokens * each if sampling.echo else 0
+    most = (MOST_LOGPROBS - told) // (each or 1)
+    free = sampling.max_tokens is None or sampling.clip_max_tokens
+    if most < (1 if free or not each else sampling.max_tokens or 0):
+        field = "logprobs" if each else "prompt_logprobs"
+        raise InvalidRequest(
+            f"model {model!r}: {field}: an answer has at most {MOST_LOGPROBS} log probabilities, of"
+            " all its texts, tokens and alternatives; ask for fewer, or for fewer tokens",
+            field=field,
+        )
+    if free and each:
+        return msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens or most, most))
+    return sampling

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from wherry.llm.checks import check_one_prompt
+from wherry.llm.checks import bounded, check_one_prompt
 from wherry.llm.constraint import MOST_CHARACTERS, AnswerForm
 from wherry.llm.delta import Delta
 from wherry.llm.formats.read_already import STYLE, OneText
@@ -105,7 +105,7 @@ class LlamaCpp(StepModel):
         self.file = Path(file)
         if slots < 1 or context_tokens < 1:
             raise ConfigError(f"llama-cpp {file}: slots and context_tokens must be at least 1")
-        self._slots, self._context, self._threads = slots, context_tokens, threads
+        self._slots, self.context_tokens, self._threads = slots, context_tokens, threads
         self._settings = {
             "name": name or self.file.name.removesuffix(".gguf").replace(" ", "-"),
             "max_batch_size": slots,
@@ -123,7 +123,7 @@ class LlamaCpp(StepModel):
         wanted = xllamacpp.CommonParams()
         wanted.model.path = str(self.file)
         wanted.n_parallel = self._slots
-        wanted.n_ctx = self._slots * self._context
+        wanted.n_ctx = self._slots * self.context_tokens
         wanted.verbosity = 1
         wanted.use_jinja = True
         if str(device) == "cpu":
@@ -159,7 +159,8 @@ class LlamaCpp(StepModel):
             problem = "chat_template is not supported by llama.cpp's adapter"
             raise self._refused(problem, "chat_template")
         self._check(prompt, messages)
-        wanted = parameters.resolved({}).checked(str(self._settings["name"]), MOST_TOKENS)
+        name = str(self._settings["name"])
+        wanted = bounded(name, parameters.resolved({}).checked(name, MOST_TOKENS))
         body = self._body(wanted, chat=bool(messages))
         handle = self._server.handle_completions
         if messages:
@@ -286,7 +287,7 @@ class LlamaCpp(StepModel):
             "stream_options": {"include_usage": True},
             "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
             "stop": list(wanted.stop),
-            "repeat_last_n": self._context,  # the whole context, as other engines do
+            "repeat_last_n": self.context_tokens,  # the whole context, as other engines do
             "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
         }
         if wanted.seed is not None:

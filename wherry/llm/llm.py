@@ -14,7 +14,7 @@ import msgspec
 
 from wherry.instances.devices import for_torch
 from wherry.llm.adapters import AdapterFolders
-from wherry.llm.checks import check_room, check_task, tokens_to_keep
+from wherry.llm.checks import bounded, check_room, check_task, tokens_to_keep
 from wherry.llm.choice import AUTO
 from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
@@ -313,7 +313,8 @@ class LLM(StepModel):
             context, names = self.engine.context_tokens, request.sampling.report_prompt_tokens
             request.deltas.append(self._reports.count(read.tokens, context, names=names))
             return
-        sampling, constraint = request.sampling, read.constraint
+        sampling = bounded(self.engine.name, request.sampling, len(read.tokens))
+        constraint = read.constraint
         if read.bad_words:
             banned = (*sampling.bad_words_ids, *read.bad_words)
             sampling = msgspec.structs.replace(sampling, bad_words_ids=banned)

@@ -18,7 +18,7 @@ import msgspec
 
 from wherry.llm.adapters import AdapterFolders
 from wherry.llm.checkpoint import Checkpoint
-from wherry.llm.checks import check_task, check_tokens, no_room
+from wherry.llm.checks import bounded, check_task, check_tokens, no_room
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta
 from wherry.llm.facts import hub_names
@@ -196,6 +196,7 @@ class VLLM(StepModel):
                 raise self._refused(f"{name} is not supported by vLLM's adapter", name)
         if len(tokens) >= self._context:
             raise no_room(self._name, len(tokens), self._context)
+        wanted = bounded(self._name, wanted, len(tokens))
         given = {"type": "token", "prompt_token_ids": tokens}
         adapter = self._loras.request(parameters.adapter)
         request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)

@@ -12,13 +12,19 @@ import torch
 
 import wherry
 from tests.costs import assert_linear
-from wherry.llm import LLM, sampler
+from wherry.llm import LLM, checks, sampler
+from wherry.llm.checks import MOST_LOGPROBS, bounded
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.detokenizer import StopTexts
 from wherry.llm.engine import MOST_COPIED_TOKENS, Engine
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.prompt import SHORT_CHARACTERS
-from wherry.llm.sampling import MOST_STOP_CHARACTERS, MOST_TOKENS_NAMED, Sampling
+from wherry.llm.sampling import (
+    MOST_STOP_CHARACTERS,
+    MOST_TOKENS_NAMED,
+    Parameters,
+    Sampling,
+)
 from wherry.llm.sequence import Sequence
 from wherry.llm.template_turns import MOST_LINES, limited
 from wherry.llm.tokenizer import PART, Tokenizer
@@ -65,6 +71,47 @@ def test_a_wish_that_is_too_large_is_refused_by_its_name(field: str) -> None:
 def test_more_log_probabilities_than_there_may_be_are_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="logprobs"):
         msgspec.convert({"logprobs": 21}, Sampling)
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens", "kept"),
+    [
+        ({"max_tokens": 100, "n": 64, "logprobs": 20}, 10, 100),
+        ({"max_tokens": 800, "n": 64, "logprobs": 20}, 10, "logprobs"),
+        ({"max_tokens": 800, "n": 64}, 10, 800),
+        ({"max_tokens": 60_000, "logprobs": 0, "logprob_token_ids": (1,) * 20}, 10, "logprobs"),
+        ({"n": 64, "logprobs": 20}, 10, MOST_LOGPROBS // (64 * 21)),
+        ({"n": 64, "logprobs": 20, "max_tokens": 5, "clip_max_tokens": True}, 10, 5),
+        ({}, 10, None),
+        ({"prompt_logprobs": 20, "max_tokens": 1}, 40_000, 1),
+        ({"prompt_logprobs": 20, "max_tokens": 1}, 60_000, "prompt_logprobs"),
+        ({"echo": True, "logprobs": 20, "max_tokens": 0}, 40_000, 0),
+        ({"echo": True, "logprobs": 20, "max_tokens": 0, "n": 2}, 40_000, "logprobs"),
+    ],
+)  # fmt: skip
+def test_log_probabilities_of_an_answer_are_bounded_before_it_is_generated(
+    asked: dict[str, Any], tokens: int, kept: int | str | None
+) -> None:
+    if isinstance(kept, str):
+        with pytest.raises(InvalidRequest, match=str(MOST_LOGPROBS)) as refused:
+            bounded("m", Sampling(**asked), tokens)
+        assert refused.value.field == kept
+    else:
+        assert bounded("m", Sampling(**asked), tokens).max_tokens == kept
+
+
+def test_an_answer_of_too_many_log_probabilities_is_refused_without_a_step(
+    model: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "MOST_LOGPROBS", 500)
+    wish = Parameters(n=4, max_tokens=30, logprobs=4)
+    with pytest.raises(InvalidRequest, match="at most 500 log probabilities"):
+        model.start(prompt="x", parameters=wish)
+    assert not model.engine.busy
+    free = model.start(prompt="x", parameters=Parameters(n=4, logprobs=4, ignore_eos=True))
+    while not (step := model.step([free])[0]).done:
+        assert step.error is None
+    assert {answer.sequence.generated_tokens for answer in free.answers or ()} == {25}
 
 
 def test_answers_to_a_long_prompt_are_few(model: LLM) -> None:

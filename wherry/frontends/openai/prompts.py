@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.frontends.openai.errors import BadField
+from wherry.llm.checks import MOST_LOGPROBS
 from wherry.values.request import value_bytes
 
 #: The model's inputs for one row.
@@ -15,6 +16,8 @@ Inputs = dict[str, Any]
 #: What all prompts of a request share counts once for each of them, as each is a request to the
 #: model, which may run in another process; together it may be so much.
 MOST_SHARED_BYTES: Final = 16 * 2**20
+#: Tokens of an answer that the request does not bound.
+LEAST_TOKENS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,16 @@ class Prompts:
                 f"holds {len(own)}, and the fields that hold for each of them have {once} bytes;"
                 f" send at most {most or 1} at a time beside these",
             )
+        asked = shared.get("parameters") or {}
+        if len(own) > 1 and asked.get("logprobs") is not None:
+            answer = (asked.get("n") or 1) * (asked.get("max_tokens") or LEAST_TOKENS)
+            each = answer * (1 + asked["logprobs"])
+            if len(own) * each > MOST_LOGPROBS:
+                raise BadField(
+                    field,
+                    f"holds {len(own)}, with up to {each} log probabilities each; send at most"
+                    f" {MOST_LOGPROBS // each or 1} at a time",
+                )
         return cls(own, shared, [once + value_bytes(each) for each in own])
 
     @classmethod

@@ -33,6 +33,17 @@ def test_a_large_field_beside_many_prompts_is_refused_before_it_is_multiplied() 
     assert len(decoded(one, CompletionRequest).inputs().own) == 1
 
 
+def test_log_probabilities_are_counted_over_all_prompts() -> None:
+    def read(**fields: object) -> int:
+        body = {"prompt": ["a"] * 100, "logprobs": 20, **fields}
+        return len(decoded(msgspec.json.encode(body), CompletionRequest).inputs().own)
+
+    assert read() == read(n=4, max_tokens=100) == 100
+    with pytest.raises(BadField, match=r"prompt: holds 100, with up to 21000 .*; send at most 49"):
+        read(n=10, max_tokens=100)
+    assert read(n=128, max_tokens=1000, logprobs=None) == 100
+
+
 def test_conversations_of_a_batch_share_their_parameters() -> None:
     form = {"type": "json_schema", "json_schema": {"schema": {"enum": ["x"] * 2000}}}
     chats = msgspec.json.encode({"messages": [HELLO] * 3, "response_format": form})
