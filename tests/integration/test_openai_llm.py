@@ -506,6 +506,7 @@ def test_an_adapter_is_a_model_of_its_own_name(folder: Path, tmp_path: Path) -> 
             ("chat", None),
             ("sql", "chat"),
         ]
+        assert [one.model_dump()["max_model_len"] for one in client.models.list()] == [256, 256]
         assert client.models.retrieve("sql").model_dump()["root"] == "sql"
         alone, adapted = said("chat"), said("sql")
         assert (alone[0], adapted[0]) == ("chat", "sql")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Handler, Route
@@ -58,6 +59,9 @@ GIVEN: Final = frozenset(
     ("messages", "prompt", "token_ids", "parameters", "stream", "tools", "template", "task")
 )
 
+#: Seconds that a model has to tell its context.
+PATIENCE: Final = 2.0
+
 
 class ModelName(NamedTuple):
     """A name that a request may have as its `model`."""
@@ -66,6 +70,8 @@ class ModelName(NamedTuple):
     #: What the model's files are called, and which model it is a variant of, where that is another.
     root: str | None = None
     parent: str | None = None
+    #: The most tokens of a prompt and its answer, where the model tells.
+    context_tokens: int | None = None
 
 
 class AbleModels:
@@ -76,6 +82,8 @@ class AbleModels:
         #: Whether a model has one of some abilities, as the models were at a generation.
         self._served: dict[Sequence[str], bool] = {}
         self._generation = -1
+        #: What models have told of their contexts, as long as they are there.
+        self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
 
     def route(self, handler: Handler, *any_of: str, form: ErrorForm = error_object) -> Route:
         """The route of what models with one of these abilities answer; 404 while there is none."""
@@ -109,17 +117,34 @@ class AbleModels:
         return sorted({m.name for m in self._with(ability)})
 
     def listed(self) -> list[ModelName]:
-        """Those with any ability, then their variants. May read files."""
+        """Those with any ability, then their variants. Blocks: may read files and ask models."""
         models = sorted(self._with(None), key=lambda model: model.name)
+        contexts = [self._context(model) for model in models]
         named = [
-            ModelName(name, None if name == m.name else m.name)
-            for m in models
+            ModelName(name, None if name == m.name else m.name, None, context)
+            for m, context in zip(models, contexts, strict=True)
             for name in _names_of(m)
         ]
         variants = [
-            ModelName(name, name, m.told_name()) for m in models for name in m.model.variants()
+            ModelName(name, name, m.told_name(), context)
+            for m, context in zip(models, contexts, strict=True)
+            for name in m.model.variants()
         ]
         return named + sorted(variants)
+
+    def _context(self, loaded: LoadedModel) -> int | None:
+        """The most tokens that a model takes, which is asked once, by the tokens of a text."""
+        if known := self._contexts.get(loaded) or getattr(loaded.model, "context_tokens", None):
+            return int(known)
+        if not _has_tokens(loaded):
+            return None
+        try:
+            columns = loaded.row_columns((), {"prompt": "a", "task": "tokenize"})
+            told = next(self._runtime.calls.stream(loaded, columns, timeout=PATIENCE))
+            found = self._contexts[loaded] = int(told.outputs["usage"][0]["context_tokens"])
+        except Exception:  # noqa: BLE001 - of any model: one without an answer is listed without
+            return None
+        return found
 
     def _with(self, ability: str | None) -> list[LoadedModel]:
         models = self._runtime.models()

@@ -107,7 +107,9 @@ class OpenAI:
         def tell(found: list[ModelName]) -> None:
             one = next((each for each in found if each.name == name), None)
             if one is None:
-                one = ModelName(self._models.named(name, variants=False).name)
+                own = self._models.named(name, variants=False).name
+                known = (each.context_tokens for each in found if each.root == own)
+                one = ModelName(own, context_tokens=next(known, None))
             respond(exchange, msgspec.json.encode(self._described(one)))
 
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
@@ -116,7 +118,7 @@ class OpenAI:
         """A model or a variant in OpenAI's words and in Anthropic's, of which neither minds the
         other's."""
         created_at = datetime.fromtimestamp(self._created, UTC)
-        further = {"root": one.root, "parent": one.parent}
+        further = {"root": one.root, "parent": one.parent, "max_model_len": one.context_tokens}
         return {
             "id": one.name,
             "object": "model",

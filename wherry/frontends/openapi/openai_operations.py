@@ -86,6 +86,8 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
     type: Literal["model"]
     display_name: str
     created_at: datetime
+    #: The most tokens of a prompt and its answer, where the model tells.
+    max_model_len: int | None = None
 
 
 class OpenAIModels(msgspec.Struct, kw_only=True):

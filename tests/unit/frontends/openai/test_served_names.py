@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,3 +110,30 @@ def test_no_two_models_have_a_name(client: Client) -> None:
     client.runtime.load(other, served_names=("org/new",))
     with pytest.raises(ConfigError, match=r"served name 'other' is that of model 'other'"):
         client.runtime.load(tell, served_names=("other",))
+
+
+@dataclass
+class Answer:
+    text: str
+    token_ids: list[int]
+    usage: dict[str, int]
+
+
+@wherry.model
+def clever(prompt: str, task: str = "generate") -> Iterator[Answer]:
+    """Tells its context to whom asks for tokens, and how often it was asked."""
+    clever_asked.append(task)
+    yield Answer("", [1], {"context_tokens": 512} if len(clever_asked) > 1 else {})
+
+
+clever_asked: list[str] = []
+
+
+def test_a_models_context_is_listed_once_it_has_told_it_and_asked_no_more() -> None:
+    clever_asked.clear()
+    with served(tell, clever) as client:
+        listed = [client.ask("GET", "/v1/models").json["data"] for _ in range(4)]
+        assert client.ask("GET", "/v1/models/clever").json["max_model_len"] == 512
+    told = [[one.get("max_model_len") for one in names] for names in listed]
+    assert told == [[None] * 3, *[[512, None, None]] * 3]
+    assert clever_asked == ["tokenize"] * 2
