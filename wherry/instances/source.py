@@ -214,7 +214,7 @@ def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
     containers = {n for n in changes.within if isinstance(vars(model)[n], list | dict | set)}
     attributes = _sendable(name, changes.attributes, changes.within - containers, model)
     of_classes = {
-        place: _sendable(name, values, changes.within_classes)
+        place: _sendable(name, values, changes.within_classes, cls=type(model).__mro__[place])
         for place, values in changes.of_classes.items()
     }
     if not (attributes or changes.removed or any(of_classes.values())):
@@ -225,13 +225,20 @@ def _pickled_changes(model: Model, name: str) -> tuple[bytes, bytes] | None:
 
 
 def _sendable(
-    name: str, changed: Mapping[str, Any], own: Set[str], model: object = _NO_MODEL
+    name: str,
+    changed: Mapping[str, Any],
+    own: Set[str],
+    model: object = _NO_MODEL,
+    cls: type | None = None,
 ) -> dict[str, Any]:
-    """What of these attributes is passed on. ConfigError if one cannot be sent, but for those of
-    which a worker makes its `own` (a lock, a class's list of its objects)."""
+    """What of these attributes, of the model or its class, is passed on. ConfigError if one cannot
+    be sent, but for those of which a worker makes its `own` (a lock, a class's list of its
+    objects)."""
     found = {}
     for attribute, value in changed.items():
         try:
+            if cls and getattr(value, "__qualname__", "") == f"{cls.__qualname__}.{attribute}":
+                raise ValueError("it has the name of what it replaces")
             _Pickler(model, io.BytesIO()).dump(value)
         except Exception as error:  # whatever the user's objects raise
             if attribute in own:

@@ -55,13 +55,11 @@ def states(attributes: Mapping[str, Any]) -> dict[str, State]:
 
 
 def class_attributes(cls: type) -> dict[str, Any]:
-    """Those that are values, not code."""
+    """But for those that Python sets, and this package."""
     return {
         name: value
         for name, value in vars(cls).items()
         if not name.startswith(("__", "_abc_", "_wherry_"))
-        and not callable(value)
-        and not hasattr(value, "__get__")
     }
 
 

@@ -1,3 +1,4 @@
+import functools
 import sys
 import threading
 from dataclasses import dataclass
@@ -109,6 +110,29 @@ def test_what_a_program_sets_in_a_class_is_set_in_a_worker_too(
     made: Any = import_model(source)
     assert made.kind == "as changed"
     Changed.kind = "as defined"
+
+
+def test_a_method_that_a_program_replaces_is_replaced_in_a_worker_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, was = Changed(), Changed.execute
+    monkeypatch.setattr(Changed, "execute", made_anew)
+    source = source_of(model, "m")
+    monkeypatch.undo()
+
+    made: Any = import_model(source)
+    assert type(made).execute is made_anew
+    Changed.execute = was  # type: ignore[method-assign]
+
+
+def test_a_method_that_a_worker_would_not_find_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    was = Changed.execute
+    for method in (lambda *_: [1], functools.wraps(was)(lambda *_: [1]), functools.cache(was)):
+        monkeypatch.setattr(Changed, "execute", method)
+        with pytest.raises(wherry.ConfigError, match=r"'m': its attribute 'execute', .* set it"):
+            source_of(Changed(), "m")
 
 
 def test_what_a_program_sets_on_a_function_is_set_in_a_worker_too() -> None:
