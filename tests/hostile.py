@@ -172,7 +172,8 @@ def call(method: str, message: Callable[[int], Mapping[str, Any]]) -> Callable[[
     from grpc import RpcError, insecure_channel
 
     path = f"/{SERVICE}/{method}"
-    request = load("v2.proto", "model_config.proto").methods[path].request
+    described = load("v2.proto", "model_config.proto").methods[path]
+    request, streams = described.request, described.gives_stream
 
     def make(nbytes: int) -> Send:
         encoded = request.encode(message(nbytes))
@@ -182,6 +183,9 @@ def call(method: str, message: Callable[[int], Mapping[str, Any]]) -> Callable[[
             assert found is not None, "the server has no --grpc-port"
             with insecure_channel(found[1]) as channel:
                 try:
+                    if streams:
+                        answers = channel.stream_stream(path)(iter([encoded]), timeout=PATIENCE)
+                        return 200, b"".join(answers)
                     return 200, channel.unary_unary(path)(encoded, timeout=PATIENCE)
                 except RpcError as error:
                     code = error.code().name

@@ -52,7 +52,7 @@ OPTIONS = {
     "max-unsent-bytes": 8 * MIB,
 }
 MODELS = """
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import wherry
@@ -82,6 +82,35 @@ def object(row: list[dict[str, Any]]) -> list[int]:
 @wherry.model(max_batch_size=8, route="/lists")
 def lists(words: list[list[str]], name: list[str]) -> list[int]:
     return [len(one) + len(other) for one, other in zip(words, name)]
+
+class Delta(NamedTuple):
+    text: list[str]
+    token_ids: list[list[int]]
+
+@wherry.model(max_batch_size=8)
+def talk(
+    prompt: list[str] | None = None,
+    messages: list[list[dict[str, Any]]] | None = None,
+    token_ids: list[list[int]] | None = None,
+    tools: list[list[dict[str, Any]]] | None = None,
+    template: list[dict[str, Any]] | None = None,
+    parameters: list[dict[str, Any]] | None = None,
+    task: list[str] | None = None,
+) -> Delta:
+    rows = len(prompt or messages or token_ids)
+    return Delta(["a"] * rows, [[1]] * rows)
+
+@wherry.model(max_batch_size=64, isolation="thread")
+def embed(text: list[str]) -> Annotated[np.ndarray, wherry.FP32[4]]:
+    return np.ones((len(text), 4), np.float32)
+
+@wherry.model(max_batch_size=64, isolation="thread")
+def rank(query: list[str], document: list[str]) -> list[float]:
+    return [1.0 for _ in query]
+
+@wherry.model(isolation="thread")
+def hear(audio: wherry.Audio, task: str = "") -> str:
+    return "a"
 """
 
 FORM_PARTS = 500
@@ -167,6 +196,272 @@ def texts_over_grpc(count: int, **more: Any) -> Mapping[str, Any]:
     contents = {"bytes_contents": [b""] * count}
     return over_grpc("texts", "text", [count], more, contents=contents)
 
+
+def words(nbytes: int) -> bytes:
+    """A text."""
+    return b'"%b"' % (b"word " * (nbytes // 5))
+
+
+def schema(nbytes: int) -> bytes:
+    """A JSON schema of a third of the size: larger ones have too many values."""
+    choices = [b'"e%06d"' % number for number in range(nbytes // 30)]
+    return b'{"enum":[%b]}' % b",".join(choices)
+
+
+def numbers_in_a_text(nbytes: int) -> bytes:
+    """A JSON object as a text."""
+    return b'"{\\"a\\":[%b0]}"' % (b"1," * (nbytes // 2 - 20))
+
+
+def json_body(
+    path: str, model: str, before: bytes, large: Callable[[int], bytes], behind: bytes = b"}"
+) -> Callable[[int], Send]:
+    """A JSON body of one large value."""
+    start = b'{"model":"%b",%b' % (model.encode(), before)
+    return lambda nbytes: post(path, start + large(nbytes - 200) + behind)
+
+
+def beside(
+    path: str, model: str, field: str, large: str, value: Callable[[int], bytes], parts: int = 1000
+) -> Callable[[int], Send]:
+    """A JSON body of one large value beside many small ones, for each of which it stands."""
+
+    def before(nbytes: int) -> bytes:
+        small = b",".join([b'"a"'] * min(parts, nbytes // 64))
+        return b'{"model":"%b","%b":[%b],"%b":' % (
+            model.encode(), field.encode(), small, large.encode()
+        )  # fmt: skip
+
+    return lambda nbytes: post(path, before(nbytes) + value(nbytes - nbytes // 8) + b"}")
+
+
+def recording(fields: Callable[[int], list[tuple[str, bytes]]]) -> Callable[[int], Send]:
+    def make(nbytes: int) -> Send:
+        body, content_type = multipart([("model", b"hear"), *fields(nbytes)])
+        return post("/v1/audio/transcriptions", body, {"Content-Type": content_type})
+
+    return make
+
+
+CHAT = b'{"model":"talk","messages":['
+CHATS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+ASKED = b'"messages":[{"role":"user","content":"a"}],'
+SAID = b'{"role":"user","content":"a"}'
+FORMAT = b'"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":'
+OPENAI: dict[str, Callable[[int], Send]] = {
+    "a chat of one text": json_body(
+        CHATS, "talk", b'"messages":[{"role":"user","content":', words, b"}]}"
+    ),
+    "some messages": some(some(json_parts(CHATS, CHAT, SAID, b"]}"))),
+    "some parts of a message": some(
+        json_parts(
+            CHATS, CHAT + b'{"role":"user","content":[', b'{"type":"text","text":"a"}', b"]}]}"
+        )
+    ),
+    "some calls": some(
+        json_parts(
+            CHATS,
+            CHAT + SAID + b',{"role":"assistant","tool_calls":[',
+            b'{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}',
+            b"]}]}",
+        )
+    ),
+    "a call of many arguments": json_body(
+        CHATS,
+        "talk",
+        b'"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":',
+        numbers_in_a_text,
+        b"}}]}]}",
+    ),
+    "many tools": json_parts(
+        CHATS, CHAT + SAID + b'],"tools":[', b'{"type":"function","function":{"name":"f"}}', b"]}"
+    ),
+    "a large tool": json_body(
+        CHATS,
+        "talk",
+        ASKED + b'"tools":[{"type":"function","function":{"name":"f","parameters":',
+        schema,
+        b"}}]}",
+    ),
+    "a large format": json_body(CHATS, "talk", ASKED + FORMAT, schema, b"}}}"),
+    "a format as a text": json_body(CHATS, "talk", ASKED + b'"guided_json":', numbers_in_a_text),
+    "some variables of a template": some(
+        names(CHATS, CHAT + SAID + b'],"chat_template_kwargs":{', b"}}")
+    ),
+    "some unknown fields": some(names(CHATS, CHAT + SAID + b"],", b"}")),
+    "chats beside a format": lambda nbytes: post(
+        "/v1/chat/completions/batch",
+        CHAT
+        + b",".join([b"[%b]" % SAID] * min(500, nbytes // 256))
+        + b"],"
+        + FORMAT
+        + schema(nbytes // 2)
+        + b"}}}",
+    ),
+    "many prompts": json_parts("/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"),
+    "as many prompts as may be": lambda nbytes: json_parts(
+        "/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"
+    )(nbytes // 1024),
+    "some lists of tokens": some(
+        json_parts("/v1/completions", b'{"model":"talk","prompt":[', b"[65]", b"]}")
+    ),
+    "many tokens": json_parts("/v1/completions", b'{"model":"talk","prompt":[', b"65", b"]}"),
+    "prompts beside choices": beside(
+        "/v1/completions", "talk", "prompt", "guided_choice", lambda nbytes: schema(nbytes)[8:-1]
+    ),
+    "prompts beside a pattern": beside("/v1/completions", "talk", "prompt", "guided_regex", words),
+    "prompts beside a name": beside("/v1/completions", "talk", "prompt", "user", words),
+    "a response to one text": json_body(RESPONSES, "talk", b'"input":', words),
+    "a response with instructions": json_body(
+        RESPONSES, "talk", b'"input":"a","instructions":', words
+    ),
+    "some items of a response": some(
+        some(json_parts(RESPONSES, b'{"model":"talk","input":[', SAID, b"]}"))
+    ),
+    "some calls of a response": some(
+        json_parts(
+            RESPONSES,
+            b'{"model":"talk","input":[',
+            b'{"type":"function_call","call_id":"a","name":"b","arguments":"{}"}',
+            b"]}",
+        )
+    ),
+    "some references of a response": some(
+        json_parts(
+            RESPONSES, b'{"model":"talk","input":[', b'{"type":"item_reference","id":"a"}', b"]}"
+        )
+    ),
+    "a message of one text": json_body(
+        MESSAGES,
+        "talk",
+        b'"max_tokens":1,"messages":[{"role":"user","content":',
+        words,
+        b"}]}",
+    ),
+    "some messages of Anthropic's": some(
+        some(json_parts(MESSAGES, CHAT, SAID, b'],"max_tokens":1}'))
+    ),
+    "some results of tools": some(
+        json_parts(
+            MESSAGES,
+            CHAT + b'{"role":"user","content":[',
+            b'{"type":"tool_result","tool_use_id":"a","content":"b"}',
+            b']}],"max_tokens":1}',
+        )
+    ),
+    "a large tool of Anthropic's": json_body(
+        MESSAGES,
+        "talk",
+        ASKED + b'"max_tokens":1,"tools":[{"name":"f","input_schema":',
+        schema,
+        b"}]}",
+    ),
+    "messages that are counted": some(
+        some(json_parts("/v1/messages/count_tokens", CHAT, SAID, b"]}"))
+    ),
+    "many texts for vectors": json_parts(
+        "/v1/embeddings", b'{"model":"embed","input":[', b'"a"', b"]}"
+    ),
+    "some texts for vectors": lambda nbytes: json_parts(
+        "/v1/embeddings", b'{"model":"embed","input":[', b'"a"', b"]}"
+    )(nbytes // 512),
+    "a text for a vector": json_body("/v2/embed", "embed", b'"texts":[', words, b"]}"),
+    "some unknown fields for vectors": some(
+        names("/pooling", b'{"model":"embed","input":"a",', b"}")
+    ),
+    "many documents": json_parts(
+        "/rerank", b'{"model":"rank","query":"a","documents":[', b'"a"', b"]}"
+    ),
+    "some documents as objects": some(
+        json_parts("/rerank", b'{"model":"rank","query":"a","documents":[', b'{"text":"a"}', b"]}")
+    ),
+    "a query beside documents": beside("/rerank", "rank", "documents", "query", words),
+    "a text beside texts": beside("/score", "rank", "text_2", "text_1", words),
+    "pairs of texts": lambda nbytes: post(
+        "/score",
+        b'{"model":"rank","queries":[%b],"documents":[%b]}'
+        % ((b",".join([b'"a"'] * (nbytes // 2048)),) * 2),
+    ),
+    "a text for tokens": json_body("/tokenize", "talk", b'"prompt":', words),
+    "some messages for tokens": some(some(json_parts("/tokenize", CHAT, SAID, b"]}"))),
+    "some tokens": some(
+        some(json_parts("/detokenize", b'{"model":"talk","tokens":[', b"65", b"]}"))
+    ),
+    "a recording": recording(lambda nbytes: [("file", bytes(nbytes - 1000))]),
+    "a recording beside many fields": recording(
+        lambda nbytes: [
+            ("file", bytes(nbytes // 2)),
+            *[("timestamp_granularities[]", b"word")] * min(1000, nbytes // 400),
+        ]
+    ),
+    "a recording with a large prompt": recording(
+        lambda nbytes: [("file", b"RIFF"), ("prompt", b"x" * (nbytes - 1000))]
+    ),
+}
+
+
+def loading(**parameters: Any) -> Mapping[str, Any]:
+    return {"model_name": "other", "parameters": parameters}
+
+
+def many(value: Any) -> Callable[[int], dict[str, Any]]:
+    """A map of nothing but small values."""
+    return lambda nbytes: {f"k{number}": value for number in range(nbytes // 64)}
+
+
+CONFIG = {"string_param": "{}"}
+#: A method beside ModelInfer, and a message to it.
+OTHER_CALLS: dict[str, tuple[str, Callable[[int], Mapping[str, Any]]]] = {
+    "a file in a load": (
+        "RepositoryModelLoad",
+        lambda nbytes: loading(
+            config=CONFIG, **{"file:1/model.py": {"bytes_param": bytes(nbytes - 200)}}
+        ),
+    ),
+    "many files in a load": (
+        "RepositoryModelLoad",
+        lambda nbytes: loading(
+            config=CONFIG,
+            **{f"file:{number}": {"bytes_param": bytes(nbytes // 1024)} for number in range(900)},
+        ),
+    ),
+    "many parameters of a load": (
+        "RepositoryModelLoad", lambda nbytes: loading(**many({"bool_param": True})(nbytes))
+    ),
+    "a long configuration": (
+        "RepositoryModelLoad",
+        lambda nbytes: loading(
+            config={"string_param": object_of(nbytes).decode()}
+        ),
+    ),
+    "a long name": ("RepositoryModelLoad", lambda nbytes: {"model_name": "x" * (nbytes - 100)}),
+    "many parameters of an unload": (
+        "RepositoryModelUnload",
+        lambda nbytes: {"model_name": "a", "parameters": many({"bool_param": True})(nbytes)},
+    ),
+    "a long name of a region": (
+        "SystemSharedMemoryRegister",
+        lambda nbytes: {"name": "x" * (nbytes - 100), "key": "/a", "byte_size": 1},
+    ),
+    "a long key of a region": (
+        "SystemSharedMemoryRegister",
+        lambda nbytes: {"name": "x", "key": "/" + "a" * (nbytes - 100), "byte_size": 1},
+    ),
+    "a long handle": (
+        "CudaSharedMemoryRegister",
+        lambda nbytes: {"name": "x", "raw_handle": bytes(nbytes - 100), "byte_size": 1},
+    ),
+    "many trace settings": (
+        "TraceSetting", lambda nbytes: {"settings": many({"value": ["a"]})(nbytes)}
+    ),
+    "many values of a trace setting": (
+        "TraceSetting",
+        lambda nbytes: {"settings": {"trace_level": {"value": ["OFF"] * (nbytes // 6)}}},
+    ),
+    "many log settings": (
+        "LogSettings", lambda nbytes: {"settings": many({"bool_param": True})(nbytes)}
+    ),
+}  # fmt: skip
 
 OVER_GRPC: dict[str, Callable[[int], Mapping[str, Any]]] = {
     "many rows": lambda nbytes: texts_over_grpc(nbytes // 2),
@@ -320,3 +615,26 @@ def test_a_request_costs_no_more_than_its_size(server: WatchedServer, route: str
 @pytest.mark.parametrize("message", OVER_GRPC)
 def test_a_message_costs_no_more_than_its_size(server: WatchedServer, message: str) -> None:
     assert_costs_its_size(server, call("ModelInfer", OVER_GRPC[message]), BODY, BOUND)
+
+
+@pytest.mark.parametrize(
+    "message", ["many rows", "a parameter beside many rows", "many parameters", "an object"]
+)
+def test_a_message_of_a_stream_costs_no_more_than_its_size(
+    server: WatchedServer, message: str
+) -> None:
+    # The largest ones are those of ModelInfer.
+    assert_costs_its_size(server, call("ModelStreamInfer", OVER_GRPC[message]), BODY // 4, BOUND)
+
+
+@pytest.mark.parametrize("call_of", OTHER_CALLS)
+def test_another_call_costs_no_more_than_its_size(server: WatchedServer, call_of: str) -> None:
+    method, message = OTHER_CALLS[call_of]
+    assert_costs_its_size(server, call(method, message), BODY, BOUND)
+
+
+@pytest.mark.parametrize("route", OPENAI)
+def test_a_request_to_a_language_model_costs_no_more_than_its_size(
+    server: WatchedServer, route: str
+) -> None:
+    assert_costs_its_size(server, OPENAI[route], BODY, BOUND)

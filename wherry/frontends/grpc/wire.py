@@ -42,8 +42,8 @@ Numbers = list[Any] | npt.NDArray[Any]
 #: Reads what stands at a position of the data into the values; returns the position behind it.
 Reader = Callable[[memoryview, int, int, Values], int]
 
-#: Of one field. Two bytes make an empty one: without a limit, a request of megabytes would become
-#: gigabytes of objects.
+#: Messages or texts of one field. Two bytes make an empty one: without a limit, a request of
+#: megabytes would become gigabytes of objects.
 MAX_MESSAGES: Final = 1024
 #: A message of at most this many fields is read without giving way to other threads.
 LIGHT_FIELDS: Final = 128
@@ -248,7 +248,10 @@ def _string_reader(field: Field) -> Reader:
         position, stop = read_block(data, position, end)
         text = str(data[position:stop], "utf-8")
         if repeated:
-            values.setdefault(name, []).append(text)
+            into = values.setdefault(name, [])
+            if len(into) >= MAX_MESSAGES:
+                raise _too_many(name)
+            into.append(text)
         else:
             values[name] = text
         return stop

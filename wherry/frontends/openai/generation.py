@@ -61,7 +61,8 @@ class Generation:
         self._wanted = wanted
         self._answer = answer
         self._per_prompt = wanted.n or 1
-        self._open: list[InferRequest] = []
+        #: By the number of the prompt.
+        self._open: dict[int, InferRequest] = {}
         self._failed: Exception | None = None
         #: Called when the whole answer is known.
         self._at_the_end: Callable[[], None] = _nothing
@@ -91,12 +92,12 @@ class Generation:
             admitted.append(made)
         self._entry.admission.enter_all(admitted)
         # Not before: each refers to this object, and what is refused is to be freed at once.
-        self._open = admitted
+        self._open = dict(enumerate(admitted))
         if trace is not None:
             self._follow(trace)
         self._exchange.on_disconnect = self._cancel
         self._exchange.request.body = b""  # free it: the columns hold what is needed
-        for each in self._open:
+        for each in admitted:
             port.submit(self._loaded, each)
         if self._events is not None:
             self._events.keep_alive()
@@ -104,7 +105,7 @@ class Generation:
     def _follow(self, trace: RequestTrace) -> None:
         """Have what is asked for, and what comes of it, in the request's span."""
         loaded, attributes = self._loaded, trace.draft.attributes
-        for each in self._open:
+        for each in self._open.values():
             FollowedRequest(trace, loaded.name, loaded.version).follow(each)
         attributes.update(asked_for(self._wanted, self._answer.kind))
         # Once it is known, which is before its span ends: both are of the loop's thread.
@@ -182,12 +183,12 @@ class Generation:
                 self._cancel()
         elif outcome.outputs:  # a stream's end is an empty response
             self._respond(number, reply, outcome)
-        self._open = [request for request in self._open if request.reply is not reply]
+        self._open.pop(number, None)
         if not self._open:
             self._end()
 
     def _cancel(self) -> None:
-        for request in list(self._open):
+        for request in list(self._open.values()):
             self._loaded.cancel(request)
 
     def _end(self) -> None:

@@ -251,6 +251,10 @@ def test_many_empty_messages_are_refused_before_they_are_gigabytes() -> None:
     many = {f"k{n}": {"bool_param": True} for n in range(MAX_MESSAGES + 1)}
     with pytest.raises(Malformed, match="more than 1024 parameters"):
         REQUEST.decode(REQUEST.encode({"parameters": many}))
+    settings = SCHEMA.messages["TraceSettingRequest"]
+    off = {"settings": {"trace_level": {"value": ["OFF"] * (MAX_MESSAGES + 1)}}}
+    with pytest.raises(Malformed, match="more than 1024 value"):
+        settings.decode(settings.encode(off))
 
 
 def test_a_message_in_pieces_is_put_together() -> None:

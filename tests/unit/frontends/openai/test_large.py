@@ -15,6 +15,7 @@ from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.v2.common import OpenAISettings
+from wherry.values.errors import RequestTooLarge
 
 LONG = "word " * 40_000
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": LONG}]}
@@ -57,6 +58,21 @@ def test_a_bomb_of_values_is_refused_before_it_is_built(path: str) -> None:
         answer = client.post(path, body)
     assert answer.status == 413
     assert "values, names and brackets" in answer.json["error"]["message"]
+
+
+def test_a_bomb_in_a_text_is_refused_before_it_is_built() -> None:
+    def read(values: int) -> Any:
+        calls = [{"function": {"name": "f", "arguments": json.dumps({"a": [0] * values})}}]
+        body = {"messages": [{"role": "assistant", "tool_calls": calls}]}
+        return decoded(json.dumps(body).encode(), ChatRequest).inputs()
+
+    with pytest.raises(RequestTooLarge, match="values, names and brackets"):
+        read(2**18)
+    (message,) = read(2**16)["messages"]
+    assert message["tool_calls"][0]["function"]["arguments"] == {"a": [0] * 2**16}
+    body = {"messages": [{"role": "user", "content": "a"}], "guided_json": " " * 2**18}
+    with pytest.raises(BadField, match="at most 131072 are read"):
+        decoded(json.dumps(body).encode(), ChatRequest).inputs()
 
 
 def test_what_is_wrong_in_a_long_chat_is_said_as_ever() -> None:

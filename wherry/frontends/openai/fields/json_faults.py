@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.openai.errors import BadField
+from wherry.frontends.v2.long_arrays import check_values
 from wherry.values.buffer import Buffer
 
 #: How deeply arrays and objects may be nested; real schemas have a tenth of it.
@@ -42,8 +44,10 @@ def fault_of(body: Buffer) -> BadField | None:
 
 def json_in(text: str, where: str) -> Any:
     """The JSON value that a text of the request holds, within the same bounds as the request.
-    BadField names the text's field."""
+    BadField names the text's field; RequestTooLarge."""
     encoded = text.encode()
+    if len(encoded) > LARGE_BYTES:
+        check_values(encoded)
     fault = _first_fault(encoded, of_strings=False)
     if fault is not None and fault.is_depth:
         raise BadField(where, fault.problem)
