@@ -73,15 +73,29 @@ def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
     """Copy the arrays that something else refers to as well."""
     places = list(_places(outputs, names))
     views = Counter([id(holder[key].base) for holder, key in places])
+    ends: dict[int, int] = {}
     shared = [
         (holder, key)
         for holder, key in places
         if not _is_plain(holder[key])
         or _references(holder, key, views[id(holder[key].base)])
         > (_FRESH if holder[key].base is None else _FRESH_VIEW)
+        or (views[id(holder[key].base)] > 1 and _overlaps(holder[key], ends))
     ]
     for holder, key in shared:
         holder[key] = holder[key].copy()
+
+
+def _overlaps(array: Any, ends: dict[int, int]) -> bool:
+    """May it have memory in common with one that was looked at before, of the same base? `ends`:
+    where these end, by the base."""
+    if array.base is None:
+        return False
+    start, base = array.__array_interface__["data"][0], id(array.base)
+    if start < ends.get(base, 0) or not array.flags.c_contiguous:
+        return True
+    ends[base] = start + array.nbytes
+    return False
 
 
 def _are_new(outputs: Columns, names: Sequence[str]) -> bool:

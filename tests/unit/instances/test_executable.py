@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -810,3 +811,44 @@ def test_an_array_is_copied_only_if_something_else_refers_to_it(keeps: bool, vie
     assert not isinstance(outcome, Failure), outcome
     array: Any = outcome["output"]
     assert (array.ctypes.data != addresses[0]) == keeps
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "copied"),
+    [
+        (lambda array: [array[0] for _ in array], [False, True, True]),
+        (lambda array: [array.ravel()[n : n + 4] for n in range(3)], [False, True, True]),
+        (lambda array: list(array.T[:3]), [True, True, True]),  # not looked into
+        (list, [False, False, False]),
+    ],
+)
+def test_rows_that_have_memory_in_common_are_copied(rows_of: Any, copied: list[bool]) -> None:
+    """Or a caller that writes into its answer would change that of another one."""
+    kept: list[int] = []
+
+    def model(x: list[int]) -> Annotated[list[np.ndarray], FP32[-1]]:
+        array = np.arange(12, dtype=np.float32).reshape(3, 4)
+        kept.append(array.ctypes.data)
+        rows: list[np.ndarray] = rows_of(array)
+        return rows
+
+    outcome = executable(model).outcome({"x": np.array([1, 2, 3])}, 3)
+    assert not isinstance(outcome, Failure), outcome
+    rows: Any = outcome["output"]
+    end = kept[0] + 12 * 4
+    assert [not kept[0] <= row.ctypes.data < end for row in rows] == copied
+    for row, other in itertools.combinations(rows, 2):
+        assert not np.shares_memory(row, other)
+
+
+def test_outputs_that_have_memory_in_common_are_copied() -> None:
+    def model(
+        x: list[int],
+    ) -> tuple[Annotated[np.ndarray, FP32[4]], Annotated[np.ndarray, FP32[2]]]:
+        array = np.zeros((len(x), 4), np.float32)
+        return array[:], array[:, 2:]
+
+    outcome = executable(model).outcome({"x": np.array([1, 2, 3])}, 3)
+    assert not isinstance(outcome, Failure), outcome
+    whole, part = map(np.asarray, outcome.values())
+    assert not np.shares_memory(whole, part)
