@@ -13,14 +13,16 @@ from wherry.llm.chat_form import BETWEEN_PARTS
 Json = dict[str, Any]
 
 
-class Block(msgspec.Struct, kw_only=True, tag_field="type"):
-    """A part of a message. What a block has beside these fields says nothing to a model here."""
+class Block(msgspec.Struct, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """A part of a message."""
 
     cache_control: dict[str, Any] | None = None
 
 
 class TextBlock(Block, tag="text"):
     text: str
+    #: What an answer cites says nothing to the model that has given it.
+    citations: msgspec.Raw = msgspec.Raw()
 
     @property
     def is_attribution(self) -> bool:
@@ -32,8 +34,10 @@ class TextBlock(Block, tag="text"):
 class ImageBlock(Block, tag="image"):
     """A picture, which no model of texts takes."""
 
+    source: msgspec.Raw = msgspec.Raw()
 
-class Citations(msgspec.Struct, kw_only=True):
+
+class Citations(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = False
 
 
@@ -90,7 +94,7 @@ AnyBlock = (
 )
 
 
-class GivenMessage(msgspec.Struct, kw_only=True):
+class GivenMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What one of the two has said, or what the model is told between two turns."""
 
     role: Literal["user", "assistant", "system"]

@@ -44,7 +44,7 @@ NAMES: Final = {
 }
 
 
-class CustomTool(msgspec.Struct, kw_only=True):
+class CustomTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the client runs."""
 
     name: str
@@ -55,7 +55,7 @@ class CustomTool(msgspec.Struct, kw_only=True):
     cache_control: dict[str, Any] | None = None
 
 
-class Choice(msgspec.Struct, kw_only=True, tag_field="type"):
+class Choice(msgspec.Struct, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     """Which of the tools may, or must, be called."""
 
     disable_parallel_tool_use: bool | None = None
@@ -77,13 +77,13 @@ class NamedChoice(Choice, tag="tool"):
     name: str
 
 
-class Thinking(msgspec.Struct, kw_only=True):
+class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Whole | None = None
     display: str | None = None
 
 
-class SchemaFormat(msgspec.Struct, kw_only=True):
+class SchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["json_schema"]
     schema: dict[str, Any]
 

@@ -20,7 +20,7 @@ from wherry.frontends.openai.background import BackgroundResponses
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
-from wherry.frontends.openai.fields.decoding import decoded
+from wherry.frontends.openai.fields.decoding import UNKNOWN, decoded
 from wherry.frontends.openai.fields.tools import note_not_followed
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.kept_responses import KeptResponses, KeptTurn
@@ -109,7 +109,12 @@ class ResponseRoutes:
         if left_out := wanted.hosted():
             if ignored is None:
                 raise BadField(left_out[0], "is a tool that no server runs here")
-            ignored += left_out
+            theirs = tuple(f"{tool}." for tool in left_out)
+            ignored[:] = [name for name in ignored if not name.startswith(theirs)] + left_out
+        if unknown := wanted.unknown():
+            if ignored is None:
+                raise BadField(unknown[0], UNKNOWN)
+            ignored += unknown
         asked = ResponseAsked(wanted)
         if asked.refers:
             return asked

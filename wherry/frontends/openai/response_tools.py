@@ -24,7 +24,7 @@ HOSTED: Final = frozenset(
 )  # fmt: skip
 
 
-class ResponseTool(msgspec.Struct, kw_only=True):
+class ResponseTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A function, a namespace of some, or what is not offered to the model."""
 
     type: str

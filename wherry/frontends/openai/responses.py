@@ -57,11 +57,15 @@ class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ToolByName(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
+class ToolByName(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="function", forbid_unknown_fields=True
+):
     name: str
 
 
-class SomeByName(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+class SomeByName(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True
+):
     mode: Literal["auto", "required"]
     tools: list[ToolByName]
 
@@ -131,6 +135,14 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     def items(self) -> list[dict[str, Any]]:
         """The items of the request's own input."""
         return [_said(self.input)] if isinstance(self.input, str) else self.input
+
+    def unknown(self) -> list[str]:
+        """The places of what is not known in the items of the request's own input."""
+        return [
+            where
+            for place, item in enumerate(self.items())
+            for where in _unknown(item, f"input[{place}]")
+        ]
 
     def references(self) -> Iterator[tuple[str, str]]:
         """The places of the items that only refer to others, and the ids of those."""
@@ -272,6 +284,36 @@ NAMES: Final = {
 TEXTS: Final = {**PARTS, **dict.fromkeys(("reasoning_text", "summary_text"), "text")}
 #: Members of an item that holds thoughts.
 THOUGHTS: Final = ("content", "summary")
+
+
+#: Members of each item beside `id`, `type` and `status`; of a part, `type` and what an answer has.
+MEMBERS: Final = {
+    "message": frozenset(("role", "content", "phase")),
+    "reasoning": frozenset((*THOUGHTS, "encrypted_content")),
+    "function_call": frozenset(("name", "arguments", "call_id", "namespace")),
+    "function_call_output": frozenset(("call_id", "output")),
+}
+OF_ITEMS: Final = frozenset(("id", "type", "status"))
+OF_PARTS: Final = frozenset(("type", "annotations", "logprobs", *TEXTS.values()))
+
+
+def _unknown(item: Mapping[str, Any], where: str) -> Iterator[str]:
+    """The places of what is not known in an item and its parts; null is as if it were not there."""
+    kind = item.get("type", "message")
+    members = MEMBERS.get(kind) if isinstance(kind, str) else None
+    if members is None:  # refused, or a reference to one
+        return
+    for name, value in item.items():
+        if name in members and isinstance(value, list):
+            for i, part in enumerate(value):
+                given = part.items() if isinstance(part, dict) else ()
+                yield from (
+                    f"{where}.{name}[{i}].{n}"
+                    for n, v in given
+                    if n not in OF_PARTS and v is not None
+                )
+        elif name not in members and name not in OF_ITEMS and value is not None:
+            yield f"{where}.{name}"
 
 
 def _said(text: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 MAX_NAME_CHARS: Final = 64
 #: What some clients put in front of UTF-8; it says nothing.
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+#: What is said of a field that is not known.
+UNKNOWN: Final = "is not a field that is known here"
 #: The most names in a header.
 MAX_NAMES: Final = 16
 #: What may not stand in a name of that list.
@@ -57,36 +59,67 @@ def header_of(ignored: Sequence[str]) -> str:
 def _known(
     body: Buffer, kind: type[msgspec.Struct], ignored: list[str] | None, where: str = ""
 ) -> bytes:
-    """An object without nulls, which are "not given", and without what is not known."""
-    names, inner = frozenset(kind.__struct_fields__), _objects(kind)
+    """An object without what is not known, here and in the objects and lists that it has."""
+    names = {*kind.__struct_fields__, kind.__struct_config__.tag_field}
+    inner = _objects(kind)
     not_done: Mapping[str, NotDone] = getattr(kind, "not_done", {})
     kept: dict[str, msgspec.Raw] = {}
     for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
-        text = bytes(value)
-        if text == b"null":
-            continue
-        if name in inner and text.startswith(b"{"):
-            value = msgspec.Raw(_known(text, inner[name], ignored, f"{where}{name}."))
-        elif name in not_done:
-            if not not_done[name].asks_nothing(text):
-                raise BadField(f"{where}{name}", f"is not supported{not_done[name].instead}")
-            continue
-        elif name not in names and ignored is not None:
-            ignored.append(f"{where}{name}")
-            continue
+        if name in inner:
+            value = _known_value(value, inner[name], ignored, f"{where}{name}")
+        elif name not in names:
+            text = bytes(value)
+            if text == b"null":  # "not given"
+                continue
+            if name in not_done:
+                if not not_done[name].asks_nothing(text):
+                    raise BadField(f"{where}{name}", f"is not supported{not_done[name].instead}")
+                continue
+            if ignored is not None:
+                ignored.append(f"{where}{name}")
+                continue
         kept[name] = value
     return msgspec.json.encode(kept)
 
 
+def _known_value(
+    value: msgspec.Raw, kinds: _Kinds, ignored: list[str] | None, where: str
+) -> msgspec.Raw:
+    """A value that is an object of one of these kinds, or a list of such, without what is not
+    known."""
+    text = bytes(value)
+    if text.startswith(b"["):
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        known = [
+            _known_value(item, kinds, ignored, f"{where}[{i}]") for i, item in enumerate(items)
+        ]
+        return msgspec.Raw(msgspec.json.encode(known))
+    if not text.startswith(b"{"):
+        return value
+    kind = kinds.get(None)
+    if kind is None:
+        tag = msgspec.json.decode(text, type=_Tagged).type
+        kind = kinds.get(tag) if isinstance(tag, str) else None
+    return value if kind is None else msgspec.Raw(_known(text, kind, ignored, f"{where}."))
+
+
+class _Tagged(msgspec.Struct):
+    type: Any = None
+
+
+#: Objects whose members are all known, by their tags; None: of the only kind, which has none.
+_Kinds = dict[str | None, type[msgspec.Struct]]
+
+
 @cache
-def _objects(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
-    """The fields that are objects whose members are all known."""
-    found: dict[str, type[msgspec.Struct]] = {}
+def _objects(kind: type[msgspec.Struct]) -> dict[str, _Kinds]:
+    """The fields that hold such objects."""
+    found: dict[str, _Kinds] = {}
     for field in msgspec.structs.fields(kind):
-        for part in get_args(field.type):
+        for part in _parts(field.type):
             config = getattr(part, "__struct_config__", None)
             if config is not None and config.forbid_unknown_fields:
-                found[field.name] = part
+                found.setdefault(field.name, {})[config.tag] = part
     return found
 
 
@@ -106,7 +139,7 @@ def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField
         near = kind.__struct_fields__ if len(name) <= MAX_NAME_CHARS else ()
         close = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
         hint = f"; did you mean '{close[0]}'?" if close and not field else ""
-        return BadField(path, f"is not a field that is known here{hint}")
+        return BadField(path, UNKNOWN + hint)
     if text.startswith("Object missing required field"):
         name = text.split("`")[1]
         return BadField(f"{field}.{name}" if field else name, "is missing")

@@ -50,22 +50,26 @@ def note_not_followed(places: list[str], ignored: list[str] | None) -> None:
         ignored += places
 
 
-class NamedFunction(msgspec.Struct, kw_only=True):
+class NamedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
+class NamedTool(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="function", forbid_unknown_fields=True
+):
     """A tool that must be called."""
 
     function: NamedFunction
 
 
-class SomeTools(msgspec.Struct, kw_only=True):
+class SomeTools(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     mode: Literal["auto", "required"]
     tools: list[NamedTool]
 
 
-class AllowedTools(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+class AllowedTools(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True
+):
     """Tools of which one may, or must, be called."""
 
     allowed_tools: SomeTools
