@@ -67,10 +67,10 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 def schema_of(given: Any, where: str) -> dict[str, Any]:
     """A JSON schema, which vLLM takes as text, too."""
     if isinstance(given, str):
-        if len(given) > MOST_CHARACTERS:  # of which the engine would say so later
-            problem = f"it has {len(given)} characters; at most {MOST_CHARACTERS} are read"
+        text, given = given, json_in(given, where)
+        if len(text) > MOST_CHARACTERS:  # of which the engine would say so later
+            problem = f"it has {len(text)} characters; at most {MOST_CHARACTERS} are read"
             raise BadField(where, problem)
-        given = json_in(given, where)
     if not isinstance(given, dict):
         raise BadField(where, "must be a JSON schema, an object")
     return given

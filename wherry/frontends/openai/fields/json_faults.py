@@ -15,9 +15,11 @@ from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.values.buffer import Buffer
+from wherry.values.errors import InvalidRequest, RequestTooLarge
 
 #: How deeply arrays and objects may be nested; real schemas have a tenth of it.
 MAX_DEPTH: Final = 100
+_TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} deep"
 
 # Possessive, and up to the end where a quote is missing: nothing is looked at twice.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?+\Z)'
@@ -47,7 +49,12 @@ def json_in(text: str, where: str) -> Any:
     BadField names the text's field; RequestTooLarge."""
     encoded = text.encode()
     if len(encoded) > LARGE_BYTES:
-        check_values(encoded)
+        try:
+            check_values(encoded)
+        except RequestTooLarge:
+            raise
+        except InvalidRequest:
+            raise BadField(where, _TOO_DEEP) from None
     fault = _first_fault(encoded, of_strings=False)
     if fault is not None and fault.is_depth:
         raise BadField(where, fault.problem)
@@ -71,7 +78,7 @@ def _first_fault(text: bytes, *, of_strings: bool) -> _Fault | None:
         if token in _OPENS:
             depth += 1
             if depth > MAX_DEPTH:
-                return _Fault(field, f"is nested more than {MAX_DEPTH} deep", is_depth=True)
+                return _Fault(field, _TOO_DEEP, is_depth=True)
         elif token in _CLOSES:
             depth -= 1
         elif not token.startswith(b'"'):
