@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -24,7 +25,9 @@ from wherry.backends.tensors import called_with
 from wherry.backends.torch_program import Program
 from wherry.instances.devices import for_torch, gpu_count
 from wherry.models.model import Device
+from wherry.models.signature import Signature
 from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
+from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import BadModelOutput, ConfigError, InvalidRequest
 from wherry.values.request import Array, Column, Columns
 
@@ -72,6 +75,14 @@ class TorchModel(RepositoryModel):
         model."""
         return len({group.device for group in self.config().instances}) == 1 or super().take()
 
+    def signature(self, name: str = "") -> Signature:
+        found = super().signature(name)
+
+        def as_tensors(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+            return tuple(s if s.form.is_bytes else replace(s, library="torch") for s in specs)
+
+        return replace(found, inputs=as_tensors(found.inputs), outputs=as_tensors(found.outputs))
+
     def load(self, device: Device) -> None:
         self._module.take(
             lambda: _Module(
@@ -95,7 +106,6 @@ class _Module:
         self._torch = torch
         self._config = config
         self._device = torch.device(device)
-        self._bf16 = {one.name for one in config.input if one.data_type == "TYPE_BF16"}
         self._strings = {one.name for one in config.input if one.data_type == "TYPE_STRING"}
         threads = config.parameters.get("INTRA_OP_THREAD_COUNT")
         if threads is not None:
@@ -103,32 +113,19 @@ class _Module:
         path = model_file(folder, version, config)
         if torch_program.is_program(path):
             program = _program(path, config.name, self._device)
-            self._run: Callable[[Mapping[str, Array]], Sequence[Any]] = _ProgramCall(
-                config, program, self._as_tensor
-            )
+            self._run: Callable[[Mapping[str, Any]], Sequence[Any]]
+            self._run = _ProgramCall(config, program)
             return
         self._forward, names = _script(torch, path, self._device, config.name)
         self._order = _places(config.name, config.input, names)
         self._run = self._run_script
 
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
-        with self._torch.inference_mode():
+        with self._torch.no_grad():  # not inference_mode(): the next model may write to it
             found = self._run(arrays)
         batched = self._config.max_batch_size > 0
         rows = len(next(iter(arrays.values()))) if batched and arrays else None
-        return [
-            self._as_strings(one, rows) if isinstance(one, list) else self._as_array(one)
-            for one in found
-        ]
-
-    def _as_tensor(self, name: str, array: Array) -> Any:
-        tensor = self._torch.from_numpy(np.require(array, requirements="C")).to(self._device)
-        return tensor.to(self._torch.bfloat16) if name in self._bf16 else tensor
-
-    def _as_array(self, tensor: Any) -> Array:
-        """numpy has no bfloat16: it is float32 here."""
-        tensor = tensor.float() if tensor.dtype == self._torch.bfloat16 else tensor
-        return cast(Array, tensor.cpu().numpy())
+        return [self._as_strings(one, rows) if isinstance(one, list) else one for one in found]
 
     def _as_strings(self, found: list[str], rows: int | None) -> Array:
         """The strings of all rows as an array with a row each; of no rows as they are."""
@@ -144,9 +141,7 @@ class _Module:
 
     def _run_script(self, arrays: Mapping[str, Array]) -> list[Any]:
         inputs = [
-            _texts(self._config.name, name, arrays[name])
-            if name in self._strings
-            else self._as_tensor(name, arrays[name])
+            _texts(self._config.name, name, arrays[name]) if name in self._strings else arrays[name]
             for name in self._order
             if name in arrays
         ]
@@ -183,10 +178,8 @@ def model_file(folder: str, version: str, config: TritonConfig) -> str:
 class _ProgramCall:
     """Calls a program with the inputs that a configuration names."""
 
-    def __init__(
-        self, config: TritonConfig, program: Program, as_tensor: Callable[[str, Array], Any]
-    ) -> None:
-        self._program, self._as_tensor = program, as_tensor
+    def __init__(self, config: TritonConfig, program: Program) -> None:
+        self._program = program
         places = torch_program.places(config.name, config.input, program.inputs)
         by_place = {place: tensor.name for place, tensor in zip(places, config.input, strict=True)}
         if len(by_place) < len(program.inputs):
@@ -205,9 +198,8 @@ class _ProgramCall:
         rows = len(inputs[0]) if self._batched and inputs else self._least
         if rows < self._least:  # compiled for more: with the last row again, which is cut off
             more = self._least - rows
-            inputs = [np.concatenate([one, np.repeat(one[-1:], more, axis=0)]) for one in inputs]
-        tensors = map(self._as_tensor, self._order, inputs)
-        found = self._program.run(list(tensors))
+            inputs = [one[[*range(rows), *[rows - 1] * more]] for one in inputs]
+        found = self._program.run(inputs)
         chosen = [found[place] for place in self._outputs]
         return [one[:rows] for one in chosen] if rows < self._least else chosen
 

@@ -29,10 +29,15 @@ def make_current(device: Device) -> None:
         cuda.set_device(device.index)
 
 
-def own_stream(device: Device) -> Callable[[], AbstractContextManager[Any]] | None:
+def torch_device(device: Device) -> str:
+    """Where the instance's tensors are, by torch's name."""
+    return "cpu" if _cuda(device) is None else str(device)
+
+
+def own_stream(device: Device, *, shared: bool) -> Callable[[], AbstractContextManager[Any]] | None:
     """Give this thread a stream of its own, if the model that it has loaded uses the GPU: else the
-    instances of a process run one after the other there. Returns what enters it in a caller's
-    thread.
+    instances of a process run one after the other there. `shared`: the device's default stream,
+    which keeps what hands tensors over in order. Returns what enters it in a caller's thread.
 
     What was loaded, by this thread or by another one that shares it, is there afterwards.
     """
@@ -40,7 +45,7 @@ def own_stream(device: Device) -> Callable[[], AbstractContextManager[Any]] | No
     if cuda is None or not cuda.is_initialized():
         return None
     cuda.synchronize(device.index)
-    stream = cuda.Stream(device.index)
+    stream = cuda.default_stream(device.index) if shared else cuda.Stream(device.index)
     cuda.set_stream(stream)
     return lambda: cuda.stream(stream)
 

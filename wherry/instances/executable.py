@@ -22,7 +22,7 @@ import numpy as np
 from wherry.instances.async_calls import AsyncCalls
 from wherry.instances.default_rows import default_rows
 from wherry.instances.device_errors import broken_device
-from wherry.instances.device_use import make_current
+from wherry.instances.device_use import make_current, torch_device
 from wherry.instances.execution import (
     BatchParts,
     Execution,
@@ -48,6 +48,7 @@ from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import BY_NAME, BadModelOutput, InvalidRequest
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Columns, concatenate, rows_of
+from wherry.values.tensors import as_declared
 
 log = logging.getLogger("wherry")
 
@@ -81,7 +82,7 @@ class Executable:
         )
         #: Calls the model's code with columns and their number of rows, as its annotations say:
         #: gives a result, an awaitable or an iterator.
-        self.call = _caller(model.execute, self.signature, config)
+        self.call = _caller(model.execute, self.signature, config, lambda: self._device)
         self._media = MediaRows(self.signature, config.name)
         #: Must rows be decoded before the code is called? Then `run_decoded` is what runs a batch.
         self.decodes = self._media.has_inputs
@@ -104,6 +105,7 @@ class Executable:
             if spec.form in _STRINGS and not spec.shape and not is_converted(spec.media):
                 self._strings = spec.name, _STRINGS[spec.form]
         self._async = AsyncCalls()
+        self._device = "cpu"
 
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up samples, in the thread that will run it."""
@@ -116,6 +118,7 @@ class Executable:
         make_current(device)
         if inspect.isawaitable(loading := load_on(self.model, device)):
             self._async.run(loading)
+        self._device = torch_device(device)
 
     def warm_up(self, device: Device) -> None:
         for columns, rows in self._warmup_batches():
@@ -314,8 +317,13 @@ def _rows_of_callers(sent: Sent, counts: Sequence[int], callers: Sequence[int]) 
     return concatenate([rows_of(columns, ends[i] - counts[i], ends[i]) for i in callers])
 
 
-def _input_converter(spec: TensorSpec, model: str) -> Callable[[Any], Any] | None:
-    """From a column as the core keeps it to what the annotation promises."""
+def _input_converter(
+    spec: TensorSpec, model: str, device: Callable[[], str]
+) -> Callable[[Any], Any] | None:
+    """From a column as the core keeps it to what the annotation promises; `device` is torch's name
+    of the instance's."""
+    if spec.library:
+        return lambda column: as_declared(column, spec, device())
     if spec.form is Form.SCALARS:
         return lambda column: column.tolist()
     if spec.form is Form.ARRAYS:
@@ -336,14 +344,17 @@ def _input_converter(spec: TensorSpec, model: str) -> Callable[[Any], Any] | Non
 
 
 def _caller(
-    execute: Callable[..., Any], signature: Signature, config: ModelConfig
+    execute: Callable[..., Any],
+    signature: Signature,
+    config: ModelConfig,
+    device: Callable[[], str],
 ) -> Callable[[Columns, int], Any]:
     """A function that calls the model's code with columns of so many rows."""
     defaults = default_rows(execute, signature)
     converters = [
         (spec.name, convert)
         for spec in signature.inputs
-        if (convert := _input_converter(spec, config.name)) is not None
+        if (convert := _input_converter(spec, config.name, device)) is not None
     ]
 
     def call_with_columns(columns: Columns, rows: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from wherry.instances.media_rows import MediaRows
 from wherry.models.config import ModelConfig
 from wherry.models.rows import as_array, describe
 from wherry.models.signature import Signature
-from wherry.values.datatypes import Form, TensorSpec
+from wherry.values.datatypes import BF16, Form, TensorSpec
 from wherry.values.errors import BadModelOutput
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Column, Columns, ShapedRow
+from wherry.values.tensors import is_tensor, joined, on_host
 
 #: What has a length, and yet is no column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
@@ -32,6 +34,8 @@ class ModelOutputs:
         self._signature = signature
         self._model = config.name
         self._media = media
+        #: May tensors stay what they are? All callers of the batch take them.
+        self.keeps_tensors = False
         #: Does the code return one row, and not a column?
         self.returns_row = signature.row_wise or not config.max_batch_size
 
@@ -85,6 +89,11 @@ class ModelOutputs:
         if spec.form is Form.JSON:
             return list(value)
         where = f"model {self._model!r}: output {spec.name!r}"
+        if spec.library:
+            kept = self._kept(spec, value) if self.keeps_tensors else None
+            if kept is not None:
+                return kept
+            value = on_host(value)
         # Of an array every row has the datatype and the shape; of a list a row may be to blame.
         wrong = WrongColumn if isinstance(value, np.ndarray) else BadModelOutput
         column: Column
@@ -101,6 +110,20 @@ class ModelOutputs:
             if not spec.fits(shape):
                 raise wrong(_bad_shape(where, spec, shape))
         return column
+
+    def _kept(self, spec: TensorSpec, value: Any) -> Column | None:
+        """A column of tensors that are what was declared, without gradients; None: there are
+        others."""
+        in_list = isinstance(value, list)
+        rows = value if in_list else [value]
+        one = spec if in_list else replace(spec, shape=(-1, *spec.shape))
+        if not all(is_tensor(row) and _is_declared(one, row) for row in rows):
+            return None
+        rows = [row.detach() if getattr(row, "requires_grad", False) else row for row in rows]
+        column: Column = rows if in_list else rows[0]
+        if spec.form is Form.ARRAYS:
+            return column if in_list else list(column)
+        return joined([row[None] for row in rows]) if in_list else column
 
     def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> WrongColumn:
         where = f"model {self._model!r}: output {spec.name!r}"
@@ -154,6 +177,12 @@ class ModelOutputs:
                 for one in elements
             ]
         return ShapedRow(elements, shape) if len(shape) > 1 else elements
+
+
+def _is_declared(spec: TensorSpec, tensor: Any) -> bool:
+    dtype = str(tensor.dtype).rpartition(".")[2]
+    bf16 = spec.datatype is BF16 and dtype == "bfloat16"
+    return (bf16 or dtype == spec.datatype.dtype.name) and spec.fits(tuple(tensor.shape))
 
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:

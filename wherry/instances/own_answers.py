@@ -20,6 +20,7 @@ from wherry.values.datatypes import Form
 from wherry.values.errors import BadModelOutput
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Columns
+from wherry.values.tensors import is_tensor, own
 from wherry.workers.encoding import UNSENDABLE, copied, why_not_sent
 
 
@@ -71,6 +72,9 @@ def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
 
 def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
     """Copy the arrays that something else refers to as well."""
+    for holder, key in list(_tensors(outputs, names)):
+        only_here = sys.getrefcount(holder[key]) <= _NEW
+        holder[key] = own(holder[key], lent=only_here)
     places = list(_places(outputs, names))
     views = Counter([id(holder[key].base) for holder, key in places])
     ends: dict[int, int] = {}
@@ -116,8 +120,17 @@ def _places(outputs: Columns, names: Sequence[str]) -> Iterator[tuple[Any, Any]]
         column = outputs.get(name)
         if isinstance(column, np.ndarray):
             yield outputs, name
-        elif column is not None:
-            yield from [(column, row) for row, one in enumerate(column) if one is not None]
+        elif isinstance(column, list):
+            yield from [(column, n) for n, one in enumerate(column) if isinstance(one, np.ndarray)]
+
+
+def _tensors(outputs: Columns, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    for name in names:
+        column = outputs.get(name)
+        if is_tensor(column):
+            yield outputs, name
+        elif isinstance(column, list):
+            yield from [(column, row) for row, one in enumerate(column) if is_tensor(one)]
 
 
 def _is_plain(array: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from wherry.values.request import Column, Columns, concatenate
+from wherry.values.tensors import is_tensor, own
 from wherry.workers.encoding import UNSENDABLE, copied
 
 
@@ -34,7 +35,11 @@ def _own(column: Column, once: bool, is_new: bool) -> Column:
     lends = once and not is_new and len(column) == 1
     if isinstance(column, np.ndarray):
         return column if is_new or (lends and column.flags.behaved) else column.copy()
+    if not isinstance(column, list):  # a tensor
+        return column if is_new else own(column, lent=lends)
     first = column[0]
+    if is_tensor(first):
+        return [own(row, lent=lends) for row in column]
     if isinstance(first, np.ndarray):
         return [row if lends and row.flags.behaved else row.copy() for row in column]
     if isinstance(first, list) and first and isinstance(first[0], bytes):

@@ -7,6 +7,7 @@ program: nothing is copied, and an idle instance may lend itself to the caller's
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter_ns
 
@@ -16,12 +17,14 @@ from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.model_errors import model_errors
 from wherry.instances.own_rows import gather
+from wherry.instances.reruns import Sent
 from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.observability.otel.following import begun
 from wherry.observability.otel.user_code import within
 from wherry.values.request import Batch, Columns, InferRequest, concatenate, rows_of
+from wherry.values.tensors import for_code
 
 #: Called for each response of a stream: the request's index in the batch, and its rows. False: its
 #: caller is gone, spare the rest.
@@ -37,11 +40,17 @@ class ThreadInstance(Instance):
         signature = self.executable.signature
         self.runs_in_caller = config.run_in_caller and not signature.is_async
         self._streams = signature.streams
+        specs = (*signature.inputs, *signature.outputs)
+        #: Does it hand tensors over? Then it works in the stream that all such instances are in.
+        self._has_tensors = any(spec.library for spec in specs)
+        gives_tensors = any(spec.library for spec in signature.outputs)
+        self._keeps_tensors = gives_tensors and not config.response_cache
         self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
 
     def load(self) -> None:
         self.executable.load_on(self.device)
-        if (stream := own_stream(self.device)) is not None:
+        stream = own_stream(self.device, shared=self._has_tensors)
+        if stream is not None:
             run = self.run_in_caller
 
             def in_stream(columns: Columns) -> Columns | Failure:
@@ -101,8 +110,28 @@ class ThreadInstance(Instance):
         columns = gather(inputs)
         gathered = perf_counter_ns()
         counts = [request.rows for request in requests]
-        execution = self.executable.run(columns, counts, lambda: concatenate(inputs))
+        sent = partial(concatenate, inputs)
+        if self._keeps_tensors:
+            execution = self._with_tensors(columns, counts, sent, requests)
+        else:
+            execution = self.executable.run(columns, counts, sent)
         execution.input_ns += gathered - started
+        return execution
+
+    def _with_tensors(
+        self, columns: Columns, counts: Sequence[int], sent: Sent, requests: Sequence[InferRequest]
+    ) -> Execution:
+        """Tensors for those who take them, whoever else is in the batch. If nobody does, all of it
+        comes to the host at once."""
+        outputs = self.executable.outputs
+        outputs.keeps_tensors = keeps = any(request.takes_tensors for request in requests)
+        execution = self.executable.run(columns, counts, sent)
+        outputs.keeps_tensors = False  # a row that runs in its caller's thread is for the caller
+        if keeps:
+            for place, outcome in enumerate(execution.outcomes):
+                if not (requests[place].takes_tensors or isinstance(outcome, Failure)):
+                    found = {name: for_code(column, "") for name, column in outcome.items()}
+                    execution.outcomes[place] = found
         return execution
 
     def not_ready_reason(self) -> str:

@@ -21,8 +21,10 @@ from wherry.values.request import (
     Column,
     Columns,
     ShapedRow,
+    concatenate_column,
     is_masked,
 )
+from wherry.values.tensors import is_tensor, on_host
 
 
 def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
@@ -88,7 +90,7 @@ def columns_of_rows(
         checked[name] = [part[0] for part in parts]
         if parts and not isinstance(parts[0], list):
             try:
-                checked[name] = np.concatenate(parts)
+                checked[name] = concatenate_column(parts)
             except ValueError:
                 raise InvalidRequest(
                     f"model {config.name!r}: the rows of input {name!r} differ in shape;"
@@ -125,6 +127,9 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
         return [bytes(value)]
     if form is Form.JSON:
         return [value]
+    if spec.library and is_tensor(value) and spec.fits(tuple(value.shape)):
+        row = value[None]  # a view: what the caller has stays as it is
+        return [row[0]] if form is Form.ARRAYS else row
     try:
         array = as_array(value, spec)
     except (TypeError, ValueError, OverflowError):
@@ -162,7 +167,11 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
 
     Python numbers have no width: a value that fits is accepted for any datatype of its kind.
     """
-    array: Array = np.asanyarray(value)
+    array: Array
+    try:
+        array = np.asanyarray(value)
+    except (TypeError, RuntimeError):  # it is on a device, or part of a graph of gradients
+        array = np.asanyarray(on_host(value))
     if type(array) is not np.ndarray:
         if is_masked(array):
             raise TypeError(f"not {MASKED}")

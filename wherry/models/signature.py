@@ -5,6 +5,7 @@
     list[dict], list[SomeDataclass]           BYTES that hold JSON (TypedDict, Struct, pydantic)
     Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
     Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
+    Annotated[torch.Tensor, wherry.FP32[4]]   the same as a tensor (or CuPy's, JAX's) on the device
     list[wherry.Image], list[wherry.Audio], list[wherry.File]   BYTES, decoded for the code
     Annotated[list[np.ndarray], wherry.ImageSpec()]   the same as arrays
 
@@ -41,6 +42,7 @@ from wherry.models.row_types import is_pydantic
 from wherry.values.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
 from wherry.values.errors import ConfigError
 from wherry.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec, MediaSpec
+from wherry.values.tensors import library_of
 
 SCALARS: dict[type, Datatype] = {int: INT64, float: FP64, bool: BOOL}
 ASYNC_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
@@ -64,6 +66,11 @@ class Signature:
     returns: str
     #: The class of the object, or tuple, that the code returns of several outputs; None: a dict.
     returned: type | None = None
+
+    def with_numpy(self) -> Signature:
+        """The same of code to which arrays come as numpy's."""
+        inputs = tuple(replace(spec, library="") for spec in self.inputs)
+        return replace(self, inputs=inputs)
 
     def input(self, name: str) -> TensorSpec | None:
         return next((spec for spec in self.inputs if spec.name == name), None)
@@ -233,14 +240,16 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
     media = _media(element, media, where)
     if media is not None:
         return TensorSpec(name, BYTES, (), Form.BYTES, optional, media=media), not in_list
-    if element is np.ndarray or get_origin(element) is np.ndarray:
+    kind = get_origin(element) or element
+    if hasattr(kind, "__dlpack__"):
         if marker is None:
             raise ConfigError(
                 f"{where}: an array needs its datatype and the shape of a row;"
                 " write Annotated[np.ndarray, wherry.FP32[384]]"
             )
         form = Form.ARRAYS if in_list else Form.ARRAY
-        spec = TensorSpec(name, marker.datatype, marker.shape, form, optional)
+        library = "" if kind is np.ndarray else library_of(kind)
+        spec = TensorSpec(name, marker.datatype, marker.shape, form, optional, library=library)
         return spec, False if in_list else None
     by_row = not in_list
     if marker is not None:

@@ -33,6 +33,7 @@ from wherry.values.request import (
     SequenceStep,
     shared,
 )
+from wherry.values.tensors import for_code, is_tensor, view
 
 #: The tensors between the steps, with the batch dimension if there is one.
 Tensors = dict[str, Column]
@@ -76,9 +77,13 @@ class Ensemble:
         self._namespace = model.namespace
         self._batched = config.max_batch_size > 0
         self._specs = {spec.name: spec for spec in model.signature().outputs}
-        uses = [*self._specs, *(t for step in self._steps for t in step.input_map.values())]
+        taken = [tensor for step in self._steps for tensor in step.input_map.values()]
+        #: The tensors that a step takes.
+        self._passed_on = set(taken)
         #: The tensors that not only one step takes.
-        self._shared = {tensor for tensor, count in Counter(uses).items() if count > 1}
+        self._shared = {
+            tensor for tensor, count in Counter([*self._specs, *taken]).items() if count > 1
+        }
         most = config.ensemble_scheduling.max_inflight_requests
         #: Responses of one streaming member that may be in later steps at once.
         self._most_in_flight = most or 64
@@ -267,13 +272,15 @@ class Ensemble:
 
     def _options(self, step: TritonEnsemblingStep, request: InferRequest) -> dict[str, Any]:
         """The options that a member's request takes from the ensemble's. Not the deadline: the
-        runner cancels the calls when it passes."""
+        runner cancels the calls when it passes. What no other step takes, the member brings to the
+        host in its thread: to wait for a device here would hold up all pipelines."""
         return {
             "id": request.id,
             "priority": min(request.priority, self._member(step).config.priority_levels),
             "parameters": request.parameters,
             "sequence": request.sequence,
             "wanted": tuple(step.output_map),
+            "takes_tensors": not self._passed_on.isdisjoint(step.output_map.values()),
         }
 
     def _columns(
@@ -290,11 +297,11 @@ class Ensemble:
                 if not spec.optional:
                     raise InvalidRequest(f"{where}: there is no value for its input {spec.name!r}")
                 continue
-            column = _column(value, spec, loaded.config.max_batch_size > 0)
+            column = for_code(_column(value, spec, loaded.config.max_batch_size > 0), spec.library)
             if step.input_map[spec.name] in self._shared:
                 column = _shared(column)
             for row in column if isinstance(column, list) else [column[0]] if len(column) else []:
-                if isinstance(row, np.ndarray) and not spec.fits(row.shape):
+                if hasattr(row, "ndim") and not spec.fits(row.shape):
                     raise InvalidRequest(
                         f"{where}: a row of {spec.name!r} has shape {list(row.shape)}, expected is"
                         f" {list(spec.shape)}"
@@ -317,7 +324,7 @@ class Ensemble:
         for name in request.wanted or self._specs:
             if name not in tensors:
                 raise BadModelOutput(f"ensemble {self._config.name!r}: no step gave {name!r}")
-            column = _column(tensors[name], self._specs[name], self._batched)
+            column = for_code(_column(tensors[name], self._specs[name], self._batched), "")
             if isinstance(column, np.ndarray) and not column.flags.writeable:
                 column = column.copy()  # the caller may write to it
             outputs[name] = column
@@ -330,7 +337,7 @@ class Ensemble:
 def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
     """A tensor as a column of a model with or without a batch dimension. One whose shape is that
     of a row is a batch of one, and a batch of one is a row, as in Triton."""
-    if isinstance(tensor, np.ndarray):
+    if not isinstance(tensor, list):
         rank = len(spec.shape)
         if batched:
             is_row = tensor.ndim == rank and spec.fits(tensor.shape)
@@ -356,8 +363,12 @@ def _shared(column: Column) -> Column:
     """The same column, to which nobody writes."""
     if isinstance(column, np.ndarray):
         return shared(column.view())
+    if not isinstance(column, list):
+        return view(column)
     if column and isinstance(column[0], np.ndarray):
         return shared([row.view() for row in column])
+    if column and is_tensor(column[0]):
+        return [view(row) for row in column]
     return column
 
 

@@ -138,6 +138,8 @@ class Builder:
                 cache = self._cache.of(config.name, config.version, model)
         size = _row_size(model, config, signature)
         is_here = isinstance(model, Pipeline | EnsembleModel) or not self._elsewhere(model, config)
+        if not is_here or config.response_cache:
+            signature = signature.with_numpy()
         return LoadedModel(
             model, config, signature, runner, self._clock, inputs, cache, size, is_here=is_here
         )

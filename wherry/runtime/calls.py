@@ -196,7 +196,8 @@ class LocalCalls:
         with NO_SPAN if call is None else self._traced(call, loaded, request):
             port.submit(loaded, request)
             try:
-                return await future
+                response = await future
+                return loaded.as_declared(response) if request.takes_tensors else response
             except asyncio.CancelledError:
                 loaded.cancel(request)
                 raise
@@ -225,15 +226,16 @@ class LocalCalls:
             try:
                 while (response := await queue.get()) is not None:
                     reply.consumed()
-                    yield response
+                    yield loaded.as_declared(response) if request.takes_tensors else response
                 reply.result()
             finally:
                 loaded.cancel(request)
                 self.told()
 
     def _inherited(self, call: PipelineCall, options: dict[str, Any]) -> dict[str, Any]:
-        """Give a pipeline's calls its deadline, unless their own is earlier, and its tenant."""
-        options = {"tenant": call.tenant, **options}
+        """Give a pipeline's calls its deadline, unless their own is earlier, and its tenant. Its
+        code takes tensors."""
+        options = {"tenant": call.tenant, "takes_tensors": True, **options}
         if call.deadline is not None:
             left = max(0.0, call.deadline - self._clock())
             own = options.get("timeout")

@@ -45,6 +45,7 @@ from wherry.values.request import (
     SequenceStep,
     bytes_of,
 )
+from wherry.values.tensors import as_declared, is_tensor, own
 from wherry.workers.encoding import UNSENDABLE, copied, why_not_sent
 
 
@@ -99,6 +100,7 @@ class LoadedModel:
         #: Columns of rows of a caller in this program.
         self.inputs = InputRows(signature, config, is_here=is_here)
         self.row_columns = self.inputs.of
+        self._tensors = [spec for spec in signature.outputs if spec.library]
         #: One row of outputs as a caller in this program has it.
         self.row = OutputRow(signature, batched=config.max_batch_size > 0).of
 
@@ -149,6 +151,7 @@ class LoadedModel:
         sequence: SequenceStep | None = None,
         wanted: Sequence[str] | None = None,
         tenant: str = "",
+        takes_tensors: bool = False,
     ) -> InferRequest:
         """Make a request of checked columns. `timeout` is in seconds from now; `priority` 0 is the
         default. Raises InvalidRequest or Unsupported."""
@@ -181,6 +184,8 @@ class LoadedModel:
             timeout,
             now,  # until it is queued: it may be cancelled before
         )
+        if takes_tensors:
+            request.takes_tensors = True
         if wait is not None:
             request.wait_until = now + wait
         if self._size is not None:
@@ -243,6 +248,15 @@ class LoadedModel:
             )
         if step is not None and self.sequence_inputs is not None:
             self.sequence_inputs.refuse(step)
+
+    def as_declared(self, response: InferResponse) -> InferResponse:
+        """The response for a pipeline's code: what is annotated as a tensor is one, also of a
+        worker."""
+        outputs = response.outputs
+        for spec in self._tensors:
+            if spec.name in outputs:
+                outputs[spec.name] = as_declared(outputs[spec.name], spec)
+        return response
 
     def submit(self, requests: Sequence[InferRequest], *, looked_up: bool = False) -> None:
         """Queue requests. Never blocks; any thread. A refused one is settled with the error.
@@ -362,8 +376,12 @@ class InputRows:
         """The same of a caller that may change its row before the code runs."""
         columns = self.of(args, inputs)
         for name, column in columns.items():
-            if not isinstance(column, list):
+            if isinstance(column, np.ndarray):
                 columns[name] = column.copy()
+            elif not isinstance(column, list):
+                columns[name] = own(column, lent=False)
+            elif is_tensor(column[0]):
+                columns[name] = [own(column[0], lent=False)]
             elif isinstance(column[0], np.ndarray):
                 columns[name] = [column[0].copy()]
         for name in self._others:

@@ -6,6 +6,7 @@ rows of similar size together: of `cost()` in any case, of lengths if that is se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,4 +72,4 @@ def _lengths(column: Column) -> Sequence[int]:
 
 
 def _length(row: Any) -> int:
-    return len(row) if isinstance(row, str | bytes) else row.size
+    return len(row) if isinstance(row, str | bytes) else math.prod(row.shape)

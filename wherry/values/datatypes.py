@@ -106,6 +106,8 @@ class TensorSpec:
     json_type: object = None
     #: Of rows that are bytes: what they hold.
     media: MediaSpec | None = None
+    #: Of arrays that the code takes or returns as another library's than numpy: its name ("torch").
+    library: str = ""
 
     @property
     def holds_lists(self) -> bool:

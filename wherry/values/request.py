@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from wherry.values.budget import Loan
 from wherry.values.reply import Reply, StreamReply
+from wherry.values.tensors import is_tensor, joined
 
 Array = npt.NDArray[Any]
 Column = list[Any] | Array
@@ -110,6 +111,8 @@ class InferRequest(msgspec.Struct, eq=False):
     #: Exempt from max_queue_size: what it belongs to was admitted already (the first part of a
     #: split request, a request of a pipeline). A part is exempt from queue policies, too.
     follows: bool = False
+    #: A pipeline sent it, which may take tensors as answers.
+    takes_tensors: bool = False
     #: The parts of a request with more rows than a batch holds, until all have ended.
     parts: Sequence[Part] = ()
     #: The request that a Part belongs to, which is counted instead of it.
@@ -215,7 +218,13 @@ def concatenate(parts: Sequence[Columns]) -> Columns:
 def concatenate_column(columns: Sequence[Column]) -> Column:
     if isinstance(columns[0], list):
         return [value for column in columns for value in column]
-    return np.concatenate(columns)
+    try:
+        if isinstance(columns[0], np.ndarray):
+            return np.concatenate(columns)
+    except TypeError:  # of others' tensors
+        if not any(map(is_tensor, columns)):
+            raise
+    return joined(columns)  # type: ignore[no-any-return]
 
 
 def parted(columns: Columns, rows: int) -> list[Columns]:

@@ -48,6 +48,9 @@ class FakeTorch:
     def Stream(self, index: int) -> Any:
         return SimpleNamespace(index=index)
 
+    def default_stream(self, index: int) -> Any:
+        return f"default {index}"
+
     def set_stream(self, stream: Any) -> None:
         self.own.stream = stream
 
@@ -163,6 +166,19 @@ def test_each_instance_in_a_thread_has_a_stream(torch: FakeTorch) -> None:
 def test_a_model_that_uses_no_gpu_has_no_stream(torch: FakeTorch) -> None:
     loaded(Constructed(), GPU)
     assert torch.said == []
+
+
+def test_what_hands_tensors_over_works_in_the_one_stream_of_the_device(torch: FakeTorch) -> None:
+    class Tensor:
+        __dlpack__ = None
+
+    @wherry.model(max_batch_size=4)
+    def gives(x: list[int]) -> Annotated[Tensor, wherry.FP32[1]]:
+        return Tensor()
+
+    torch.uses_gpu = True
+    loaded(gives, GPU)
+    assert torch.own.stream == "default 1"
 
 
 @pytest.mark.parametrize("refuses", [0, 2])
