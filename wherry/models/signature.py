@@ -243,9 +243,10 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
     kind = get_origin(element) or element
     if hasattr(kind, "__dlpack__"):
         if marker is None:
+            example = "np.ndarray" if kind is np.ndarray else shown(kind)
             raise ConfigError(
                 f"{where}: an array needs its datatype and the shape of a row;"
-                " write Annotated[np.ndarray, wherry.FP32[384]]"
+                f" write Annotated[{example}, wherry.FP32[384]]"
             )
         form = Form.ARRAYS if in_list else Form.ARRAY
         library = "" if kind is np.ndarray else library_of(kind)
