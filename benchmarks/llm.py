@@ -179,7 +179,7 @@ def continuous_batching(tokens: int) -> Any:
 
     known = inspect.signature(ContinuousBatchingConfig).parameters
     page = "page_size" if "page_size" in known else "block_size"  # its name until 5.17
-    bounds = {page: 32, "num_blocks": tokens // 32 + 64, "max_batch_tokens": 512}
+    bounds: dict[str, Any] = {page: 32, "num_blocks": tokens // 32 + 64, "max_batch_tokens": 512}
     return ContinuousBatchingConfig(**bounds)
 
 
