@@ -95,6 +95,8 @@ def _overlaps(array: Any, ends: dict[int, int]) -> bool:
     where these end, by the base."""
     if array.base is None:
         return False
+    if array.nbytes <= _COPIED_BYTES:
+        return True
     start, base = array.__array_interface__["data"][0], id(array.base)
     if start < ends.get(base, 0) or not array.flags.c_contiguous:
         return True
@@ -146,6 +148,9 @@ def _references(holder: Any, key: Any, views: int) -> int:
     base = holder[key].base
     return sys.getrefcount(holder[key]) + (0 if base is None else sys.getrefcount(base) - views)
 
+
+#: So much is copied in less time than it takes to look where it lies.
+_COPIED_BYTES = 64 << 10
 
 #: The references to an array that only a dict has, counted where Python counts its own.
 _ONE: Columns = {"": np.empty(1)}

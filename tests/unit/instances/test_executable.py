@@ -814,20 +814,27 @@ def test_an_array_is_copied_only_if_something_else_refers_to_it(keeps: bool, vie
 
 
 @pytest.mark.parametrize(
-    ("rows_of", "copied"),
+    ("rows_of", "size", "copied"),
     [
-        (lambda array: [array[0] for _ in array], [False, True, True]),
-        (lambda array: [array.ravel()[n : n + 4] for n in range(3)], [False, True, True]),
-        (lambda array: list(array.T[:3]), [True, True, True]),  # not looked into
-        (list, [False, False, False]),
+        (lambda array: [array[0] for _ in array], 20_000, [False, True, True]),
+        (
+            lambda array: [array.ravel()[n : n + 20_000] for n in range(3)],
+            20_000,
+            [False, True, True],
+        ),
+        (lambda array: list(array[:, ::2]), 40_000, [True, True, True]),  # not looked into
+        (list, 20_000, [False, False, False]),
+        (list, 4, [True, True, True]),  # quicker than to look
     ],
 )
-def test_rows_that_have_memory_in_common_are_copied(rows_of: Any, copied: list[bool]) -> None:
+def test_rows_that_may_have_memory_in_common_are_copied(
+    rows_of: Any, size: int, copied: list[bool]
+) -> None:
     """Or a caller that writes into its answer would change that of another one."""
     kept: list[int] = []
 
     def model(x: list[int]) -> Annotated[list[np.ndarray], FP32[-1]]:
-        array = np.arange(12, dtype=np.float32).reshape(3, 4)
+        array = np.arange(3 * size, dtype=np.float32).reshape(3, size)
         kept.append(array.ctypes.data)
         rows: list[np.ndarray] = rows_of(array)
         return rows
@@ -835,7 +842,7 @@ def test_rows_that_have_memory_in_common_are_copied(rows_of: Any, copied: list[b
     outcome = executable(model).outcome({"x": np.array([1, 2, 3])}, 3)
     assert not isinstance(outcome, Failure), outcome
     rows: Any = outcome["output"]
-    end = kept[0] + 12 * 4
+    end = kept[0] + 3 * size * 4
     assert [not kept[0] <= row.ctypes.data < end for row in rows] == copied
     for row, other in itertools.combinations(rows, 2):
         assert not np.shares_memory(row, other)
