@@ -149,7 +149,7 @@ test-long: test-full
 # Not in CI: Ray and what it needs are as large as all the rest.
 test-ray: $(VENV)/.stamp-dev
 	@$(PIP) --editable '.[ray]'
-	@$(BIN)/python -m pytest tests/integration/test_ray_serve.py tests/integration/test_on_ray.py
+	@$(BIN)/python -m pytest tests/integration/test_ray_serve.py
 
 test-pythons:
 	@.ci/pythons

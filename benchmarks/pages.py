@@ -8,7 +8,7 @@ A page says where, and which columns of which file (a part of it: NAME.PART), ea
     <!-- end of figures -->
 
 docs/internals/figures.md has the tables of all files whose rows are a table of some lines. The
-pages about peers, batching and pools have writers of their own.
+pages about peers and batching have writers of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from benchmarks.batching import page as batching_page
 from benchmarks.harness import ROOT
 from benchmarks.peers import page as peers_page
 from benchmarks.peers import picture
-from benchmarks.pool import page as pool_page
 from benchmarks.record.plan import ENTRIES
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -41,7 +40,6 @@ WRITERS: Final[tuple[tuple[Path, tuple[str, ...], Callable[..., str]], ...]] = (
     (picture.README, ("peers",), picture.told),
     (batching_page.EXPLANATION, ("batching",), batching_page.explained),
     (batching_page.INTERNALS, ("batching", "policy_cost"), batching_page.detailed),
-    (pool_page.PAGE, ("pool",), pool_page.filled),
 )
 #: Longer tables are left to their file.
 MOST_ROWS: Final = 40

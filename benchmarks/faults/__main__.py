@@ -1,12 +1,11 @@
-"""Is anything lost, answered twice, or answered wrongly when processes and links die under load?
+"""Is anything lost, answered twice, or answered wrongly when processes die under load?
 
-    python -m benchmarks.faults --seconds 600 --seed 7 [--only fronts|pool] [--json FILE]
+    python -m benchmarks.faults --seconds 600 --seed 7 [--json FILE]
 
-Two servers under constant load of every kind: one with two fronts, and two fronts with three owners
-over TCP, each behind a proxy. At random moments owners, fronts and workers are killed, stopped and
-drained, links are cut, delayed and silenced, a model is loaded anew. Every request has a number,
-which its answer tells, and the models note each run. Exit code 1 if a request was lost that could
-have been saved, or anything else went wrong. Everything is on this machine and ends by itself.
+A server with two fronts under constant load of every kind. At random moments fronts and workers are
+killed, the owner is stopped, a model is loaded anew. Every request has a number, which its answer
+tells, and the models note each run. Exit code 1 if a request was lost that could have been saved,
+or anything else went wrong. Everything is on this machine and ends by itself.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import re
 import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,14 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.faults.clients import Clients
-from benchmarks.faults.harm import Harm, Owner, PoolHarm
+from benchmarks.faults.harm import Harm
 from benchmarks.faults.ledger import Ledger
-from benchmarks.faults.proxy import Proxy
 from benchmarks.faults.servers import Starter, end, figures, logged
 from benchmarks.harness import facts
 from wherry.testing import ServerProcess
 
-OWNERS = 3
 #: Seconds of load before the first figures of a process are taken.
 WARM = 3.0
 #: What a process may have more at the end than when it was warm.
@@ -90,42 +85,13 @@ async def fronts(starter: Starter, seconds: float, seed: int) -> Result:
     server = starter.fronts("fronts")
     try:
         await asyncio.to_thread(server.wait_ready)
-        ledger = Ledger("fronts", [])
+        ledger = Ledger("fronts")
         clients = Clients(ledger, server.url, logged(server, "grpc"), seed)
         harm = Harm(server, ledger, seed)
         result = await under_harm(ledger, clients, harm, starter.runs("fronts"), seconds)
         result.wrong += await in_flight("fronts", server)
     finally:
         end(server)
-    return result
-
-
-async def pool(starter: Starter, seconds: float, seed: int) -> Result:
-    """Two fronts and owners over TCP, each behind a proxy."""
-    rng = random.Random(seed)
-    with ExitStack() as stack:
-        owners = []
-        for number in range(OWNERS):
-            proxy = Proxy(rng)
-            await proxy.start()
-            owner = Owner(starter, "pool", f"owner {number}", proxy)
-            owners.append(owner)
-            stack.callback(owner.end)
-        server = starter.front("pool", [owner.proxy.port for owner in owners])
-        stack.callback(end, server)
-        for owner in owners:
-            await owner.ready()
-        await asyncio.to_thread(server.wait_ready)
-        ledger = Ledger("pool", [owner.name for owner in owners])
-        clients = Clients(ledger, server.url, logged(server, "grpc"), seed)
-        harm = PoolHarm(server, owners, ledger, seed)
-        result = await under_harm(ledger, clients, harm, starter.runs("pool"), seconds)
-        for owner in owners:
-            result.wrong += await in_flight(f"pool, {owner.name}", owner.server)
-        if code := await asyncio.to_thread(server.stop):
-            result.wrong.append(f"pool: the front ended with {code}")
-        for owner in owners:
-            await owner.proxy.close()
     return result
 
 
@@ -144,39 +110,28 @@ async def in_flight(name: str, server: ServerProcess) -> list[str]:
     return [f"{name}: left over: {metric} {value}" for metric, value in found]
 
 
-async def run(seconds: float, seed: int, only: str) -> list[Result]:
+async def run(seconds: float, seed: int) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         starter = Starter(Path(folder))
-        ways = {"fronts": fronts, "pool": pool}
-        results = []
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(way(starter, seconds, seed))
-                for name, way in ways.items()
-                if only in ("", name)
-            ]
-        results = [task.result() for task in tasks]
+        result = await fronts(starter, seconds, seed)
         await asyncio.sleep(1.0)
-        if left := starter.left_over():
-            results[0].wrong += [f"a process is left over: {one}" for one in left]
-    return results
+        result.wrong += [f"a process is left over: {one}" for one in starter.left_over()]
+    return result
 
 
-def show(results: list[Result], console: Console) -> None:
-    table = Table("server", "what", "how often")
-    for result in results:
-        table.add_row(result.name, "requests", str(result.requests))
-        for kind, group in (
-            ("harm", result.harm), ("outcome", result.outcomes), ("", result.verdicts)
-        ):  # fmt: skip
-            for name, count in sorted(group.items()):
-                table.add_row("", f"{kind}: {name}".removeprefix(": "), str(count))
-        table.add_row("", "descriptors", "{} -> {}".format(*result.files))
-        table.add_row("", "MiB", "{:.0f} -> {:.0f}".format(*result.mib), end_section=True)
+def show(result: Result, console: Console) -> None:
+    table = Table("what", "how often")
+    table.add_row("requests", str(result.requests))
+    for kind, group in (
+        ("harm", result.harm), ("outcome", result.outcomes), ("", result.verdicts)
+    ):  # fmt: skip
+        for name, count in sorted(group.items()):
+            table.add_row(f"{kind}: {name}".removeprefix(": "), str(count))
+    table.add_row("descriptors", "{} -> {}".format(*result.files))
+    table.add_row("MiB", "{:.0f} -> {:.0f}".format(*result.mib))
     console.print(table)
-    for result in results:
-        for line in result.wrong:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for line in result.wrong:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def main() -> int:
@@ -185,16 +140,15 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--only", choices=("fronts", "pool"), default="")
     parser.add_argument("--json", type=Path, help="write the figures and the machine's facts here")
     options = parser.parse_args()
-    results = asyncio.run(run(options.seconds, options.seed, options.only))
-    show(results, Console(width=110))
+    result = asyncio.run(run(options.seconds, options.seed))
+    show(result, Console(width=110))
     if options.json:
         content = {**facts(), "seconds": options.seconds, "seed": options.seed}
-        content["servers"] = [vars(result) for result in results]
+        content["servers"] = [vars(result)]
         options.json.write_text(json.dumps(content) + "\n")
-    return 1 if any(result.wrong for result in results) else 0
+    return 1 if result.wrong else 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-#: Seconds in which a front notices that an owner, or its link, has ended.
+#: Seconds in which it is noticed that a process has ended.
 NOTICED = 0.5
 #: Of each reason so many requests are told of in detail.
 SHOWN = 8
@@ -46,8 +46,6 @@ class Fault:
     """Something that was done to a server, and until when it was being done."""
 
     kind: str
-    #: Which owner or front; "": the server as a whole.
-    target: str
     began_at: float
     ended_at: float
 
@@ -57,8 +55,6 @@ class Ledger:
     """All requests to one server, and all that was done to it."""
 
     name: str
-    #: Names of its owners; none if it is one server with fronts.
-    owners: list[str]
     requests: dict[int, Request] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     _next: int = 1
@@ -132,30 +128,25 @@ class Ledger:
             request.kind == "sequence"
             # As in one process: what knows nothing of the sequence wants it begun anew.
             and (status == 503 or (status == 400 and "START flag" in text))
-            and self.during(request, *LOSSES, "worker killed")
+            and self.during(request, "worker killed")
         ):
             return "excused: sequence"
         if status not in (503, "UNAVAILABLE"):
             return f"status {status}"
         if request.outcome == "broken":
-            return "excused: begun" if self.during(request, *LOSSES) else "broken"
+            return "broken"
         if "front" in text and self.during(request, "front killed"):
             return "excused: front killed"
         if request.kind == "apart" and runs and self.during(request, "worker killed"):
             return "excused: worker killed"
         if request.kind == "health" and "being restarted" in text:
             return "excused: worker killed"  # it is so
-        losses = self.during(request, *LOSSES)
-        away = {fault.target for fault in (*losses, *self.during(request, AWAY))}
-        if request.kind in UNNUMBERED and self.owners and away >= set(self.owners):
-            return "excused: no owner was there"
-        return "excused: two losses" if len(losses) > 1 else "lost"
+        return "lost"
 
     def _line(self, verdict: str, request: Request, runs: int) -> str:
         since = request.since or request.sent_at
         touched = ", ".join(
-            f"{fault.kind} {fault.target} {fault.began_at - since:+.1f}"
-            f"..{fault.ended_at - since:+.1f} s"
+            f"{fault.kind} {fault.began_at - since:+.1f}..{fault.ended_at - since:+.1f} s"
             for fault in self.faults
             if fault.began_at < request.ended_at and since - BEFORE < fault.ended_at
         )
@@ -166,16 +157,5 @@ class Ledger:
         )
 
 
-#: An owner has ended, and its successor is not ready yet.
-AWAY = "owner away"
 #: Kinds of requests that run no model.
 UNNUMBERED = ("config", "metrics", "health")
-#: Faults by which an owner or its link is gone.
-LOSSES = (
-    "owner killed",
-    "owner stopped",
-    "owner drained",
-    "link cut",
-    "link cut within a frame",
-    "link silent",
-)

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,7 +59,6 @@ class Starter:
         self._folder = folder
         self.mark = secrets.token_hex(8)
         self._models = [MODELS, str(repository(folder))]
-        self._token = secrets.token_hex(16)
 
     def runs(self, name: str) -> Path:
         return self._folder / f"runs-{name}"
@@ -69,7 +67,6 @@ class Starter:
         env = {
             MARK: self.mark,
             "FAULTS_RUNS": str(self.runs(name)),
-            "WHERRY_CLUSTER_TOKEN": self._token,
         }
         return ServerProcess(*arguments, env=env, ready_timeout=90.0).start()
 
@@ -77,16 +74,6 @@ class Starter:
         flags: tuple[str, ...] = ("--fronts", "2", "--grpc-port", "0")
         flags += ("--model-control-mode", "explicit", "--load-model", "reloaded")
         return self._start(name, *self._models, *flags)
-
-    def owner(self, name: str) -> ServerProcess:
-        flags: tuple[str, ...] = ("--rows-port", "0", "--drain-timeout", "20")
-        flags += ("--model-control-mode", "explicit", "--load-model", "reloaded")
-        return self._start(name, *self._models, *flags)
-
-    def front(self, name: str, ports: Sequence[int]) -> ServerProcess:
-        replicas = ",".join(f"127.0.0.1:{port}" for port in ports)
-        flags = ("--fronts", "2", "--grpc-port", "0")
-        return self._start(name, "--replicas", replicas, *flags)
 
     def left_over(self) -> list[str]:
         """The processes of this run that live."""

@@ -1,14 +1,12 @@
 """What do fronts cost and bring?
 
-    python -m benchmarks.fronts [--parts fronts,batches,link,owners,prompts] [--json PATH]
+    python -m benchmarks.fronts [--parts fronts,batches,link] [--json PATH]
 
 | part | |
 |---|---|
 | fronts | `--fronts 2` beside one process, wrk with 64 connections on the same cores |
 | batches | how full the batches of a simulated device are, with two fronts and with none |
 | link | CPU us of a row on the link between a front and an owner, above a call in one process |
-| owners | rows/s of one and of two simulated devices behind one front, over TCP |
-| prompts | prompt tokens that were found in the caches of two owners, with affinity and without |
 
 A goal stands in brackets in the name of its column. What is compared takes turns, in an order drawn
 for each round; ratios are taken round by round, and their interval is where the true median lies
@@ -24,15 +22,12 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.fronts.batches import batches
 from benchmarks.fronts.link import link
-from benchmarks.fronts.prompts import prompts
-from benchmarks.fronts.served import fronts, owners
+from benchmarks.fronts.served import fronts
 
 PARTS = {
     "fronts": (fronts, "requests/s and CPU us a request, 64 connections"),
     "batches": (batches, "batches of a simulated device"),
     "link": (link, "CPU us of a row on the link"),
-    "owners": (owners, "rows/s of simulated devices, 128 callers"),
-    "prompts": (prompts, "chats whose prompts begin alike, two owners"),
 }
 
 
@@ -51,7 +46,7 @@ def main() -> None:
         harness.report(title, rows, None)
         parts[name] = {"title": title, "rows": rows}
     if options.json is not None:
-        record = {**harness.facts(), "title": "Fronts, and owners behind them", "parts": parts}
+        record = {**harness.facts(), "title": "Fronts, and the owner behind them", "parts": parts}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What do front processes bring on one machine, and a second owner behind one front?"""
+"""What do front processes bring on one machine?"""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.harness import ROOT, Load, server, wrk
-from benchmarks.peers.servers import free_ports
 from benchmarks.peers.table import median_interval
 
 APP = str(ROOT / "benchmarks" / "fronts" / "app.py")
 CONNECTIONS = 64
-#: Two full batches for each of two devices.
-DEVICE_CALLERS = 128
 
 Row = dict[str, Any]
 Runs = dict[str, list[dict[str, float]]]
@@ -44,31 +41,6 @@ def fronts(rounds: int, seconds: float) -> Iterator[Row]:
                     "x CPU (1.35)": ratio(runs, "fronts", "one", "cpu_us"),
                     "foreign": _foreign(runs),
                 }
-
-
-def owners(rounds: int, seconds: float) -> Iterator[Row]:
-    """Rows/s of the simulated device by one and by two owners behind a front, over TCP."""
-    with contextlib.ExitStack() as stack:
-        alone = stack.enter_context(server(APP, "--isolation", "thread"))
-        ports = free_ports(2)
-        for port in ports:
-            stack.enter_context(server(APP, "--isolation", "thread", "--rows-port", str(port)))
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        servers = {
-            "one process": alone,
-            "a front and 1 owner": stack.enter_context(server("--replicas", addresses[0])),
-            "a front and 2 owners": stack.enter_context(server("--replicas", ",".join(addresses))),
-        }
-        runs = in_turns(servers, "device", DEVICE_CALLERS, rounds, seconds)
-        for name in servers:
-            yield {
-                "what": name,
-                "rows/s": _middle(runs[name], "rate"),
-                "x 1 owner (1.9)": ratio(runs, name, "a front and 1 owner", "rate"),
-                "p50 ms": _middle(runs[name], "p50_ms", 1),
-                "p99 ms": _middle(runs[name], "p99_ms", 1),
-                "foreign": _foreign(runs),
-            }
 
 
 def in_turns(servers: Servers, model: str, connections: int, rounds: int, seconds: float) -> Runs:

@@ -7,7 +7,6 @@ HTTP from wrk, all ways on one local Ray, in turns. Ray Serve is as fast as it g
 and RAY_SERVE_THROUGHPUT_OPTIMIZED (they need the ports 9101 and 8404); with --python-proxy as it
 comes. "of ideal" is of those 5614. What runs:
 
-    pool        wherry serve --on ray --replicas 2: rows over wherry's link
     ray_serve   wherry.deploy.ray_serve in Ray Serve
     batch 10ms  @serve.batch as it comes, but with enough requests at once to fill batches
     batch 0ms   the same with batch_wait_timeout_s=0
@@ -21,18 +20,15 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.harness import ROOT, arguments, cpu_seconds, report, wrk
+from benchmarks.harness import arguments, cpu_seconds, report, wrk
 
 IDEAL = 2 * 32 / (0.005 + 32 * 0.0002)
 BODY = json.dumps(
@@ -78,41 +74,14 @@ def ray_serve_ways(*, python_proxy: bool) -> Iterator[dict[str, str]]:
         ray.shutdown()
 
 
-@contextmanager
-def pool() -> Iterator[str]:
-    """The URL of a front whose two owners are on the Ray that this process is connected to."""
-    import ray
-
-    ready, write = os.pipe()
-    command = [sys.executable, "-m", "wherry", "serve", DEVICE, "--on", "ray", "--replicas", "2"]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "--ready-fd", str(write)],
-        env={**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address},
-        pass_fds=[write],
-        cwd=ROOT,
-    )
-    os.close(write)
-    try:
-        with open(ready, encoding="utf-8") as told:
-            yield told.readline().strip() + INFER
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
-
-
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--callers", type=int, default=64)
-    parser.add_argument("--without-pool", action="store_true")
     parser.add_argument("--python-proxy", action="store_true", help="Ray Serve as it comes")
     options = parser.parse_args()
     figures: dict[str, list[dict[str, float]]] = {}
     with ray_serve_ways(python_proxy=options.python_proxy) as urls:
-        if options.without_pool:
-            measure(urls, options, figures)
-        else:
-            with pool() as url:
-                measure({"pool": url, **urls}, options, figures)
+        measure(urls, options, figures)
     rows: list[dict[str, Any]] = []
     for name, runs in figures.items():
         rate, p50, cpu = (

@@ -60,7 +60,6 @@ ENTRIES: Final = (
     Entry(
         "batching", "benchmarks.batching --seed 27182818", 3, (), "--count 8", untimed=True
     ),
-    Entry("pool", "benchmarks.pool --seed 7", 2, (), "--only '2 replicas'", untimed=True),
     Entry(
         "llm_first_token", "benchmarks.llm_first_token --requests 40", 2.5, (), "--requests 2",
         untimed=True,
@@ -80,14 +79,13 @@ ENTRIES: Final = (
     ),
     Entry("policy_cost", "benchmarks.policy_cost", 0.5, (), "--rounds 1"),
     Entry(
-        "fronts", "benchmarks.fronts --parts fronts,link,owners,batches --rounds 5 --seconds 1",
+        "fronts", "benchmarks.fronts --parts fronts,link,batches --rounds 5 --seconds 1",
         3, ("wrk",), "--rounds 1 --parts link",
     ),
     Entry(
         "ray", "benchmarks.ray --rounds 3 --seconds 2 --callers 128", 2, ("wrk", "ray"),
         "--rounds 1 --seconds 1",
     ),
-    Entry("ray_times", "benchmarks.ray.times --rounds 1", 1.5, ("wrk", "ray")),
     Entry("llm_int8", "benchmarks.llm --weights --rounds 2", 4, (LLM,), "--rounds 1"),
     Entry("llm", "benchmarks.llm --quick --rounds 1", 2.5, (LLM,)),
     Entry(

@@ -31,12 +31,11 @@ COMPOSITIONS: dict[str, tuple[str, ...]] = {
     "gpu": ("overlays/gpu",),
     "model-volume": ("overlays/cluster", "components/model-volume"),
     "model-image": ("overlays/cluster", "components/model-image"),
-    "green": ("overlays/cluster", "components/green"),
     "kserve": ("kserve",),
 }
 
-#: Those with owners and fronts.
-POOLS = [name for name in COMPOSITIONS if name != "kserve"]
+#: Those with a Deployment.
+DEPLOYED = [name for name in COMPOSITIONS if name != "kserve"]
 
 
 @functools.cache
@@ -89,13 +88,8 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
     return found
 
 
-def deployment(objects: list[Object], component: str) -> Object:
-    """The Deployment of owners, or of fronts."""
-    (found,) = (
-        one
-        for one in of_kind(objects, "Deployment")
-        if one["metadata"]["labels"]["app.kubernetes.io/component"] == component
-    )
+def deployment(objects: list[Object]) -> Object:
+    (found,) = of_kind(objects, "Deployment")
     return found
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-import msgspec
 import numpy as np
 import soundfile
 from PIL import Image
@@ -36,7 +35,6 @@ from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
 from wherry.observability.otel.context import context_of
-from wherry.remote.handshake import Identity, Proof, parsed
 from wherry.remote.messages import FromFront, Hello, OneRequest, Rows
 from wherry.repository import json_form, pbtxt
 from wherry.repository.triton_config import TritonConfig
@@ -179,7 +177,7 @@ _CHAT: Final = (
 
 _ENCODER = MessageEncoder(inline=True)
 _FROM_FRONT = [
-    Hello(1, "1.0", "front", True),
+    Hello(1, "1.0", "front"),
     Rows(0, 0, 2, {"x": np.zeros((2, 2), np.float32), "name": ["a", "b"]}, ""),
     OneRequest(0, 1, 1, {"x": [1]}, "", "id", 1.0, 0, {"a": [1]}, None, ["y"], False),
 ]
@@ -239,10 +237,6 @@ TARGETS: Final[dict[str, Target]] = {
         ],
     ),
     "rows": Target(_rows, [_ENCODER.frame(one, slab=False)[12:] for one in _FROM_FRONT]),
-    "rows-handshake": Target(
-        lambda data: parsed(data, Proof),
-        [msgspec.msgpack.encode(Proof(Identity(1, "1.0", "front"), bytes(32), bytes(32)))],
-    ),
     "openai-chat": Target(lambda data: decoded(data, ChatRequest), [_CHAT]),
     "openai-completions": Target(
         lambda data: decoded(data, CompletionRequest),

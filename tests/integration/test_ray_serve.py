@@ -35,7 +35,7 @@ class Program:
         self.notes.touch()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        for block in blocks_of(HERE.parents[1] / "docs/how-to/ray.md"):
+        for block in blocks_of(HERE.parents[1] / "docs/how-to/scale.md"):
             if named := re.match(r"# (\w+\.py)\n", block.text):
                 (folder / named[1]).write_text(block.text)
         self._log = (folder / "log").open("wb")

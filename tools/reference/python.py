@@ -32,8 +32,8 @@ MODULES = {
     "wherry.testing": "Tests that wait for what happens, and for nothing else.",
     "wherry.llm": "Language models by wherry's own engine: `pip install 'wherry[llm]'`, and"
     " [how to serve one](../how-to/llm.md).",
-    "wherry.deploy": "Owners on a Ray cluster: `pip install 'wherry[ray]'`, and"
-    " [how to](../how-to/ray.md).",
+    "wherry.deploy": "Models in Ray Serve: `pip install 'wherry[ray]'`, and"
+    " [how to](../how-to/scale.md#ray-serve).",
 }
 #: Their examples need what a test has not: a checkpoint, a cluster.
 FOR_READING = ("wherry.llm", "wherry.deploy")

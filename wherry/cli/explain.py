@@ -68,7 +68,6 @@ def page(told: dict[str, Any]) -> str:
 
 def drawings(told: dict[str, Any], most: int | None = None) -> Iterator[Chart | Listing]:
     """The charts of what is known, and the last batches, `most` of them."""
-    yield from replicas(told)
     yield from charts(told)
     yield from last_batches(told, most)
 
@@ -143,24 +142,6 @@ def _believed(point: dict[str, Any]) -> Bar:
     return Bar(
         quantities.rows(point["rows"]), 1e3 * point["seconds"], last, 1e3 * point["error_seconds"]
     )
-
-
-def replicas(told: dict[str, Any]) -> Iterator[Listing]:
-    """The pool, if a front with several owners answers. What else it tells is of one of them."""
-    if told.get("replicas"):
-        rows = [
-            [
-                one["replica"],
-                one["state"],
-                duration(one["wait_seconds"]),
-                number(one["rows"]),
-                one["version"],
-                one["device"] or "-",
-            ]
-            for one in told["replicas"]
-        ]
-        heads = ["replica", "state", "wait", "rows", "version", "device"]
-        yield Listing("the replicas, and when a row would be answered there", [heads, *rows])
 
 
 def last_batches(told: dict[str, Any], most: int | None = None) -> Iterator[Listing]:

@@ -60,7 +60,7 @@ def serve(args: argparse.Namespace) -> int:
         targets, settings = split_targets(flags["target"], settings)
         if said.reload:
             return serve_reloading(settings, targets)
-        server = server_of(settings, targets)
+        server = make_server(settings, load_targets(targets))
         raise_open_files(server)
         return server.run()
     except (TargetRaised, LoadFailed) as error:
@@ -75,8 +75,6 @@ def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
     the start is tried again when a file is saved."""
     from wherry.cli.reload.reloader import Reloader, start_again
 
-    if settings.options.placement.on:
-        raise ConfigError("reload and on: the models of other processes are not reloaded")
     paths = settings.options.command_line.reload_paths
     reloader = Reloader(targets, paths, lambda name: settings.of_model(name)[0])
     reloader.watch()
@@ -121,7 +119,7 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     folders = [target for target in targets if is_repository(target)]
     given = settings.options.repositories
     repositories = (*given.model_repositories, *folders)
-    if not targets and not repositories and settings.options.cluster.replicas is None:
+    if not targets and not repositories:
         raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
     check_repositories_exist(
         repositories,
@@ -153,12 +151,8 @@ def control_of(
         )
     if "*" in given.load_models and len(set(given.load_models)) > 1:
         raise ConfigError("load_model '*' means every model: name no other beside it")
-    if given.model_namespacing and (
-        settings.options.listen.fronts or settings.options.placement.on
-    ):
-        raise ConfigError(
-            "model_namespacing needs one process: fronts and owners know models by name"
-        )
+    if given.model_namespacing and settings.options.listen.fronts:
+        raise ConfigError("model_namespacing needs one process: fronts know models by name")
     limited = models.rate_limit != "off" or models.rate_limit_resources
     ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(
@@ -182,16 +176,6 @@ def control_of(
     )
 
 
-def server_of(settings: Settings, targets: Sequence[str]) -> Server:
-    """The server that the settings describe: it has the targets' models, or starts owners that
-    import the targets themselves."""
-    if not settings.options.placement.on:
-        return make_server(settings, load_targets(targets))
-    from wherry.cli.pooled import pooled_server
-
-    return pooled_server(settings, targets, grpc_tls(settings.options.tls))
-
-
 def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server:
     """The server that the settings describe; the address is not taken yet."""
     options = settings.options
@@ -200,7 +184,6 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         runtime,
         control=control_of(settings, runtime),
         listen=options.listen,
-        cluster=options.cluster,
         tls=grpc_tls(options.tls),
         access=settings.access(),
         capacity=options.capacity,

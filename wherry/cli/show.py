@@ -22,8 +22,6 @@ def show_settings(args: argparse.Namespace) -> int:
         value = settings.options.value(name)
         if name == "api_key":
             value = f"({len(value)} keys)" if value else "(none)"  # logs and tickets are read
-        elif name == "cluster_token":
-            value = "(set)" if value else "(none)"
         elif name in ("http_restricted_api", "grpc_restricted_protocol"):
             value = tuple(rule.partition("=")[0] + "=..." for rule in value)
         elif name == "cache_config":

@@ -164,11 +164,9 @@ class Client:
         found: dict[str, Any] = self._json("GET", f"{_path(model)}/batching")
         return found
 
-    def numbers(self, replica: str = "") -> dict[str, Any]:
-        """What the server does now: rates, latencies, queues, instances. Of the pool's owner with
-        this address, if there is one."""
-        query = f"?replica={quote(replica, safe='')}" if replica else ""
-        found: dict[str, Any] = self._json("GET", f"/dashboard/numbers{query}")
+    def numbers(self) -> dict[str, Any]:
+        """What the server does now: rates, latencies, queues, instances."""
+        found: dict[str, Any] = self._json("GET", "/dashboard/numbers")
         return found
 
     def describe(self, model: str) -> ModelDescription:

@@ -94,7 +94,6 @@ class HttpApp:
             runtime,
             common,
             control.not_ready,
-            tuple if pass_on is None else pass_on.replicas,
         )
         openapi = OpenApiRoutes(entry, self._own_route, self._restrictions)
         self._metrics = Metrics(

@@ -13,7 +13,6 @@ from wherry.remote.errors import error_of
 from wherry.remote.messages import (
     Consumed,
     LinkMessage,
-    LoadReport,
     ModelCard,
     OneRequest,
     Response,
@@ -23,7 +22,6 @@ from wherry.remote.messages import (
 )
 from wherry.remote.model import shaped_strings
 from wherry.values.errors import InvalidRequest, WherryError
-from wherry.values.load import Load
 from wherry.values.reply import StreamReply
 from wherry.values.request import InferRequest, InferResponse, parted
 
@@ -38,10 +36,6 @@ Answer = tuple[InferRequest, InferResponse | None]
 class OwnersLink(Protocol):
     """The link to the owner."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def round_trip(self) -> float: ...
     def add(self, message: LinkMessage, size: int = 0) -> None: ...
     def write_soon(self) -> None: ...
     def cancel(self, model: int, id: int) -> None: ...
@@ -58,7 +52,6 @@ class ChannelRunner(Protocol):
     def refused(
         self, channel: ModelChannel, requests: Sequence[InferRequest], error: WherryError
     ) -> None: ...
-    def reported(self, channel: ModelChannel, load: Load, yours: int) -> None: ...
     def give_up_late(self, channel: ModelChannel) -> None: ...
     def lost(self, channel: ModelChannel, error: Exception) -> None: ...
 
@@ -207,9 +200,6 @@ class ModelChannel:
     def _refuse(self, ids: Iterable[int], error: WherryError) -> None:
         known = [one for id in ids if (one := self.requests.pop(id, None)) is not None]
         self.desk.refused(self, known, error)
-
-    def reported(self, message: LoadReport) -> None:
-        self.desk.reported(self, message.load, message.yours)
 
 
 class _Credit:

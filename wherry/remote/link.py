@@ -20,9 +20,7 @@ from wherry.remote.messages import (
     CancelRows,
     Forget,
     FrontSettings,
-    Goodbye,
     LinkMessage,
-    LoadReport,
     Measure,
     OneRequest,
     OwnedModels,
@@ -41,10 +39,6 @@ log = logging.getLogger("wherry")
 
 #: Seconds between two looks at what an owner has.
 LOOK: Final = 0.25
-#: Seconds without a sign of life after which an owner that has requests is taken for gone.
-SILENT: Final = 10.0
-#: Seconds without one after which it is asked nothing, if another one can be.
-QUIET: Final = 1.0
 
 
 class LinkEvents(Protocol):
@@ -55,9 +49,6 @@ class LinkEvents(Protocol):
 
     def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
         """The owner says what is for fronts that it has started itself."""
-
-    def leaving(self, link: OwnerLink) -> None:
-        """The owner takes no more requests."""
 
     def ended(self, link: OwnerLink, error: Exception) -> None:
         """The link has ended. Its channels are told next."""
@@ -71,19 +62,10 @@ class OwnerLink:
         loop: LoopCalls,
         messages: Messages,
         events: LinkEvents,
-        name: str,
         aside: Callable[[Callable[[], None]], None],
-        *,
-        reports: bool = False,
-        round_trip: float = 0.0,
     ) -> None:
-        """With `reports` the owner was told to report its load, which is a sign of life. The
-        network takes `round_trip` seconds there and back."""
         self._loop = loop
         self._events = events
-        #: What the owner is called among those that this front has.
-        self.name = name
-        self.round_trip = round_trip
         self.call = loop.call
         self._wire = WorkerLink(
             loop,
@@ -99,35 +81,13 @@ class OwnerLink:
         self._asked: dict[int, Callable[[Any], None]] = {}
         self._next_ask = 0
         self._writes = False
-        self._reports = reports
-        self._heard_at = loop.loop.time()
         #: Whether `_look` will be called, and when.
         self._looks = False
-        self._look_at = 0.0
-        self._leaves = False
         self.is_open = True
 
     def start(self) -> None:
         """Receive from now on."""
         self._wire.start()
-
-    def close(self) -> None:
-        self._wire.close()
-
-    def leave(self) -> None:
-        """Close it once all is answered. Nothing new may be sent."""
-        self._leaves = True
-        self.write_soon()
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the owner is to report and nothing was heard of it for a while."""
-        return self._reports and self._loop.loop.time() - self._heard_at > QUIET
-
-    @property
-    def rows(self) -> int:
-        """Requests for models that are not answered. Any thread."""
-        return sum([len(channel.requests) for channel in list(self.channels.values())])
 
     # To the owner
 
@@ -175,41 +135,25 @@ class OwnerLink:
             self._wire.add(CancelRows(model, ids))
         self._cancelled.clear()
         self._wire.write()
-        self._close_if_left()
-
-    def _close_if_left(self) -> None:
-        if self._leaves and not self._asked and not self.rows:
-            self._wire.close()
 
     def _look_soon(self) -> None:
-        self._look_at = self._loop.loop.time() + LOOK
-        self._loop.loop.call_at(self._look_at, self._look)
+        self._loop.loop.call_later(LOOK, self._look)
 
     def _look(self) -> None:
-        """Give up what is late, and an owner with requests of which nothing is heard."""
+        """Give up what is late: the owner may hang."""
         waits = self._asked or any(one.requests for one in self.channels.values())
         self._looks = self.is_open and bool(waits)
         if not self._looks:
             return
         for channel in list(self.channels.values()):
             channel.desk.give_up_late(channel)
-        now = self._loop.loop.time()
-        if now - self._look_at > QUIET:  # this process was stopped: what has come is not read yet
-            self._heard_at = now
-        if self._reports and now - self._heard_at > SILENT:
-            error = f"nothing was heard of it for {SILENT:g} s"
-            self._wire.exited(TimeoutError(error))
-        else:
-            self._look_soon()
+        self._look_soon()
 
     # From the owner
 
     def _receive(self, messages: list[Any]) -> None:
-        self._heard_at = self._loop.loop.time()
         for message in messages:
             _RECEIVE[type(message)](self, message)
-        if self._leaves:
-            self._close_if_left()
 
     def _answers(self, message: RowAnswers) -> None:
         channel = self.channels.get(message.model)
@@ -226,11 +170,6 @@ class OwnerLink:
         if channel is not None:
             channel.refused(message)
 
-    def _reported(self, message: LoadReport) -> None:
-        channel = self.channels.get(message.model)
-        if channel is not None:
-            channel.reported(message)
-
     def _told(self, message: Told | ToldCall) -> None:
         told = self._asked.pop(message.id, None) if message.ends else self._asked.get(message.id)
         if told is not None:
@@ -245,9 +184,6 @@ class OwnerLink:
         self._events.of_this_machine(self, message)
         self.add(Seen(message.revision))
         self.write_soon()
-
-    def _goodbye(self, _: Goodbye) -> None:
-        self._events.leaving(self)
 
     def _unsent(self, message: Any, error: Exception) -> None:
         if isinstance(message, Rows):
@@ -276,11 +212,9 @@ _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     RowAnswers: OwnerLink._answers,
     Response: OwnerLink._response,
     RowsRefused: OwnerLink._refused,
-    LoadReport: OwnerLink._reported,
     Told: OwnerLink._told,
     ToldCall: OwnerLink._told,
     OwnedModels: OwnerLink._models,
     FrontSettings: OwnerLink._settings,
     Measure: lambda link, _: link._events.of_this_machine(link, Measure()),
-    Goodbye: OwnerLink._goodbye,
 }

@@ -16,7 +16,6 @@ import msgspec
 from wherry.models.config import ModelConfig
 from wherry.observability.fronts import FrontFigures
 from wherry.values.datatypes import Form
-from wherry.values.load import Load
 from wherry.values.request import SequenceStep
 
 #: Raised with each change of a message that older versions cannot read.
@@ -37,8 +36,6 @@ class Hello(LinkMessage):
     version: str
     #: The front's name, for people.
     name: str
-    #: Whether the owner is to report its load: the front has others to choose from.
-    reports: bool
 
 
 class Rows(LinkMessage):
@@ -149,8 +146,6 @@ class ModelCard(msgspec.Struct, array_like=True):
     #: String inputs whose rows must have the same shape within a batch.
     variable_strings: list[str]
     calls_others: bool
-    #: It works in steps, as a language model does.
-    steps: bool
     is_ensemble: bool = False
 
 
@@ -160,14 +155,10 @@ class OwnedModels(LinkMessage):
 
     protocol: int
     version: str
-    #: The owner's name, for people.
-    name: str
     revision: int
     cards: list[ModelCard]
     #: Name, version, state and reason of each version that is not ready.
     others: list[tuple[str, str, str, str]]
-    #: What the models run on.
-    device: str = ""
 
 
 class FrontSettings(LinkMessage):
@@ -226,14 +217,6 @@ class RowsRefused(LinkMessage):
     grpc_code: str = ""
 
 
-class LoadReport(LinkMessage):
-    """What the owner has to do for a model; `yours` of its rows are of this link."""
-
-    model: int
-    load: Load
-    yours: int
-
-
 class Told(LinkMessage):
     """A part of the answer to an Ask. The first one has the status and the headers, the last one
     `ends`."""
@@ -271,11 +254,6 @@ class FrontMeasured(LinkMessage):
     figures: FrontFigures
 
 
-class Goodbye(LinkMessage):
-    """The owner takes no more requests on this link; it answers those that it has. The front closes
-    the link when they are answered."""
-
-
 FromFront = (
     Hello
     | Rows
@@ -289,16 +267,7 @@ FromFront = (
     | FrontMeasured
 )
 FromOwner = (
-    OwnedModels
-    | FrontSettings
-    | RowAnswers
-    | Response
-    | RowsRefused
-    | LoadReport
-    | Told
-    | ToldCall
-    | Measure
-    | Goodbye
+    OwnedModels | FrontSettings | RowAnswers | Response | RowsRefused | Told | ToldCall | Measure
 )
 
 

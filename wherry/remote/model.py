@@ -15,7 +15,6 @@ import msgspec
 from wherry.models.config import ModelConfig
 from wherry.models.model import Model
 from wherry.models.signature import Signature
-from wherry.models.step_model import StepModel
 from wherry.remote.messages import ModelCard, SpecCard
 from wherry.values.datatypes import DATATYPES, Form, TensorSpec
 from wherry.values.media import AudioSpec, FileSpec, ImageSpec, MediaSpec
@@ -60,7 +59,6 @@ def card_of(number: int, model: Model, config: ModelConfig, signature: Signature
         {name: list(labels) for name, labels in model.output_labels.items()},
         list(model.variable_strings),
         model.calls_others,
-        isinstance(model, StepModel),
         model.is_ensemble,
     )
 

@@ -16,14 +16,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.pass_on import PassOn
-from wherry.frontends.rows.pass_on_to_pool import PassOnToPool
 from wherry.frontends.v2.shared_memory import SharedRegion
 from wherry.observability.fronts import FrontFigures, ProcessFigures, process_figures
 from wherry.observability.logging import configure
@@ -50,9 +48,6 @@ log = logging.getLogger("wherry")
 
 #: Seconds that clients have to take their answers when the owner is gone.
 OWNER_GONE: Final = 1.0
-#: Seconds in which a pool's owners are reached before the first client is let in: as the successor
-#: of another front, it finds clients that wait already.
-FIRST_OWNER: Final = 3.0
 #: Seconds without a message of the owner, who asks every 10, after which it is taken to hang.
 OWNER_SILENCE: Final = 45.0
 
@@ -85,23 +80,22 @@ class LocalOwner:
         """None before `start` and after the end."""
         return self._link if self._link is not None and self._link.is_open else None
 
-    def start(self, version: str, *, serves: bool) -> None:
-        """Say hello. Without `serves` its models are not of interest. In the loop."""
+    def start(self, version: str) -> None:
+        """Say hello. In the loop."""
         port = self._runtime.port()
         self._sock.setblocking(False)
         messages = MessageSocket(self._sock, self._sock, FromOwner, copies=False)
-        if serves:
-            self._models = RemoteModels(self._runtime)
+        self._models = RemoteModels(self._runtime)
         aside = ThreadPool("wherry-rows", 2).run
-        self._link = OwnerLink(port, messages, self, "owner", aside)
+        self._link = OwnerLink(port, messages, self, aside)
         self._link.start()
-        self._link.add(Hello(PROTOCOL, version, f"front {os.getpid()}", False))
+        self._link.add(Hello(PROTOCOL, version, f"front {os.getpid()}"))
         self._link.write_soon()
 
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         if self._models is not None:
-            self._models.update("owner", link, models)
+            self._models.update(link, models)
         self.told.set()
 
     def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
@@ -111,15 +105,9 @@ class LocalOwner:
         else:
             self.on_measure()
 
-    def leaving(self, link: OwnerLink) -> None:
-        """The owner takes no more: those that come are refused."""
-        if self._models is not None:
-            self._models.withdraw(link)
-
     def ended(self, link: OwnerLink, error: Exception) -> None:
         """The owner is gone, and this front with it."""
         log.info("the owner has ended", extra={"why": str(error) or type(error).__name__})
-        self.leaving(link)
         self.told.set()
         self.on_end()
 
@@ -133,10 +121,7 @@ class FrontServer(Server):
         super().__init__(runtime, **{name: getattr(options, name) for name in OF_A_SERVER})
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        owners = (
-            PassOn(self._owner.link) if self.pool is None else PassOnToPool(self.pool, self.runtime)
-        )
-        made = applications(self.control, options, plan, owners)
+        made = applications(self.control, options, plan, PassOn(self._owner.link))
         made.watched.level = logging.DEBUG  # the owner says it
         return made, Listeners(made, options, plan, is_front=True)
 
@@ -150,20 +135,13 @@ class FrontServer(Server):
         # Of the whole server the owner says it.
         log.debug(event, extra=fields)
 
-    def _start_pool(self) -> None:
-        super()._start_pool()
+    async def _load(self) -> bool:
         self._owner.on_end = self._owner_is_gone
         self._owner.on_settings = self._use
         self._owner.on_measure = self._measure
         self._applications.http.live_while(lambda: not self._owner.is_silent)
-        self._owner.start(self._applications.common.version, serves=self.pool is None)
-
-    async def _load(self) -> bool:
+        self._owner.start(self._applications.common.version)
         await self._owner.told.wait()  # the first request finds the models here
-        if self.pool is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_OWNER):
-                    await self.pool.ready()
         return True
 
     def _use(self, settings: FrontSettings) -> None:

@@ -255,7 +255,6 @@ def front_options(options: Options, front: Front) -> Options:
             max_unsent_bytes=share(capacity.max_unsent_bytes),
             max_received_bytes=share(capacity.max_received_bytes),
         ),
-        cluster=replace(options.cluster, rows_port=None),
         life=Life(drain_timeout=options.life.drain_timeout),
     )
 

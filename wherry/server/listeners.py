@@ -25,7 +25,7 @@ from wherry.runtime.threads import in_thread
 from wherry.server.fronts import Fronts
 from wherry.server.layers import Layers
 from wherry.server.options import Options, TlsFiles
-from wherry.server.parts import Applications, rows_listener
+from wherry.server.parts import Applications
 from wherry.server.triton_start import started
 from wherry.server.watched_files import watched_context
 from wherry.values.errors import ConfigError
@@ -45,11 +45,10 @@ FLUSH = 5.0
 
 
 class Listeners:
-    """The listeners of one server: HTTP, HTTP for its operators, gRPC, and that of the rows of
-    fronts.
+    """The listeners of one server: HTTP, HTTP for its operators, and gRPC.
 
     Its coroutines run in the server's event loop. A front has no listeners for operators: its
-    owner has them. With `rows` clients, or some of them, reach this server through fronts.
+    owner has them. With `rows` clients reach this server through fronts.
     """
 
     def __init__(
@@ -62,10 +61,8 @@ class Listeners:
         rows: RowsOwner | None = None,
     ) -> None:
         self._listen = options.listen
-        self._cluster = options.cluster
         self._is_front = is_front
-        self._rows = None if rows is None else rows_listener(rows, options.cluster)
-        fronts = None if rows is None or not self._listen.fronts else Fronts(options, rows)
+        fronts = None if rows is None else Fronts(options, rows)
         self._tls = options.tls
         self._watched = applications.watched
         #: Whether the log has Triton's lines of a start. Of fronts the owner writes them, once.
@@ -117,11 +114,6 @@ class Listeners:
     def url(self) -> str:
         """That of HTTP, else grpc://HOST:PORT."""
         return self.urls.get("http") or f"grpc://{self.grpc_address}"
-
-    @property
-    def rows_address(self) -> str:
-        """host:port for fronts; empty if there is none, or not listening yet."""
-        return "" if self._rows is None else self._rows.address
 
     @property
     def connections(self) -> int:
@@ -178,7 +170,6 @@ class Listeners:
         last_call = min(LAST_CALL, timeout)
         ends_at = time.monotonic() + timeout
         drained = True
-        rows = None if self._rows is None else asyncio.create_task(self._rows.drain())
         for fronts in self._of_fronts():
             drained = False
             with suppress(TimeoutError):
@@ -191,8 +182,6 @@ class Listeners:
             asyncio.create_task(one.drain(None, last_call, accept_until=accept_until))
             for one in self._all()
         }
-        if rows is not None:
-            self._draining.add(rows)
         if self._draining:
             drained &= not (await asyncio.wait(self._draining, timeout=timeout))[1]
         if (metrics := self._metrics) is not None:  # the models are about to go
@@ -210,8 +199,7 @@ class Listeners:
     async def end(self) -> None:
         """Send the answers that are there, and close every connection; then the spans of the
         requests. After `drain`."""
-        rows = () if self._rows is None else (self._rows,)
-        await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts(), *rows)))
+        await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts())))
         await asyncio.gather(*self._draining)
         ends = [one.close for one in (self._tracing, self._metrics) if one is not None]
         await asyncio.gather(*(in_thread(partial(end, FLUSH), "wherry-otel-end") for end in ends))
@@ -245,8 +233,6 @@ class Listeners:
             await self._start_for_operators(name, listener, host, port or 0)
         if self._grpc is not None:
             await self._start_grpc(self._grpc)
-        if self._rows is not None:
-            await self._rows.start(self._cluster.rows_host, self._cluster.rows_port or 0)
 
     async def _start_http(self, listener: Listener) -> None:
         listen = self._listen
@@ -315,5 +301,5 @@ def _check_speaks(options: Options) -> None:
         return
     if listen.fronts:
         raise ConfigError("fronts need HTTP: leave http on, or fronts at 0")
-    if not listen.speaks_grpc and options.cluster.rows_port is None:
+    if not listen.speaks_grpc:
         raise ConfigError("without HTTP there is nothing to speak: set grpc_port (8001 is usual)")

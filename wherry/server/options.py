@@ -87,26 +87,6 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Options of owners and fronts that find each other over TCP."""
-
-    rows_port: int | None = option(None,
-        "own the models for fronts of other machines, which connect to this port; 0 takes a free "
-        "one", "PORT", least=0, most=PORT)
-    rows_host: str = option("127.0.0.1",
-        "address of rows_port; another than this machine's own needs a token")
-    replicas: str | None = option(None,
-        "be a front without models: send requests to these owners", "HOST:PORT,...|dns:NAME:PORT")
-    cluster_token: str | None = option(None,
-        "the secret of owners and fronts, the same for all (other users can read a process's "
-        "flags)", "TOKEN")
-    cluster_token_file: str | None = option(None, "file with the cluster_token", "PATH")
-    rows_max_message: int = option(256 * 2**20,
-        "largest message between an owner and a front, which the rows of one request must fit into",
-        "SIZE", least=2**16, most=2**30)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
     """The certificates of HTTP, and those of gRPC if they are others."""
 
@@ -313,22 +293,6 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Options of owners that this server starts, on this machine or others; it is their front."""
-
-    on: str = option("",
-        "start the owners of the models there, as many as `replicas` says (2, or 1..8): as "
-        "processes of this machine (local), or as actors of Ray (ray: of RAY_ADDRESS, else a Ray "
-        "on this machine; ray://HOST: of that cluster)", "local|ray|ray://HOST")
-    target_wait: float = option(0.05,
-        "with a range of replicas: more are started if a row has to wait for longer",
-        "SECONDS", least=0.001)
-    replica_resources: tuple[str, ...] = option((),
-        "what a replica needs on Ray: num_cpus, num_gpus, memory, accelerator_type or a resource "
-        "of yours; may be repeated", "NAME=VALUE", key="replica_resource", separator=",")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
     """Options that only the command line reads."""
 
@@ -354,7 +318,6 @@ class Options:
     """All options of a server, in groups."""
 
     listen: Listen = Listen()
-    cluster: Cluster = Cluster()
     tls: Tls = Tls()
     access: Access = Access()
     capacity: Capacity = Capacity()
@@ -362,7 +325,6 @@ class Options:
     life: Life = Life()
     repositories: Repositories = Repositories()
     models: Models = Models()
-    placement: Placement = Placement()
     command_line: CommandLine = CommandLine()
 
     def value(self, key: str) -> Any:
@@ -372,7 +334,7 @@ class Options:
 
 
 #: Groups that a server reads itself; the command line makes a Runtime and a ModelControl of others.
-OF_A_SERVER: Final = ("listen", "cluster", "tls", "access", "capacity", "protocols", "life")
+OF_A_SERVER: Final = ("listen", "tls", "access", "capacity", "protocols", "life")
 
 
 @dataclass(frozen=True, slots=True)

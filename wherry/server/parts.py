@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from wherry.frontends.access.api_keys import ApiKeys, keys_of
 from wherry.frontends.access.restricted import Restrictions
@@ -16,8 +15,6 @@ from wherry.frontends.connections.limits import Limits
 from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.http_app import MANAGEMENT, HttpApp
 from wherry.frontends.offload import Offload
-from wherry.frontends.rows.listener import RowsListener
-from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import FETCHING_THREADS, Common, OpenAISettings
 from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
@@ -29,12 +26,9 @@ from wherry.models.model import Model
 from wherry.observability.machine import Machine
 from wherry.observability.metrics_config import MetricsConfig
 from wherry.observability.otel.providers import tracing_of
-from wherry.remote.members import MANAGED, replicas_of
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
-from wherry.runtime.threads import ThreadPool
-from wherry.server.options import Capacity, Cluster, Options, Protocols
-from wherry.server.pool import OwnerPool
+from wherry.server.options import Capacity, Options, Protocols
 from wherry.server.strict_views import views_of
 from wherry.server.watched_files import WatchedFiles
 from wherry.values.errors import ConfigError
@@ -44,28 +38,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
-#: The least characters of a token that is not to be guessed.
-TOKEN_CHARS: Final = 16
-NO_CLUSTER: Final = Cluster()
-
 
 def runtime_of(
     models: Sequence[Model | type[Model] | Runtime],
     isolation: str,
     overrides: Mapping[str, Mapping[str, Any]] | None,
-    cluster: Cluster = NO_CLUSTER,
-    fronts: int = 0,
 ) -> Runtime:
-    """The one Runtime among `models`, or a new one of them; without models that of a front."""
-    if cluster.replicas is not None:
-        if any(not isinstance(one, Runtime) or one.models() for one in models):
-            raise ConfigError("replicas: a front has no models; give it none, or no replicas")
-        if cluster.replicas == MANAGED and fronts:
-            raise ConfigError("replicas managed: the addresses reach one process; set fronts to 0")
-        if cluster.rows_port is not None:
-            raise ConfigError("replicas and rows_port: a server is a front or an owner, not both")
-    if not models and cluster.replicas is not None:
-        return Runtime()
+    """The one Runtime among `models`, or a new one of them."""
     if not models:
         raise ConfigError("a server needs at least one model, or a Runtime")
     if any(isinstance(model, Runtime) for model in models):
@@ -75,48 +54,6 @@ def runtime_of(
         return runtime
     made = [model() if isinstance(model, type) else model for model in models]
     return Runtime(*made, isolation=isolation, overrides=overrides)  # type: ignore[arg-type]
-
-
-def cluster_token(cluster: Cluster) -> bytes:
-    """The token that owners and fronts share; empty: none. Reads a file. ConfigError if it is too
-    short, or cannot be read; the text never shows it."""
-    token, where = cluster.cluster_token or "", "cluster_token"
-    path = cluster.cluster_token_file
-    if path is not None:
-        where = f"cluster_token_file {path}"
-        try:
-            token = Path(path).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-            raise ConfigError(f"{where}: {why}") from None
-        if not token:
-            raise ConfigError(f"{where}: it is empty")
-    if token and len(token) < TOKEN_CHARS:
-        raise ConfigError(
-            f"{where}: a token has {TOKEN_CHARS} characters or more; `openssl rand -hex 32` makes"
-            " one"
-        )
-    return token.encode()
-
-
-def owner_pool(runtime: Runtime, cluster: Cluster) -> OwnerPool | None:
-    """The owners of a front's models; None: this server has models of its own."""
-    if cluster.replicas is None:
-        return None
-    return OwnerPool(
-        runtime,
-        replicas_of(cluster.replicas),
-        token=cluster_token(cluster),
-        most_bytes=cluster.rows_max_message,
-    )
-
-
-def rows_listener(owner: RowsOwner, cluster: Cluster) -> RowsListener | None:
-    """What fronts of other machines connect to, if they may."""
-    if cluster.rows_port is None:
-        return None
-    aside = ThreadPool("wherry-rows", 2).run
-    return RowsListener(owner, cluster_token(cluster), cluster.rows_max_message, aside)
 
 
 def plan_for(capacity: Capacity) -> MemoryPlan:
@@ -187,7 +124,7 @@ def applications(
         restrictions=restrictions,
         pass_on=pass_on,
     )
-    if not options.listen.speaks_grpc and options.cluster.rows_port is None:
+    if not options.listen.speaks_grpc:
         return Applications(http, None, common, watched, view_of)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
@@ -201,9 +138,7 @@ def applications(
         common=common,
         control=control,
         restrictions=Restrictions(access.restricted_protocols, closed, others=restrictions),
-        pass_on=None
-        if pass_on is None
-        else PassOnCalls(pass_on.choose, knows_health=pass_on.knows_health),
+        pass_on=None if pass_on is None else PassOnCalls(pass_on.choose),
     )
     return Applications(http, grpc, common, watched, view_of)
 

@@ -33,13 +33,12 @@ class ReadyPipe:
             fd, self._fd = self._fd, None
             raise ConfigError(f"ready_fd {fd}: {error.strerror}") from None
 
-    def tell(self, url: str, rows: str = "", *, to_systemd: bool = False) -> None:
-        """Write the URL, and the address for fronts if there is one, and close. A reader that is
-        gone is ignored. `to_systemd`: this program may be the service that it waits for."""
+    def tell(self, url: str, *, to_systemd: bool = False) -> None:
+        """Write the URL and close. A reader that is gone is ignored. `to_systemd`: this program may
+        be the service that it waits for."""
         if self._fd is not None:
-            lines = f"{url}\nrows {rows}\n" if rows else f"{url}\n"
             with contextlib.suppress(OSError):
-                os.write(self._fd, lines.encode())
+                os.write(self._fd, f"{url}\n".encode())
         self.close()
         if to_systemd:
             notify(f"READY=1\nSTATUS=serving at {url}")

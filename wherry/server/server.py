@@ -23,7 +23,6 @@ from typing import Any, Final, TypeVar
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.owner import RowsOwner
-from wherry.frontends.rows.pass_on_to_pool import PassOnToPool
 from wherry.models.model import Model
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loader import log_ready
@@ -34,7 +33,6 @@ from wherry.server.options import Options, from_keywords
 from wherry.server.parts import (
     Applications,
     applications,
-    owner_pool,
     plan_for,
     runtime_of,
 )
@@ -89,15 +87,13 @@ class Server:
     ) -> None:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
         given = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})
-        self.runtime = runtime_of(models, isolation, overrides, given.cluster, given.listen.fronts)
+        self.runtime = runtime_of(models, isolation, overrides)
         #: Loads and unloads models; its runtime must be this one.
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout
         self._owns_runtime = not self.runtime.models()
         #: What one client may cost.
         self.limits = (plan := plan_for(given.capacity)).limits
-        #: The owners of the models; None: this process owns them.
-        self.pool = owner_pool(self.runtime, given.cluster)
         #: The way in of fronts, if it has some.
         self._rows: RowsOwner | None = None
         self._applications, self._listeners = self._make_listeners(given, plan)
@@ -113,9 +109,8 @@ class Server:
         self._drained = True
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        pass_on = None if self.pool is None else PassOnToPool(self.pool, self.runtime)
-        made = applications(self.control, options, plan, pass_on)
-        if options.listen.fronts or options.cluster.rows_port is not None:
+        made = applications(self.control, options, plan)
+        if options.listen.fronts:
             self._rows = RowsOwner(self.runtime, made.common, made.http, made.grpc)
         return made, Listeners(made, options, plan, rows=self._rows)
 
@@ -131,11 +126,6 @@ class Server:
     def grpc_url(self) -> str:
         """host:port, as gRPC clients take it; empty if gRPC is off, or not listening yet."""
         return self._listeners.grpc_address
-
-    @property
-    def rows_address(self) -> str:
-        """host:port for fronts; empty without `rows_port`."""
-        return self._listeners.rows_address
 
     @property
     def management_url(self) -> str:
@@ -263,7 +253,6 @@ class Server:
         if self._rows is not None:
             self._rows.start()
         try:
-            self._start_pool()
             await listeners.start()
             self._applications.watched.start()
             try:
@@ -278,8 +267,6 @@ class Server:
             self._say("stopped")
             return drained
         finally:
-            if self.pool is not None:
-                await self.pool.end()
             common.loop_stall.stop()
             self._applications.watched.close()
             self._stop_pipe.close()
@@ -291,13 +278,9 @@ class Server:
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""
-        loading: asyncio.Future[Any]
-        if self.pool is not None:
-            loading = asyncio.ensure_future(self.pool.ready())
-        elif self._owns_runtime or self.control.repositories:
-            loading = in_thread(self._start_models, "wherry-load", patience=THREAD_PATIENCE)
-        else:
+        if not self._owns_runtime and not self.control.repositories:
             return True
+        loading = in_thread(self._start_models, "wherry-load", patience=THREAD_PATIENCE)
         stopped = asyncio.ensure_future(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {loading, stopped}
         started = time.monotonic()
@@ -314,14 +297,7 @@ class Server:
             loading.result()
             return True
         loading.add_done_callback(_read)
-        if self.pool is not None:
-            loading.cancel()
         return False
-
-    def _start_pool(self) -> None:
-        """Begin to connect to the owners. In the loop."""
-        if self.pool is not None:
-            self.pool.start(self._applications.common.version)
 
     def _start_models(self) -> None:
         if self._owns_runtime:
@@ -332,7 +308,7 @@ class Server:
         if self._is_the_program:
             _spare_the_collector()
         self._say("ready", url=(url := self._listeners.url), models=len(self.runtime.models()))
-        self._ready_pipe.tell(url, self.rows_address, to_systemd=self._is_the_program)
+        self._ready_pipe.tell(url, to_systemd=self._is_the_program)
         self._ready.set_result(None)
 
     async def _end(self) -> bool:

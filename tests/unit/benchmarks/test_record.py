@@ -102,8 +102,8 @@ def test_what_an_entry_needs_is_named_with_how_to_get_it() -> None:
 def test_an_unknown_entry_is_refused() -> None:
     with pytest.raises(SystemExit, match="no entry nothing"):
         chosen("nothing", "")
-    assert [entry.name for entry in chosen("pool", "")] == ["pool"]
-    assert "pool" not in [entry.name for entry in chosen("", "pool")]
+    assert [entry.name for entry in chosen("batching", "")] == ["batching"]
+    assert "batching" not in [entry.name for entry in chosen("", "batching")]
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_an_entry_that_fails_or_has_no_time_is_missing_and_says_why(tmp_path: Pa
     def recording(seconds: float) -> Recording:
         return Recording(tmp_path, {}, short=False, until=time.monotonic() + seconds)
 
-    broken = Entry("broken", "benchmarks.pool --seed none", 1)
+    broken = Entry("broken", "benchmarks.batching --seed none", 1)
     late = Entry("late", "benchmarks.pool --seed 7", 1)
     run = recording(600.0)
     run.all([broken], again=False)

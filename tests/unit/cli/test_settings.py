@@ -49,7 +49,6 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "access_log": True,
         "ready_fd": 9, "stop_fd": 9,
         "strict_fields": True, "triton_strict": True,
-        "on": "local", "target_wait": 0.1, "replica_resource": ["num_gpus=1"],
         "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
         "load_model": ["l"], "repository_poll_secs": 11.0, "model_load_thread_count": 12,
         "model_load_retry_count": 13, "strict_readiness": True, "exit_on_error": True,
@@ -76,8 +75,6 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "allowed_host": ["models.example.com"], "cors_origin": ["https://app.example.com"],
         "input_url": ["http://images.internal:9000"],
         "reuse_port": True, "fd": 21, "grpc_fd": 22, "fronts": 2,
-        "rows_port": 23, "rows_host": "i", "replicas": "o:24", "cluster_token": "q",
-        "cluster_token_file": "u", "rows_max_message": 2**20,
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
     lists = {k: v for k, v in values.items() if OPTIONS[k].separator}

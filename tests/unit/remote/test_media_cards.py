@@ -4,14 +4,10 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-import pytest
 
 import wherry
-from wherry.remote.checks import ColumnCheck
 from wherry.remote.messages import ModelCard
 from wherry.remote.model import card_of, signature_of
-from wherry.values.errors import InvalidRequest
-from wherry.values.media import FileBytes
 
 
 class Media(wherry.Model):
@@ -43,12 +39,3 @@ def test_a_kind_that_a_front_does_not_know_is_plain_bytes() -> None:
     strange.inputs[0].media = ("hologram", {"depth": 3})
 
     assert signature_of(strange).inputs[0].media is None
-
-
-def test_rows_of_a_link_are_bytes_with_or_without_a_name() -> None:
-    check = ColumnCheck(Media().signature().inputs)
-    row = {"image": [b"x"], "audio": [b"y"]}
-
-    check({**row, "file": [FileBytes(b"z", "a.csv")]})
-    with pytest.raises(InvalidRequest, match="rows cannot be str"):
-        check({**row, "file": ["z"]})

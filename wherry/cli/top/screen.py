@@ -28,10 +28,6 @@ FIRST_TO_GO_OF_LLM: Final = (
     "put back", "prefix known", "prompt tokens/s", "gap p95 ms", "first p50 ms", "gap p50 ms",
     "waiting", "running", "cache", "first p95 ms",
 )  # fmt: skip
-FIRST_TO_GO_OF_POOL: Final = (
-    "device", "version", "name", "rows/batch", "batches/s", "requests/s", "rows", "wait ms",
-)  # fmt: skip
-
 Lines = list[Text]
 
 
@@ -53,7 +49,6 @@ def screen(
     parts = [
         models_table(at, models, width),
         llm_table(models, width),
-        pool_table(at, width),
         errors(at.told, models, width),
     ]
     room = None if height is None else max(1, height) - len(top) - len(foot)
@@ -160,36 +155,6 @@ def llm_table(models: Iterable[ModelTold], width: int) -> Lines:
     return table(columns, FIRST_TO_GO_OF_LLM, width)
 
 
-def pool_table(at: Snapshot, width: int) -> Lines:
-    """A row for each owner of the pool: what the front knows of it, and its own rates."""
-    members = at.told.server.replicas
-    if not members:
-        return []
-    waits: dict[str, float] = {}
-    states: dict[str, str] = {}
-    for one in (owner for model in at.told.models for owner in model.replicas):
-        if one.wait_seconds is not None:
-            waits[one.replica] = max(one.wait_seconds, waits.get(one.replica, 0.0))
-        states.setdefault(one.replica, one.state)
-    owners = [at.owners.get(member.address) for member in members]
-    cells = {
-        "state": [_state(m.state, states.get(m.address, "")) for m in members],
-        "wait ms": [ms(waits.get(m.address)) for m in members],
-        "rows": [number(m.rows) for m in members],
-        "requests/s": [_sum(owner, "requests_per_second") for owner in owners],
-        "batches/s": [_sum(owner, "batches_per_second") for owner in owners],
-        "rows/batch": [_rows_of_an_owner(owner) for owner in owners],
-        "name": [m.name for m in members],
-        "version": [m.version for m in members],
-        "device": [m.device for m in members],
-    }
-    styles = ["" if m.state == "ready" else "red" for m in members]
-    columns = [Column("replica", [m.address for m in members], True, styles)]
-    words = ("state", "name", "version", "device")
-    columns += [Column(head, column, head in words, styles) for head, column in cells.items()]
-    return table(columns, FIRST_TO_GO_OF_POOL, width)
-
-
 def errors(told: NumbersTold, models: Iterable[ModelTold], width: int) -> Lines:
     """What is wrong, and the last errors, the latest first."""
     models = list(models)
@@ -203,11 +168,6 @@ def errors(told: NumbersTold, models: Iterable[ModelTold], width: int) -> Lines:
         for m in models
         for one in m.instances
         if one.reason
-    ]
-    lines += [
-        line(f"{one.address}: {one.error}", width, "red")
-        for one in told.server.replicas
-        if one.error
     ]
     found = [(one, m) for m in models for one in m.errors]
     for one, m in sorted(found, key=lambda pair: -pair[0].at):
@@ -310,22 +270,3 @@ def _up(model: ModelTold) -> str:
 def _memory(model: ModelTold) -> str:
     known = [i.resident_bytes for i in model.instances if i.resident_bytes is not None]
     return size(sum(known)) if known else "-"
-
-
-def _state(of_link: str, of_model: str) -> str:
-    """The link's state; once that is up, the model's there."""
-    return of_model if of_link == "ready" and of_model else of_link
-
-
-def _sum(owner: NumbersTold | None, rate: str) -> str:
-    """Of all models of an owner."""
-    if owner is None:
-        return "-"
-    return number(sum(getattr(model, rate) or 0.0 for model in owner.models))
-
-
-def _rows_of_an_owner(owner: NumbersTold | None) -> str:
-    models = owner.models if owner else []
-    batches = sum(model.batches_per_second or 0.0 for model in models)
-    rows = sum(model.rows_per_second or 0.0 for model in models)
-    return number(rows / batches) if batches else "-"

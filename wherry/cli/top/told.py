@@ -5,9 +5,7 @@ What is not there has a default, and what is not known is None, so that other ve
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -66,17 +64,6 @@ class GenerationTold(msgspec.Struct, frozen=True):
     preemptions: float | None = None
 
 
-class OwnerTold(msgspec.Struct, frozen=True):
-    """An owner of a pool, as one of the models sees it."""
-
-    replica: str = ""
-    state: str = ""
-    wait_seconds: float | None = None
-    rows: float = 0
-    version: str = ""
-    device: str = ""
-
-
 class ModelTold(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
@@ -97,7 +84,6 @@ class ModelTold(msgspec.Struct, frozen=True):
     instances: list[InstanceTold] = []
     errors: list[ErrorTold] = []
     generation: GenerationTold | None = None
-    replicas: list[OwnerTold] = []
     window_seconds: float | None = None
 
     @property
@@ -125,18 +111,6 @@ class FrontTold(msgspec.Struct, frozen=True):
     calls: float = 0
 
 
-class MemberTold(msgspec.Struct, frozen=True):
-    """An owner of a pool, as the front knows it."""
-
-    address: str = ""
-    state: str = ""
-    name: str = ""
-    version: str = ""
-    device: str = ""
-    rows: float = 0
-    error: str = ""
-
-
 class ServerTold(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
@@ -149,7 +123,6 @@ class ServerTold(msgspec.Struct, frozen=True):
     machine: UseTold | None = None
     devices: list[UseTold] = []
     fronts: list[FrontTold] = []
-    replicas: list[MemberTold] = []
 
 
 class NumbersTold(msgspec.Struct, frozen=True):
@@ -160,12 +133,10 @@ class NumbersTold(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A server's numbers, those that were read before (for what happened since), and those of the
-    owners of its pool by their address."""
+    """A server's numbers, and those that were read before (for what happened since)."""
 
     told: NumbersTold
     before: NumbersTold | None = None
-    owners: dict[str, NumbersTold] = field(default_factory=dict)
 
     def model_before(self, model: ModelTold) -> ModelTold | None:
         """The same model at the look before, unless it or the server was loaded anew since."""
@@ -177,13 +148,11 @@ class Snapshot:
         return found[0]
 
 
-def numbers_of(client: Client, replica: str = "") -> dict[str, Any]:
+def numbers_of(client: Client) -> dict[str, Any]:
     """The server's own words. WherryError if it has no numbers."""
     try:
-        return client.numbers(replica)
+        return client.numbers()
     except (ModelNotFound, Unsupported):
-        if replica:
-            raise
         raise WherryError(
             f"{client.url} has no /dashboard/numbers, which `wherry top` reads: it is an older"
             " wherry, or another server"
@@ -191,58 +160,9 @@ def numbers_of(client: Client, replica: str = "") -> dict[str, Any]:
 
 
 def look(client: Client, before: Snapshot | None = None) -> Snapshot:
-    """Read the server's numbers, and those of its pool's owners. Blocks."""
+    """Read the server's numbers. Blocks."""
     told = _read(client, numbers_of(client))
-    owners: dict[str, NumbersTold] = {}
-    for member in [one for one in told.server.replicas if one.state == "ready"][:MOST_OWNERS]:
-        try:
-            owners[member.address] = _read(client, numbers_of(client, member.address))
-        except WherryError:
-            continue  # it has gone meanwhile: the front says so soon
-    models = [with_owners(model, owners.values()) for model in told.models]
-    told = msgspec.structs.replace(told, models=models)
-    return Snapshot(told, None if before is None else before.told, owners)
-
-
-def with_owners(model: ModelTold, owners: Iterable[NumbersTold]) -> ModelTold:
-    """A model of a pool's front with what its owners count, who count each request: rates and
-    queues together, and the times of the slowest owner."""
-    if model.kind != "remote":
-        return model
-    parts = [one for owner in owners for one in owner.models if one.label == model.label]
-    if not parts:
-        return model
-    sizes, reasons, failures = Counter[float](), Counter[str](), Counter[str]()
-    for one in parts:
-        sizes.update(dict(one.batch_sizes))
-        reasons.update(one.cut_reasons)
-        failures.update(one.totals.failures)
-    totals = TotalsTold(
-        requests=sum(one.totals.requests for one in parts),
-        failures=dict(failures),
-        worker_restarts=sum(one.totals.worker_restarts for one in parts),
-    )
-    return msgspec.structs.replace(
-        model,
-        requests_per_second=sum(one.requests_per_second or 0.0 for one in parts),
-        failures_per_second=sum(one.failures_per_second or 0.0 for one in parts),
-        queued_requests=sum(one.queued_requests or 0.0 for one in parts),
-        request_seconds=_slowest([one.request_seconds for one in parts]),
-        queue_seconds=_slowest([one.queue_seconds for one in parts]),
-        totals=totals,
-        batch_sizes=list(sizes.items()),
-        cut_reasons=dict(reasons),
-        instances=[instance for one in parts for instance in one.instances],
-        errors=[error for one in (model, *parts) for error in one.errors],
-        generation=next((one.generation for one in parts if one.generation), None),
-    )
-
-
-def _slowest(times: Sequence[TimesTold]) -> TimesTold:
-    def most(share: str) -> float | None:
-        return max((t for one in times if (t := getattr(one, share)) is not None), default=None)
-
-    return TimesTold(most("p50"), most("p95"), most("p99"))
+    return Snapshot(told, None if before is None else before.told)
 
 
 def _read(client: Client, numbers: dict[str, Any]) -> NumbersTold:

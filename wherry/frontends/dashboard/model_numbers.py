@@ -81,7 +81,6 @@ class ModelNumbers:
             "instances": self._instances(running, resident, unix),
             "next_try_seconds": getattr(runner, "next_try", lambda: None)(),
             "generation": _generation(window, len(gauges)) if self._kind == "steps" else None,
-            "replicas": runner.explain().get("replicas", []) if self._kind == "remote" else [],
         }
         self._text = encode_json(told)
         return self._text
@@ -167,13 +166,10 @@ class ModelNumbers:
 
 
 def _kind(loaded: LoadedModel) -> str:
-    """What runs its requests: batches, steps, a pipeline, or owners of a pool."""
+    """What runs its requests: batches, steps or a pipeline."""
     if loaded.is_pipeline:
         return "pipeline"
-    told = loaded.runner.explain()
-    if "replicas" in told:
-        return "remote"
-    return "batches" if "decisions" in told else "steps"
+    return "batches" if "decisions" in loaded.runner.explain() else "steps"
 
 
 def _rates(window: RateWindow) -> Json:

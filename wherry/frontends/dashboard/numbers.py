@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wherry.frontends.client_text import without_paths
@@ -27,7 +27,6 @@ from wherry.observability.fronts import (
 from wherry.observability.loop_stall import BUCKETS
 from wherry.observability.machine import Machine, Use
 from wherry.observability.numbers import quantile, significant
-from wherry.remote.members import ReplicaStatus
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import in_thread
@@ -78,7 +77,7 @@ class Footprint:
 class ServerNumbers:
     """Reads the numbers of one server, whoever asks for them. In its event loop.
 
-    `not_ready` gives the reasons of models that are not loaded; `replicas` the owners of a pool.
+    `not_ready` gives the reasons of models that are not loaded.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class ServerNumbers:
         common: Common,
         not_ready: Callable[[], Mapping[str, str]],
         draining: Callable[[], bool],
-        replicas: Callable[[], Sequence[ReplicaStatus]] = tuple,
     ) -> None:
         self.fronts: FrontsSource | None = None
         #: How many watch.
@@ -98,7 +96,6 @@ class ServerNumbers:
         self._common = common
         self._not_ready = not_ready
         self._draining = draining
-        self._replicas = replicas
         self._started_at = time.time()
         self._machine = Machine()
         self._footprint = Footprint()
@@ -206,7 +203,6 @@ class ServerNumbers:
             "machine": _machine(footprint.machine),
             "devices": [],
             "fronts": [_front(number, one) for number, one in sorted(figures.items())],
-            "replicas": [asdict(one) for one in self._replicas()],
         }
 
 

@@ -170,8 +170,6 @@ const state = {
   models: new Map(), // by key: the model, and its last readings
   about: new Map(), // by name: its inputs and outputs
   spoken: new Set(), // models of the OpenAI routes
-  replica: "",
-  replicas: [],
   total: [],
   shown: "", // key of the model that is shown in full
 };
@@ -220,9 +218,8 @@ function tell(kind, text) {
 async function watch() {
   stopWatching();
   const stop = (watching.stop = new AbortController());
-  const query = state.replica ? "?replica=" + encodeURIComponent(state.replica) : "";
   try {
-    const answer = await ask("dashboard/events" + query, { signal: stop.signal });
+    const answer = await ask("dashboard/events", { signal: stop.signal });
     if (!answer.ok) throw await refusal(answer);
     describe().catch(() => {});
     for await (const event of events(answer)) {
@@ -491,7 +488,6 @@ function showServer() {
   tiles.memory(percent(machine.cpu_share), `CPU, ${bytes(machine.memory_used_bytes)} of ${bytes(machine.memory_total_bytes)}`);
   tiles.up(age(at - server.started_at), "version " + server.version);
   showFronts(server.fronts);
-  showReplicas(server.replicas);
   showDevices(server.devices);
 }
 
@@ -514,24 +510,6 @@ function showFronts(fronts) {
     number(one.refused), seconds(one.longest_stall_seconds), seconds(one.cpu_seconds), bytes(one.resident_bytes)]);
   fill(byId("fronts"), JSON.stringify(rows.map((row) => row.slice(1))), () => (rows.length
     ? [grid("Fronts", ["front", "connections", "gRPC calls", "refused", "longest stall", "CPU", "memory"], rows)] : []));
-}
-
-function showReplicas(replicas) {
-  if (!state.replica) state.replicas = replicas;
-  fill(byId("replicas"), JSON.stringify([state.replicas, state.replica]), () => {
-    if (!state.replicas.length) return [];
-    const choice = make("select", {}, make("option", { value: "" }, "this front"),
-      ...state.replicas.map((one) => make("option", { value: one.address, selected: one.address === state.replica }, one.address)));
-    choice.onchange = () => {
-      state.replica = choice.value;
-      forget();
-      watch();
-    };
-    const rows = state.replicas.map((one) => [named(one.address), badge(one.state), named(one.name || one.error || ""),
-      named(one.device || "–"), number(one.rows)]);
-    return [make("p", { class: "row" }, make("label", {}, "Numbers of ", choice)),
-      grid("Owners of the pool", ["address", "state", "process", "device", "rows of this front"], rows)];
-  });
 }
 
 function showDevices(devices) {
@@ -687,11 +665,6 @@ function showInstances(box, now) {
   const { worker_restarts: restarts, worker_deaths: deaths } = now.totals;
   const died = Object.entries(deaths).map(([cause, count]) => `${count} by ${cause}`).join(", ");
   const title = "Instances" + (restarts ? `; restarts: ${restarts}` : "") + (died ? ` (${died})` : "");
-  if (now.kind === "remote") {
-    fill(box, JSON.stringify(now.replicas), () => [grid("Owners that run it", ["owner", "state", "predicted wait", "rows"],
-      now.replicas.map((one) => [named(one.replica), badge(one.state), seconds(one.wait_seconds), number(one.rows)]))]);
-    return;
-  }
   const rows = now.instances.map((one) => [named(one.name), one.state, one.device, one.pid, bytes(one.resident_bytes),
     one.running_rows, one.running_since ? Math.floor(Math.max(0, at - one.running_since)) : null, one.reason]);
   fill(box, title + JSON.stringify(rows), () => {

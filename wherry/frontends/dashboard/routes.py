@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from wherry.frontends.dashboard.numbers import ServerNumbers
 from wherry.frontends.dashboard.page import page
@@ -14,7 +14,6 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.http.sse import CONTENT_TYPE
 from wherry.frontends.v2.common import Common
 from wherry.observability.fronts import FrontsSource
-from wherry.remote.members import ReplicaStatus
 from wherry.runtime.runtime import Runtime
 
 
@@ -26,10 +25,9 @@ class Dashboard:
         runtime: Runtime,
         common: Common,
         not_ready: Callable[[], Mapping[str, str]],
-        replicas: Callable[[], Sequence[ReplicaStatus]],
     ) -> None:
         self._draining = False
-        self._numbers = ServerNumbers(runtime, common, not_ready, lambda: self._draining, replicas)
+        self._numbers = ServerNumbers(runtime, common, not_ready, lambda: self._draining)
         self._viewers = Viewers(self._numbers)
 
     def routes(self) -> dict[str, Route]:

@@ -8,8 +8,7 @@ Everything happens in the event loop of the owner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from math import inf
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
@@ -37,10 +36,8 @@ from wherry.remote.messages import (
     Consumed,
     Forget,
     FrontMeasured,
-    Goodbye,
     Hello,
     LinkMessage,
-    LoadReport,
     OneRequest,
     Response,
     RowAnswers,
@@ -69,7 +66,6 @@ class RowsDesk(Answerer, Protocol):
     def model(self, number: int) -> ServedModel | None: ...
     def greet(self, connection: FrontConnection) -> None: ...
     def seen(self, connection: FrontConnection, revision: int) -> None: ...
-    def has_run(self, connection: FrontConnection, models: Iterable[ServedModel]) -> None: ...
     def left(self, connection: FrontConnection, error: Exception) -> None: ...
 
 
@@ -89,13 +85,6 @@ class FrontConnection:
         #: The last `OwnedModels` that it serves.
         self.revision = -1
         self.is_open = True
-        #: Whether the front is told of the load.
-        self.reports = False
-        self._reported_at: dict[int, float] = {}
-        #: The front is on another machine, or may be.
-        self.is_remote = False
-        #: Called once the link has ended, with the reason.
-        self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
         #: Gets the figures that its front was asked for.
         self.on_measured: Callable[[FrontMeasured], None] = lambda _: None
         self._owner = owner
@@ -144,10 +133,6 @@ class FrontConnection:
         self._wire.add(message, large=size > LARGE_BYTES)
         self._write_soon()
 
-    def say_goodbye(self) -> None:
-        """Tell the front to send nothing new."""
-        self.send(Goodbye())
-
     # Requests
 
     def _receive(self, messages: list[Any]) -> None:
@@ -169,7 +154,6 @@ class FrontConnection:
         if message.protocol != PROTOCOL:
             raise Garbage(f"a front of wherry {message.version} with another protocol")
         self.name, self.version = message.name or "front", message.version
-        self.reports = message.reports
         self._owner.greet(self)
 
     def _rows(self, message: Rows) -> None:
@@ -184,8 +168,6 @@ class FrontConnection:
         ended, port = self._ended.append, self.port
         replies = [RowReply(ended, port, model, id) for id in ids]
         try:
-            if self.is_remote:
-                model.check(columns)
             requests = row_requests(model, columns, replies, message.tenant)
         except WherryError as error:
             self._refuse(model.number, list(ids), error)
@@ -215,8 +197,6 @@ class FrontConnection:
         else:
             reply = RowReply(self._ended.append, self.port, model, message.id)
         try:
-            if self.is_remote:
-                model.check(columns)
             request = model.loaded.request(
                 columns,
                 message.rows,
@@ -290,26 +270,11 @@ class FrontConnection:
         ended = list(self._ended)
         self._ended.clear()  # not replaced: replies append to it
         self._common.admission.in_flight -= len(ended)
-        models = {reply.model for reply in ended}
         for reply in ended:
             self._requests[reply.model.number].pop(reply.id, None)
         if self.is_open:
             self._out.tell(ended)
-            if self.reports:
-                for model in models:
-                    self.report(model)
             self._wire.write()
-        self._owner.has_run(self, models)
-
-    def report(self, model: ServedModel, unless_since: float = inf) -> None:
-        """Tell the front the load of a model, unless it was told since that moment."""
-        if self._reported_at.get(model.number, 0.0) > unless_since:
-            return
-        self._reported_at[model.number] = self._owner.clock()
-        requests = self._requests.get(model.number, {})
-        yours = sum([request.rows for request in requests.values()])
-        self._wire.add(LoadReport(model.number, model.loaded.runner.load(), yours))
-        self._write_soon()
 
     def _write_soon(self) -> None:
         if not self._writes:
@@ -336,7 +301,6 @@ class FrontConnection:
                     model.loaded.cancel(request)
         self._asked.leave()
         self._owner.left(self, error)
-        self.on_left(self, error)
         self.port.call(FrontConnection._forget, self)  # after what is cancelled
 
     def _forget(self) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
-from math import inf
 from typing import Final
 
 import msgspec
@@ -32,10 +31,6 @@ from wherry.runtime.runtime import Runtime
 from wherry.workers.message_socket import FrameSocket
 
 log = logging.getLogger("wherry")
-
-#: Seconds between two reports of a load to one front: at least, and if it has changed.
-SIGN_OF_LIFE: Final = 0.25
-REPORT_CHANGES: Final = 0.01
 
 #: Seconds that a front has to take note of a change.
 KNOW: Final = 2.0
@@ -64,8 +59,6 @@ class RowsOwner:
     ) -> None:
         self.common = common
         self.clock = runtime.clock
-        #: What fronts call this owner.
-        self.name = ""
         self.connections: list[FrontConnection] = []
         self._runtime = runtime
         self._http = http
@@ -84,7 +77,6 @@ class RowsOwner:
         #: Called once every front serves a revision.
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._looks = False
-        self._ticks = False
 
     def start(self) -> None:
         """Follow the runtime's models. In the loop."""
@@ -115,13 +107,8 @@ class RowsOwner:
         self._look()
         # The front is told of everything with its models: this one counts for nothing.
         settings = msgspec.structs.replace(self._settings, revision=-1)
-        connection.send(_for(connection, settings))
+        connection.send(settings)
         connection.send(self._models())
-        if connection.reports:
-            self._report([connection], inf)
-            if not self._ticks:
-                self._ticks = True
-                self._tick()
 
     def seen(self, connection: FrontConnection, revision: int) -> None:
         connection.revision = revision
@@ -149,34 +136,10 @@ class RowsOwner:
         if self._grpc is not None:
             self._grpc.drain()
 
-    def has_run(self, connection: FrontConnection, models: Iterable[ServedModel]) -> None:
-        """Tell the other fronts that the load of these models has changed."""
-        others = [one for one in self.connections if one.reports and one is not connection]
-        if others:
-            since = self.clock() - REPORT_CHANGES
-            for model in models:
-                for one in others:
-                    one.report(model, since)
-
     def left(self, connection: FrontConnection, error: Exception) -> None:
         self.connections = [one for one in self.connections if one is not connection]
         self._tell_waiting()
         self.on_left(connection, error)
-
-    # Loads
-
-    def _tick(self) -> None:
-        """Report to each front at least so often: it is a sign of life, too."""
-        fronts = [one for one in self.connections if one.reports]
-        self._ticks = bool(fronts)
-        if fronts:
-            self._report(fronts, self.clock() - SIGN_OF_LIFE)
-            self._port.loop.call_later(SIGN_OF_LIFE, self._tick)
-
-    def _report(self, fronts: Iterable[FrontConnection], unless_since: float) -> None:
-        for model in self._served.values():
-            for front in fronts:
-                front.report(model, unless_since)
 
     # Models
 
@@ -228,18 +191,16 @@ class RowsOwner:
     def _send_all(self, message: LinkMessage) -> None:
         for connection in self.connections:
             if connection.name:
-                connection.send(_for(connection, message))
+                connection.send(message)
         self._tell_waiting()
 
     def _models(self) -> OwnedModels:
         return OwnedModels(
             PROTOCOL,
             self.common.version,
-            self.name,
             self.revision,
             list(self._cards()),
             self._others,
-            ",".join(sorted({str(i.device) for one in self._ready for i in one.runner.instances})),
         )
 
     def _cards(self) -> Iterator[ModelCard]:
@@ -272,10 +233,3 @@ class RowsOwner:
                 call()
             else:
                 self._waiting.append((revision, call))
-
-
-def _for(connection: FrontConnection, message: LinkMessage) -> LinkMessage:
-    """The message as this front may know it: no secret and no memory of this machine leaves it."""
-    if connection.is_remote and isinstance(message, FrontSettings):
-        return msgspec.structs.replace(message, regions=[], tenant_key=b"")
-    return message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -12,7 +12,6 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.rows.pass_on_events import EventsPassedOn
 from wherry.frontends.rows.to_owner import ask_of, no_owner
 from wherry.remote.link import OwnerLink
-from wherry.remote.members import ReplicaStatus
 from wherry.remote.messages import Told
 
 #: Groups of routes that a front answers itself, but for the readiness, which only the owner knows.
@@ -21,9 +20,6 @@ OWN: Final = frozenset(("inference",))
 
 class PassOn:
     """Passes HTTP requests on to the owner whose link `choose` gives."""
-
-    #: Whether the front knows itself that it is ready, as it has several owners.
-    knows_health = False
 
     def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
         self.choose = choose
@@ -35,10 +31,6 @@ class PassOn:
             return route
         handler = self._pass_events if path == EVENTS else self
         return Route(dict.fromkeys(route.handlers, handler), route.group, route.open)
-
-    def replicas(self) -> Sequence[ReplicaStatus]:
-        """The owners of a pool; none: there is but one owner, this server's own."""
-        return ()
 
     @property
     def watchers(self) -> int:

@@ -19,17 +19,14 @@ OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive", "ServerR
 
 
 class PassOnCalls:
-    """Passes gRPC calls on to the owner whose link `choose` gives. `knows_health`: as in PassOn."""
+    """Passes gRPC calls on to the owner whose link `choose` gives."""
 
-    def __init__(
-        self, choose: Callable[[], OwnerLink | None], *, knows_health: bool = False
-    ) -> None:
+    def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
         self._choose = choose
-        self._knows_health = knows_health
 
     def handler(self, name: str, handler: MethodHandler, entry: GrpcEntry) -> MethodHandler:
         """The handler of a method, by its name, as a front has it."""
-        if name in OWN or (self._knows_health and handler.group == "health"):
+        if name in OWN:
             return handler
         return MethodHandler(partial(self._pass_on, entry), handler.group, handler.open)
 

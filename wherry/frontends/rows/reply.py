@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wherry.remote.checks import ColumnCheck
 from wherry.remote.model import shaped_strings
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
@@ -19,7 +18,6 @@ class ServedModel:
     def __init__(self, number: int, loaded: LoadedModel) -> None:
         self.number = number
         self.loaded = loaded
-        self.check = ColumnCheck(loaded.signature.inputs)
         self.shaped_in = shaped_strings(loaded.signature.inputs)
         self.shaped_out = shaped_strings(loaded.signature.outputs)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wherry.cli.top.screen import SORTS, screen
 from wherry.cli.top.table import clean
-from wherry.cli.top.told import NumbersTold, Snapshot, with_owners
+from wherry.cli.top.told import NumbersTold, Snapshot
 
 
 def model(name: str, **told: Any) -> dict[str, Any]:
@@ -109,45 +109,6 @@ def test_a_language_model_has_a_row_of_its_own() -> None:
     lines = shown(at(model("chat", generation=generation)))
     (row,) = [line.split() for line in lines[lines.index("") + 3 :] if line.startswith("chat:1")]
     assert row == ["chat:1", "100", "50", "2", "5", "100", "200", "10", "20", "25", "%", "-", "1"]
-
-
-def test_the_replicas_of_a_pool_are_a_table_with_what_each_owner_says_itself() -> None:
-    members = [
-        {"address": "a:1", "state": "ready", "rows": 3, "name": "blue", "version": "0.1.0",
-         "device": "cuda:0"},
-        {"address": "b:1", "state": "connecting", "error": "connection refused"},
-    ]  # fmt: skip
-    seen = [{"replica": "a:1", "state": "silent", "wait_seconds": 0.02, "rows": 3}]
-    owner = at(model("m", batches_per_second=2.0, rows_per_second=9.0)).told
-    look = at(model("m", kind="remote", replicas=seen), replicas=members)
-    look = dataclasses.replace(look, owners={"a:1": owner})
-
-    assert cells(look, "a:1") == {
-        "replica": "a:1", "state": "silent", "wait ms": "20", "rows": "3", "requests/s": "12.5",
-        "batches/s": "2", "rows/batch": "4.5", "name": "blue", "version": "0.1.0",
-        "device": "cuda:0",
-    }  # fmt: skip
-    assert "b:1: connection refused" in shown(look)
-
-
-def test_a_model_of_a_pool_has_the_sums_of_its_owners_and_the_times_of_the_slowest() -> None:
-    one = at(model("m", batch_sizes=[[1, 10]], cut_reasons={"idle": 10}, requests_per_second=2.0))
-    other = at(
-        model("m", batch_sizes=[[1, 10], [8, 20]], cut_reasons={"full": 30}, queued_requests=None,
-              request_seconds={"p99": 0.5}, totals={"failures": {"BACKEND": 2}}),
-        model("another"),
-    )  # fmt: skip
-    front = at(model("m", kind="remote", requests_per_second=0.0, instances=[]))
-    (merged,) = (with_owners(m, [one.told, other.told]) for m in front.told.models)
-
-    row = cells(Snapshot(msgspec.structs.replace(front.told, models=[merged])), "m:1")
-    assert [row[head] for head in ("requests/s", "queue", "failed", "p50 ms", "p99 ms", "up")] == [
-        "14.5", "3", "2", "10", "500", "2/2",
-    ]  # fmt: skip
-    assert (row["rows/batch"], row["left because"]) == ("4.5", "full 75 %, idle 25 %")
-    (alone,) = (with_owners(m, []) for m in front.told.models)
-    assert alone == front.told.models[0]
-    assert with_owners(one.told.models[0], [other.told]) == one.told.models[0]
 
 
 def test_what_is_wrong_comes_first_and_then_the_errors_the_latest_first() -> None:

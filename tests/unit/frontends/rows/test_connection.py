@@ -78,7 +78,7 @@ class Peer:
 
     async def hello(self) -> dict[str, int]:
         """Say hello; the numbers of the models by name."""
-        await self.send(Hello(PROTOCOL, "1", "test", False))
+        await self.send(Hello(PROTOCOL, "1", "test"))
         models = await self.receive(OwnedModels)
         await self.send(Seen(models.revision))
         return {card.config.name: card.number for card in models.cards}
@@ -262,32 +262,32 @@ def test_a_front_that_hangs_does_not_keep_others_from_their_answer(
 
 HOSTILE: dict[str, Callable[[int], list[LinkMessage]]] = {
     "no hello": lambda number: [Rows(number, 0, 1, {"text": ["a"]}, "")],
-    "another protocol": lambda _: [Hello(PROTOCOL + 1, "9.9", "test", False)],
+    "another protocol": lambda _: [Hello(PROTOCOL + 1, "9.9", "test")],
     "more rows than values": lambda number: [
-        Hello(PROTOCOL, "1", "test", False), Rows(number, 0, 9, {"text": ["a"]}, "")
+        Hello(PROTOCOL, "1", "test"), Rows(number, 0, 9, {"text": ["a"]}, "")
     ],
     "rows without length": lambda number: [
-        Hello(PROTOCOL, "1", "test", False), Rows(number, 0, 1, {"text": 5}, "")
+        Hello(PROTOCOL, "1", "test"), Rows(number, 0, 1, {"text": 5}, "")
     ],
     "no rows": lambda number: [
-        Hello(PROTOCOL, "1", "test", False), Rows(number, 0, 0, {"text": []}, "")
+        Hello(PROTOCOL, "1", "test"), Rows(number, 0, 0, {"text": []}, "")
     ],
     "a missing input": lambda number: [
-        Hello(PROTOCOL, "1", "test", False), Rows(number, 0, 1, {}, "")
+        Hello(PROTOCOL, "1", "test"), Rows(number, 0, 1, {}, "")
     ],
     "an input of another kind": lambda number: [
-        Hello(PROTOCOL, "1", "test", False), Rows(number, 0, 2, {"text": [5, None]}, "")
+        Hello(PROTOCOL, "1", "test"), Rows(number, 0, 2, {"text": [5, None]}, "")
     ],
     "an array for text": lambda number: [
-        Hello(PROTOCOL, "1", "test", False),
+        Hello(PROTOCOL, "1", "test"),
         Rows(number, 0, 2, {"text": np.zeros((2, 3))}, ""),
     ],
     "negative rows": lambda number: [
-        Hello(PROTOCOL, "1", "test", False),
+        Hello(PROTOCOL, "1", "test"),
         OneRequest(number, 1, -4, {"text": []}, "", "", None, 0, None, None, None, False),
     ],
     "a stream of a model that has none": lambda number: [
-        Hello(PROTOCOL, "1", "test", False),
+        Hello(PROTOCOL, "1", "test"),
         OneRequest(number, 1, 1, {"text": ["a"]}, "", "", None, 0, None, None, None, True),
     ],
 }  # fmt: skip

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from tests.http_exchange import MemoryExchange
-from wherry.frontends.dashboard.paths import EVENTS, replica_of
+from wherry.frontends.dashboard.paths import EVENTS
 from wherry.frontends.http.exchange import HttpRequest, RequestHead
 from wherry.frontends.http.route import Route
-from wherry.frontends.rows.pass_on_to_pool import PassOnToPool
+from wherry.frontends.rows.pass_on import PassOn
 from wherry.remote.messages import Ask, Told
-from wherry.values.errors import InvalidRequest
 
 
 class FakeLink:
@@ -36,20 +35,6 @@ class FakeLink:
         self.asked[number](Told(number, status, "text/event-stream", [], body, ends))
 
 
-class FakePool:
-    def __init__(self, *links: FakeLink) -> None:
-        self._links = links
-
-    def links(self) -> Any:
-        return self._links
-
-    def choose(self) -> Any:
-        return next(iter(self._links), None)
-
-    def replicas(self) -> Any:
-        return ()
-
-
 def exchange(query: str = "") -> MemoryExchange:
     return MemoryExchange(HttpRequest(RequestHead("GET", EVENTS, query)))
 
@@ -59,7 +44,7 @@ class Front:
 
     def __init__(self) -> None:
         self.link = FakeLink()
-        self.pass_on = PassOnToPool(FakePool(self.link), None)  # type: ignore[arg-type]
+        self.pass_on = PassOn(lambda: self.link)  # type: ignore[arg-type, return-value]
         route = self.pass_on.route(EVENTS, Route({"GET": self._own}, "statistics"))
         self.watch = route.handlers["GET"]
         self.own: list[Any] = []
@@ -68,7 +53,7 @@ class Front:
         self.own.append(exchange)
 
     def begun(self) -> MemoryExchange:
-        viewer = exchange("replica=owner:1")
+        viewer = exchange()
         self.watch(viewer)
         self.link.tell(0, status=200)
         self.link.tell(0, b"event: whole\n\n")
@@ -130,22 +115,8 @@ def test_a_stream_ends_once_whoever_ends_it(ended: str) -> None:
 
 def test_a_refusal_of_the_owner_is_the_answer() -> None:
     front = Front()
-    viewer = exchange("replica=owner:1")
+    viewer = exchange()
     front.watch(viewer)
     front.link.tell(0, b'{"error": "too many"}', status=429, ends=True)
 
     assert (viewer.status, viewer.json) == (429, {"error": "too many"})
-
-
-def test_a_pools_front_tells_its_own_numbers_unless_an_owner_is_named() -> None:
-    front = Front()
-    front.watch(exchange())
-    assert len(front.own) == 1
-    with pytest.raises(InvalidRequest, match="'elsewhere:1' is not connected; known are: owner:1"):
-        front.watch(exchange("replica=elsewhere:1"))
-    assert front.link.asks == []
-
-
-def test_the_query_names_one_owner() -> None:
-    assert replica_of("") == replica_of("x=1") == replica_of("replica=") == ""
-    assert replica_of("x=1&replica=a%3A1") == "a:1"

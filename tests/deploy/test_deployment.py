@@ -1,6 +1,5 @@
-"""Owners and fronts find each other, and what stands around them finds both."""
+"""What stands around the servers finds them."""
 
-import base64
 import os
 import re
 from pathlib import Path
@@ -9,9 +8,9 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import (
+    DEPLOYED,
     DOCKERFILE,
     KUBERNETES,
-    POOLS,
     ROOT,
     Object,
     deployment,
@@ -33,11 +32,8 @@ from wherry.cli.grafana import rules
 from wherry.cli.settings import Settings
 from wherry.frontends.admission import Admission
 from wherry.observability.metrics import Metrics
-from wherry.server.options import OPTIONS, Cluster
-from wherry.server.parts import cluster_token
-from wherry.values.errors import ConfigError
 
-pool = pytest.mark.parametrize("name", POOLS)
+each = pytest.mark.parametrize("name", DEPLOYED)
 
 #: Kinds that select no pods by their labels.
 WITHOUT_PODS = (
@@ -54,11 +50,10 @@ def known_ports(settings: Settings) -> dict[str, int | None]:
     """The ports that wherry listens on, by the names that the manifests give them."""
     listen = settings.options.listen
     named = {"http": listen.port, "grpc": listen.grpc_port, "metrics": listen.metrics_port}
-    more = {"rows": settings.options.value("rows_port"), "management": listen.management_port}
-    return {**named, **more}
+    return {**named, "management": listen.management_port}
 
 
-@pool
+@each
 def test_the_ports_of_a_container_are_those_that_wherry_listens_on(name: str) -> None:
     for one in servers(name):
         settings = settings_of(server_of(one))
@@ -68,20 +63,7 @@ def test_the_ports_of_a_container_are_those_that_wherry_listens_on(name: str) ->
         assert {str(port) for port in listened.values()} <= set(exposed)
 
 
-@pool
-def test_the_fronts_ask_for_the_owners_by_a_name_that_leads_to_their_rows(name: str) -> None:
-    front, owner = (deployment(rendered(name), which) for which in ("front", "owner"))
-    told = settings_of(server_of(front)).options.value("replicas")
-    scheme, service_name, port = told.split(":")
-    service = named(rendered(name), "Service", service_name)
-    assert scheme == "dns"
-    assert service["spec"]["clusterIP"] == "None"
-    assert selects(service["spec"]["selector"], labels_of(owner))
-    (led_to,) = [one["targetPort"] for one in service["spec"]["ports"] if one["port"] == int(port)]
-    assert led_to == "rows"
-
-
-@pool
+@each
 def test_the_autoscaler_reads_metrics_that_wherry_has(name: str) -> None:
     with Runtime(quiet) as runtime:
         samples = {
@@ -105,7 +87,7 @@ def test_the_autoscaler_reads_metrics_that_wherry_has(name: str) -> None:
     assert read == (set() if name == "one-node" else served_as)
 
 
-@pool
+@each
 def test_a_deployment_selects_the_pods_that_it_makes_and_no_others(name: str) -> None:
     deployments = of_kind(rendered(name), "Deployment")
     for one in deployments:
@@ -114,7 +96,7 @@ def test_a_deployment_selects_the_pods_that_it_makes_and_no_others(name: str) ->
             assert chosen == (one is other)
 
 
-@pool
+@each
 def test_every_selector_finds_pods(name: str) -> None:
     pods = [labels_of(one) for one in of_kind(rendered(name), "Deployment")]
     for one in rendered(name):
@@ -126,7 +108,7 @@ def test_every_selector_finds_pods(name: str) -> None:
             assert any(selects(selector, labels) for labels in pods), (one["metadata"], selector)
 
 
-@pool
+@each
 def test_every_name_of_a_port_is_one_of_the_pods_that_it_leads_to(name: str) -> None:
     objects = rendered(name)
     deployments = of_kind(objects, "Deployment")
@@ -148,7 +130,7 @@ def test_every_name_of_a_port_is_one_of_the_pods_that_it_leads_to(name: str) -> 
         assert all({e["port"] for e in monitor["spec"]["endpoints"]} <= one for one in services)
 
 
-@pool
+@each
 def test_every_secret_map_volume_and_target_that_is_named_is_there(name: str) -> None:
     objects = rendered(name)
     for one in of_kind(objects, "Deployment"):
@@ -169,19 +151,7 @@ def test_every_secret_map_volume_and_target_that_is_named_is_there(name: str) ->
         assert "replicas" not in scaled["spec"]  # or each apply would set it back
 
 
-@pool
-def test_owners_and_fronts_have_the_same_token(name: str) -> None:
-    tokens = [
-        variable["valueFrom"]["secretKeyRef"]
-        for one in servers(name)
-        for variable in server_of(one)["env"]
-        if variable["name"] == OPTIONS["cluster_token"].variable
-    ]
-    assert len(tokens) == 2
-    assert tokens[0] == tokens[1]
-
-
-@pool
+@each
 def test_an_update_or_an_eviction_takes_no_more_than_one_pod_and_an_update_none(name: str) -> None:
     for one in of_kind(rendered(name), "Deployment"):
         rolling = one["spec"]["strategy"]["rollingUpdate"]
@@ -195,22 +165,8 @@ def test_an_update_or_an_eviction_takes_no_more_than_one_pod_and_an_update_none(
         assert budgets == [1]
 
 
-def test_no_server_starts_with_the_token_that_is_in_the_sources() -> None:
-    (secret,) = of_kind(rendered("cluster"), "Secret")
-    placeholder = base64.b64decode(secret["data"]["token"]).decode()
-    with pytest.raises(ConfigError, match="16 characters"):
-        cluster_token(Cluster(cluster_token=placeholder))
-
-
-def test_the_probe_at_the_start_of_a_front_needs_no_owner() -> None:
-    front = server_of(deployment(rendered("cluster"), "front"))
-    assert front["startupProbe"]["httpGet"]["path"] == "/v2/health/live"
-
-
-def test_only_owners_get_gpus() -> None:
-    owner, front = (server_of(deployment(rendered("gpu"), one)) for one in ("owner", "front"))
-    assert owner["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert "nvidia.com/gpu" not in front["resources"]["limits"]
+def test_a_server_gets_a_gpu() -> None:
+    assert server_of(deployment(rendered("gpu")))["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
 def test_one_node_needs_nothing_that_has_to_be_installed_before() -> None:
@@ -222,31 +178,18 @@ def test_one_node_needs_nothing_that_has_to_be_installed_before() -> None:
 # The page.
 
 
-def _folders_of_the_page(folder: Path) -> None:
-    """Write the files that docs/how-to/kubernetes.md shows into this folder."""
-    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
-    shown = dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL))
-    assert set(shown) == {"blue/kustomization.yaml", "green/kustomization.yaml"}
-    for name, text in shown.items():
-        path = folder / name
-        path.parent.mkdir()
-        path.write_text(text.replace("../wherry", os.path.relpath(ROOT, path.parent.resolve())))
-    (folder / "blue/app.py").write_text("# mine\n")
-    (folder / "blue/token.env").write_text(f"token={'m' * 32}\n")
-
-
-def test_the_folders_of_the_page_are_a_pool_of_ones_own_and_a_second_one(tmp_path: Path) -> None:
-    _folders_of_the_page(tmp_path)
-    blue, green = kustomized(tmp_path / "blue"), kustomized(tmp_path / "green")
-    for objects, tag in ((blue, "0.1.0"), (green, "0.2.0")):
-        assert {one["metadata"]["namespace"] for one in objects} == {"models"}
-        deployments = of_kind(objects, "Deployment")
-        assert {server_of(one)["image"] for one in deployments} == {f"example/wherry:{tag}"}
-        (secret,), (files,) = of_kind(objects, "Secret"), of_kind(objects, "ConfigMap")
-        assert base64.b64decode(secret["data"]["token"]) == b"m" * 32
-        assert files["data"] == {"app.py": "# mine\n"}
-    names = [(one["kind"], one["metadata"]["name"]) for one in (*blue, *green)]
-    assert len(set(names)) == len(names)
+def test_the_folder_of_the_page_is_a_deployment_of_ones_own(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/scale.md").read_text()
+    ((name, text),) = re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / name
+    path.parent.mkdir()
+    path.write_text(text.replace("../wherry", os.path.relpath(ROOT, path.parent.resolve())))
+    (path.parent / "app.py").write_text("# mine\n")
+    objects = kustomized(path.parent)
+    assert {one["metadata"]["namespace"] for one in objects} == {"models"}
+    assert server_of(deployment(objects))["image"] == "example/wherry:0.1.0"
+    (files,) = of_kind(objects, "ConfigMap")
+    assert files["data"] == {"app.py": "# mine\n"}
 
 
 # Who reaches whom.
@@ -277,67 +220,33 @@ def _is(peer: Object, namespace: str, labels: dict[str, str]) -> bool:
     return there and selects(peer.get("podSelector", {}).get("matchLabels", {}), labels)
 
 
-@pytest.mark.parametrize("name", [name for name in POOLS if name != "green"])
-def test_rows_come_from_fronts_metrics_go_to_monitoring_and_clients_reach_fronts(name: str) -> None:
+@each
+def test_clients_reach_servers_and_metrics_go_to_monitoring_only(name: str) -> None:
     objects = rendered(name)
-    front, owner = deployment(objects, "front"), deployment(objects, "owner")
+    server = deployment(objects)
     sources = {
         "a client": ("elsewhere", {"app": "shop"}),
         "a neighbour": (_HERE, {"app": "shop"}),
-        "a front": (_HERE, labels_of(front)),
-        "a false front": ("elsewhere", labels_of(front)),
-        "an owner": (_HERE, labels_of(owner)),
+        "a server": (_HERE, labels_of(server)),
         "prometheus": ("monitoring", {}),
     }
     public = {"http", "grpc"}
-    assert {name: _reached(objects, source, front) for name, source in sources.items()} == {
+    assert {name: _reached(objects, source, server) for name, source in sources.items()} == {
         **dict.fromkeys(sources, public),
-    }
-    assert {name: _reached(objects, source, owner) for name, source in sources.items()} == {
-        **{name: set() for name in sources},
-        "a front": {"rows"},
-        "prometheus": {"metrics"},
+        "prometheus": {*public, "metrics"},
     }
 
 
-def test_pods_may_call_owners_and_dns_only() -> None:
+def test_pods_may_call_dns_only() -> None:
     objects = rendered("cluster")
     rules = [r for one in of_kind(objects, "NetworkPolicy") for r in one["spec"].get("egress", ())]
-    assert sorted({port["port"] for rule in rules for port in rule["ports"]}) == [53, 8002]
-    owner = deployment(objects, "owner")
-    assert port_names(owner)["rows"] == 8002
+    assert {port["port"] for rule in rules for port in rule["ports"]} == {53}
     isolated = [
         one["spec"]["podSelector"]["matchLabels"]
         for one in of_kind(objects, "NetworkPolicy")
         if "Egress" in one["spec"]["policyTypes"]
     ]
-    for one in of_kind(objects, "Deployment"):
-        assert any(selects(selector, labels_of(one)) for selector in isolated)
-
-
-# Two sets beside each other, for an upgrade.
-
-
-def test_a_second_set_shares_the_service_of_the_clients_with_the_first_and_nothing_else() -> None:
-    blue, green = rendered("cluster"), rendered("green")
-    names = [(one["kind"], one["metadata"]["name"]) for one in (*blue, *green)]
-    assert len(set(names)) == len(names)
-    pods = [labels_of(one) for one in of_kind(green, "Deployment")]
-    shared = [
-        (one["kind"], one["metadata"]["name"])
-        for one in blue
-        if one["kind"] in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy")
-        for selector in selectors(one)
-        if any(selects(selector, labels) for labels in pods)
-    ]
-    assert {name for kind, name in shared if kind != "NetworkPolicy"} == {"wherry"}
-    policies = {one["metadata"]["name"] for one in of_kind(blue, "NetworkPolicy")}
-    assert {name for kind, name in shared if kind == "NetworkPolicy"} == policies
-    of_blue = [labels_of(one) for one in of_kind(blue, "Deployment")]
-    for one in green:
-        if one["kind"] in ("Deployment", "Service", "PodDisruptionBudget"):
-            for selector in selectors(one):
-                assert not any(selects(selector, labels) for labels in of_blue)
+    assert any(selects(one, labels_of(deployment(objects))) for one in isolated)
 
 
 def test_the_alerts_are_those_that_the_command_prints() -> None:

@@ -1,1 +1,0 @@
-"""Which replica gets a row: a simulator of fronts and owners."""
