@@ -101,26 +101,6 @@ def test_the_last_batches_are_a_table_in_80_columns() -> None:
     assert "(instance 39)" in " ".join(out[-32:])
 
 
-def test_the_replicas_of_a_pool_are_a_table() -> None:
-    told = {
-        **TOLD,
-        "replicas": [
-            {"replica": "10.0.0.7:8002", "state": "ready", "wait_seconds": 0.025, "rows": 12,
-             "version": "0.1.0", "device": "cuda:0"},
-            {"replica": "10.0.0.8:8002", "state": "silent", "wait_seconds": 1.0, "rows": 0,
-             "version": "0.1.0", "device": ""},
-        ],
-    }  # fmt: skip
-    out = lines(told)
-    assert max(map(len, out)) <= COLUMNS
-    at = out.index("the replicas, and when a row would be answered there")
-    assert out[at + 1 : at + 4] == [
-        "      replica  state  wait rows version  device",
-        "10.0.0.7:8002  ready 25 ms   12   0.1.0  cuda:0",
-        "10.0.0.8:8002 silent   1 s    0   0.1.0  -",
-    ]
-
-
 def test_every_reason_of_every_policy_has_its_words() -> None:
     assert set(REASONS) == set(CUT_REASONS)
 
