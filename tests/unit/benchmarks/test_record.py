@@ -112,7 +112,7 @@ def test_an_entry_that_fails_or_has_no_time_is_missing_and_says_why(tmp_path: Pa
         return Recording(tmp_path, {}, short=False, until=time.monotonic() + seconds)
 
     broken = Entry("broken", "benchmarks.batching --seed none", 1)
-    late = Entry("late", "benchmarks.pool --seed 7", 1)
+    late = Entry("late", "benchmarks.batching --seed 7", 1)
     run = recording(600.0)
     run.all([broken], again=False)
     assert "it ended with 2" in run.missing["broken"]
@@ -132,14 +132,20 @@ def test_results_that_no_entry_writes_are_deleted(
     results.mkdir()
     folder.mkdir()
     (results / "old.json").write_text("{}")
-    (folder / "pool.json").write_text(json.dumps({"commit": "x-dirty", "seconds": 2, "rows": [1]}))
+    (folder / "batching.json").write_text(
+        json.dumps({"commit": "x-dirty", "seconds": 2, "rows": [1]})
+    )
     monkeypatch.setattr("benchmarks.record.__main__.RESULTS", results)
     missing: dict[str, str] = {}
     kept(folder, "abc1234", missing, 0.25)
-    assert sorted(path.name for path in results.iterdir()) == ["pool.json", SUMMARY]
-    assert content(results / "pool.json")["commit"] == "abc1234"
+    assert sorted(path.name for path in results.iterdir()) == ["batching.json", SUMMARY]
+    assert content(results / "batching.json")["commit"] == "abc1234"
     whole = content(results / SUMMARY)
-    assert (whole["commit"], whole["foreign"], whole["seconds"]) == ("abc1234", 0.25, {"pool": 2})
+    assert (whole["commit"], whole["foreign"], whole["seconds"]) == (
+        "abc1234",
+        0.25,
+        {"batching": 2},
+    )
     assert "peers" in whole["missing"]
 
 
@@ -151,18 +157,20 @@ def test_entries_that_are_recorded_alone_leave_the_others_as_they_are(
     folder.mkdir()
     (results / "peers.json").write_text("{}")
     (results / SUMMARY).write_text(
-        json.dumps({"commit": "old", "seconds": {"peers": 5}, "missing": {"pool": "no time"}})
+        json.dumps({"commit": "old", "seconds": {"peers": 5}, "missing": {"batching": "no time"}})
     )
-    (folder / "pool.json").write_text(json.dumps({"commit": "x-dirty", "seconds": 2, "rows": [1]}))
+    (folder / "batching.json").write_text(
+        json.dumps({"commit": "x-dirty", "seconds": 2, "rows": [1]})
+    )
     monkeypatch.setattr("benchmarks.record.__main__.RESULTS", results)
-    kept_alone(folder, "abc1234", chosen("pool,llm", ""))
-    assert content(results / "pool.json")["commit"] == "abc1234"
+    kept_alone(folder, "abc1234", chosen("batching,llm", ""))
+    assert content(results / "batching.json")["commit"] == "abc1234"
     assert content(results / "peers.json") == {}
     assert content(results / SUMMARY) == {
         "commit": "old",
-        "seconds": {"peers": 5, "pool": 2},
+        "seconds": {"peers": 5, "batching": 2},
         "missing": {},
-        "alone": {"pool": "abc1234"},
+        "alone": {"batching": "abc1234"},
     }
 
 

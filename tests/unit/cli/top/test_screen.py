@@ -182,14 +182,12 @@ def test_whatever_is_told_fits_the_terminal_and_none_of_it_is_obeyed(
             "errors": [{"at": value or 0.0, "kind": text, "message": text, "count": value or 0.0}],
             "instances": [{"name": name, "state": text, "reason": text, "resident_bytes": value}],
             "generation": {"running": value}, "requests_per_second": value,
-            "replicas": [{"replica": text, "state": text, "wait_seconds": value}],
         }
         for name in names
     ]  # fmt: skip
     server = {
         "name": text, "version": text, "started_at": value,
         "devices": [{"device": text, "cpu_share": value}],
-        "replicas": [{"address": text, "state": text, "error": text, "device": text}],
     }  # fmt: skip
     lines = screen(
         at(*models, **server), url=text, width=width, height=height, sort=sort, trouble=text,
