@@ -260,7 +260,10 @@ class LLM(StepModel):
                 self._begin_if_read(request, at_most=0.0 if self.engine.busy else PATIENCE)
             except Exception as error:  # noqa: BLE001 - of any library; only this request fails
                 request.error = error
-        for event in self.engine.step():
+        events = self.engine.step()
+        for request in active:
+            request.describe_prompt(self._reports)
+        for event in events:
             request, answer = self._requests[event.sequence]
             try:
                 self._apply(event, request, answer)

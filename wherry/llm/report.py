@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from wherry.llm.delta import Delta
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sampled
 from wherry.llm.tokenizer import Tokenizer
+
+#: Tokens whose text is remembered: making it takes 6 us, and a report may have 21 of a token.
+PIECES: Final = 1 << 14
 
 
 class Reports:
@@ -16,6 +20,7 @@ class Reports:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._piece = lru_cache(PIECES)(tokenizer.piece)
 
     def token(self, sampled: Sampled, most: int | None = None) -> dict[str, Any]:
         """A token and its alternatives, as an entry of `Delta.logprobs`; at most so many
@@ -23,23 +28,20 @@ class Reports:
         top = [self._entry(token, logprob) for token, logprob in sampled.alternatives[:most]]
         return {**self._entry(sampled.token, sampled.logprob), "top": top}
 
-    def echo(
-        self, tokens: Sequence[int], report: Sequence[Sampled], most: int
-    ) -> list[dict[str, Any]]:
-        """The tokens of a prompt in the same form; nothing predicts the first one."""
-        first = {**self._entry(tokens[0], None), "top": []}
-        return [first, *(self.token(sampled, most) for sampled in report)]
+    def first(self, token: int) -> dict[str, Any]:
+        """The first token of a prompt in the same form: nothing predicts it."""
+        return {**self._entry(token, None), "top": []}
 
     def prompt(
-        self, tokens: Sequence[int], report: Sequence[Sampled], sampling: Sampling
+        self, tokens: Sequence[int], ranked: Sequence[dict[str, Any]], sampling: Sampling
     ) -> dict[str, Any]:
-        """What is told of a prompt with the first piece of its answers: `Delta.details`."""
+        """What is told of a prompt with the first piece of its answers: `Delta.details`. `ranked`
+        are its tokens from the second on."""
         details: dict[str, Any] = {"prompt_tokens": len(tokens)}
         if sampling.report_prompt_tokens:
             details["prompt_token_ids"] = list(tokens)
         if sampling.prompt_logprobs is not None:
-            most = sampling.prompt_logprobs
-            details["prompt_logprobs"] = [None, *(self._ranked(one, most) for one in report)]
+            details["prompt_logprobs"] = [None, *ranked]
         return details
 
     def count(self, tokens: Sequence[int], context: int, *, names: bool) -> Delta:
@@ -48,7 +50,7 @@ class Reports:
         details = {"token_strs": self._tokenizer.names(tokens)} if names else {}
         return Delta(0, "", list(tokens), "stop", [], usage, details)
 
-    def _ranked(self, sampled: Sampled, most: int) -> dict[str, Any]:
+    def ranked(self, sampled: Sampled, most: int) -> dict[str, Any]:
         """A token and its alternatives by their numbers, as vLLM gives them."""
         found = [(sampled.token, sampled.logprob, sampled.rank)]
         top = sampled.alternatives[:most]
@@ -57,11 +59,11 @@ class Reports:
             str(token): {
                 "logprob": logprob,
                 "rank": rank,
-                "decoded_token": self._tokenizer.piece(token)[0],
+                "decoded_token": self._piece(token)[0],
             }
             for token, logprob, rank in found
         }
 
     def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
-        text, raw = self._tokenizer.piece(token)
+        text, raw = self._piece(token)
         return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}

@@ -104,6 +104,10 @@ class EngineRequest:
     error: Exception | None = None
     #: Whether its first piece was sent, which tells of the prompt.
     begun: bool = False
+    #: The prompt's tokens from the second on, as far as they are computed and described: as
+    #: entries of their own, and as those of an echo.
+    ranked: list[dict[str, Any]] = field(default_factory=list)
+    echoed: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def prompt_report(self) -> list[Sampled]:
@@ -134,15 +138,27 @@ class EngineRequest:
         answer.pending_text = [
             self.prompt if whole else tokenizer.decode(self.tokens, skip_special=False)
         ]
-        if (most := self.sampling.logprobs) is not None:
-            answer.pending_logprobs = reports.echo(self.tokens, self.prompt_report, most)
+        if self.sampling.logprobs is not None:
+            answer.pending_logprobs = [reports.first(self.tokens[0]), *self.echoed]
+
+    def describe_prompt(self, reports: Reports) -> None:
+        """Describe what a step has computed of the prompt: of all of it at once would hold up
+        everybody."""
+        sampling = self.sampling
+        if self.begun or not sampling.reports_prompt:
+            return
+        report = self.prompt_report
+        if (most := sampling.prompt_logprobs) is not None:
+            self.ranked += [reports.ranked(one, most) for one in report[len(self.ranked) :]]
+        if sampling.echo and (most := sampling.logprobs) is not None:
+            self.echoed += [reports.token(one, most) for one in report[len(self.echoed) :]]
 
     def send(self, answer: GeneratedAnswer, reason: str, reports: Reports) -> None:
         """Make a piece of what was not sent of an answer, which ends with `reason` if it has."""
         details: dict[str, Any] = {}
         if not self.begun:
             self.begun = True
-            details = reports.prompt(self.tokens, self.prompt_report, self.sampling)
+            details = reports.prompt(self.tokens, self.ranked, self.sampling)
             if self.style:
                 details["style"] = self.style
         if (stop := answer.stop_reason(reason)) is not None:

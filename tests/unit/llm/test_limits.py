@@ -19,6 +19,7 @@ from wherry.llm.detokenizer import StopTexts
 from wherry.llm.engine import MOST_COPIED_TOKENS, Engine
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.prompt import SHORT_CHARACTERS
+from wherry.llm.report import Reports
 from wherry.llm.sampling import (
     MOST_STOP_CHARACTERS,
     MOST_TOKENS_NAMED,
@@ -112,6 +113,35 @@ def test_an_answer_of_too_many_log_probabilities_is_refused_without_a_step(
     while not (step := model.step([free])[0]).done:
         assert step.error is None
     assert {answer.sequence.generated_tokens for answer in free.answers or ()} == {25}
+
+
+@pytest.mark.parametrize("asked", [{"prompt_logprobs": 5}, {"echo": True, "logprobs": 5, "n": 2}])
+def test_a_step_describes_what_it_has_computed_of_a_prompt(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    described: list[int] = []
+    for name in ("ranked", "token"):
+        plain = getattr(Reports, name)
+
+        def counted(*given: Any, plain: Any = plain) -> Any:
+            described.append(given[1].token)
+            return plain(*given)
+
+        monkeypatch.setattr(Reports, name, counted)
+    model = LLM(checkpoint("llama"), name="m", cache_gb=0.01, threads=1, max_step_tokens=32)
+    model.load(wherry.Device("cpu"))
+    tokens = [1 + place % 200 for place in range(150)]
+    wish = Parameters(max_tokens=2, ignore_eos=True, **asked)
+    request = model.start(token_ids=tokens, parameters=wish, stream=False)
+    while not (step := model.step([request])[0]).done:
+        assert len(described[:149]) == min(149, model.gauges()["prompt_tokens_total"])
+    assert described[:149] == tokens[1:]
+    first, *further = step.responses
+    for delta in (first, *further) if "echo" in asked else ():
+        assert [one["id"] for one in delta.logprobs[:150]] == tokens
+    if "echo" not in asked:
+        assert [int(next(iter(one))) for one in first.details["prompt_logprobs"][1:]] == tokens[1:]
+    model.unload()
 
 
 def test_answers_to_a_long_prompt_are_few(model: LLM) -> None:
