@@ -93,7 +93,8 @@ class ServerProcess:
         # Not a pipe, which would fill up. Closed by stop().
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._ready, write_fd = os.pipe()
-        command = [sys.executable, "-m", "wherry", "serve"]
+        # -P: a types.py in this folder would take the place of the standard library's.
+        command = [sys.executable, "-P", "-m", "wherry", "serve"]
         if not {"--port", "--uds", "--fd"} & set(self._arguments):
             command += ["--port", "0"]
         command += ["--ready-fd", str(write_fd), *self._arguments]

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,21 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log() -> None:
     server = ServerProcess("nowhere.py")
     with pytest.raises(RuntimeError, match=r"exit code 2(.|\n)*no such file"):
         server.__enter__()
+
+
+def test_a_server_may_run_in_a_folder_that_has_names_of_the_standard_library(
+    tmp_path: Path,
+) -> None:
+    for name in ("types", "enum", "functools", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not the standard one')")
+    (tmp_path / "helper.py").write_text("def shout(text): return text.upper()")
+    (tmp_path / "app.py").write_text(
+        "import wherry, helper\n@wherry.model\ndef shout(text: str) -> str:"
+        " return helper.shout(text)"
+    )
+    for target in ("app.py", "app:shout"):
+        with (
+            running_server(target, cwd=str(tmp_path)) as url,
+            wherry.Client(url) as client,
+        ):
+            assert client.infer("shout", "a") == "A"
