@@ -1,36 +1,29 @@
 """How does a decode step start with one call instead of some thousand?
 
 A CUDA graph is a recording of calls that is started as one. It reads and writes the same memory
-each time, and its sizes are fixed. So a step in which every sequence has one row is padded to one
-of a few sizes, its numbers are copied to where the recording reads them, and the logits of the
-padding are cut off. Whatever is not such a step, or would be padded to much more than it is, runs
-call by call.
+each time, and its sizes are fixed. Attention reads lengths and blocks on the device, so the number
+of sequences is the only size: a step is padded to the next of a few, its numbers are copied to
+where the recording reads them, and the logits of the padding are cut off. The table of blocks stays
+on the device; a step sends what is new in it.
 
-A recording is made when its size is first needed, or by `prepare`. A size that cannot be recorded,
-for lack of memory or since it waits for the device, runs call by call and is tried again later.
+All sizes are recorded by `prepare`. One that cannot be recorded, for lack of memory or since it
+waits for the device, is padded to a larger one or runs call by call, and is tried again later.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from wherry.llm.padding import SHORT_TOKENS, Room
-from wherry.llm.step_tensors import pinned, wide
+from wherry.llm.step_tensors import to_device
 
 log = logging.getLogger("wherry")
 
-#: Recordings kept at a time. They share one memory for what they compute; each takes some
-#: megabytes for its calls.
-MOST_RECORDINGS: Final = 32
-#: The most by which padding may multiply the tokens of a step's context, unless it is short.
-MOST_PADDING: Final = 4
-SHORT_STEP: Final = 64 * SHORT_TOKENS
 #: Steps of a size that could not be recorded until it is tried again; twice as many each time.
 RETRY_STEPS: Final = 256
 
@@ -38,9 +31,11 @@ RETRY_STEPS: Final = 256
 class DecodeRow(NamedTuple):
     """A sequence's row in a decode step."""
 
+    sequence: int
     token: int
     position: int
-    #: The blocks of its context, the last for this token.
+    #: The blocks of its context, the last for this token. The same list as long as only blocks
+    #: are added to it.
     blocks: list[int]
 
 
@@ -54,106 +49,137 @@ class Record(Protocol):
     def __call__(self, compute: Callable[[], Tensor]) -> Replay: ...
 
 
+@dataclass(slots=True)
+class _Line:
+    """A sequence's line in the table on the device."""
+
+    place: int
+    blocks: list[int]
+    #: How many of them are there.
+    sent: int = 0
+
+
+@dataclass(slots=True)
+class _Failure:
+    """Of a size that could not be recorded: steps until the next try, and after that one."""
+
+    left: int = 0
+    after: int = RETRY_STEPS
+
+
 class DecodeGraphs:
     """The recordings of one network's decode steps."""
 
     def __init__(
         self,
-        decode: Callable[[Tensor], Tensor],
+        decode: Callable[[Tensor, Tensor], Tensor],
         record: Record,
         *,
         block_size: int,
         spare_block: int,
-        room: Room,
+        most_blocks: int,
         device: torch.device,
     ) -> None:
-        """`decode` computes logits [sequences, vocabulary] of numbers [3 + blocks, sequences]:
-        token, position, cache slot, and the table of blocks. Padding is sequences of one token in
-        the `spare_block`."""
+        """`decode` computes logits [sequences, vocabulary] of numbers [4, sequences] (token,
+        position, cache slot, line of the table) and the table of blocks, `most_blocks` for a
+        sequence. Padding is sequences of one token in the `spare_block`."""
         self._decode = decode
         self._record = record
         self._size = block_size
         self._spare = spare_block
-        self._room = room
+        self._width = most_blocks
         self._device = device
-        #: By sequences and blocks, the least recently used first.
-        self._made: OrderedDict[tuple[int, int], tuple[Tensor, Replay]] = OrderedDict()
-        #: Of the sizes that could not be recorded: steps until the next try, and after it.
-        self.failed: dict[tuple[int, int], tuple[int, int]] = {}
+        self._sizes: list[int] = []
+        self._made: dict[int, Replay] = {}
+        self.failed: dict[int, _Failure] = {}
+        self._lines: dict[int, _Line] = {}
+        self._free: list[int] = []
+
+    def prepare(self, most: int) -> None:
+        """Record steps of up to `most` sequences. Blocks."""
+        # Every place has a block that may be read; the last line is the padding's.
+        shape = (most + 1, self._width)
+        self._table = torch.full(shape, self._spare, dtype=torch.int32, device=self._device)
+        self._free = list(range(most))
+        self._padding = (0, 0, self._spare * self._size, most)
+        self._numbers = torch.tensor([self._padding] * most).T.contiguous().to(self._device)
+        self._sizes = [*sizes(most)]
+        for size in reversed(self._sizes):  # the smaller ones use the memory of the largest
+            self._recording(size)
 
     def run(self, rows: Sequence[DecodeRow]) -> Tensor | None:
         """The logits of these rows, to be read before the next step; None: run it call by call."""
-        size = self._padded(rows)
-        if size is None:
-            return None
-        recording = self._recording(*size)
-        if recording is None:
-            return None
-        numbers, replay = recording
-        numbers.copy_(pinned(self._numbers(rows, *size), self._device), non_blocking=True)
-        return replay()[: len(rows)]
+        for size in self._sizes:
+            if size >= len(rows) and (replay := self._recording(size)) is not None:
+                self._send(rows, size)
+                return replay()[: len(rows)]
+        return None
 
-    def prepare(self, sequences: Iterable[int]) -> None:
-        """Record steps of these numbers of sequences with short contexts."""
-        for count in sequences:
-            self.run([DecodeRow(0, 0, [self._spare])] * count)
-
-    def _padded(self, rows: Sequence[DecodeRow]) -> tuple[int, int] | None:
-        """The size that a step is padded to: sequences, and blocks of each. None: too much."""
-        longest = max(row.position for row in rows) + 1
-        sequences, context = _power_of_two(len(rows)), max(SHORT_TOKENS, _power_of_two(longest))
-        real = sum(row.position + 1 for row in rows)
-        if sequences * context > max(SHORT_STEP, MOST_PADDING * real):
-            return None
-        if not self._room.holds(sequences, 1, context):
-            return None
-        return sequences, -(-context // self._size)
-
-    def _recording(self, sequences: int, blocks: int) -> tuple[Tensor, Replay] | None:
-        size = (sequences, blocks)
+    def _recording(self, size: int) -> Replay | None:
         if size not in self._made:
-            left, after = self.failed.get(size, (0, RETRY_STEPS))
-            if left:
-                self.failed[size] = left - 1, after
+            failure = self.failed.setdefault(size, _Failure())
+            if failure.left:
+                failure.left -= 1
                 return None
-            while len(self._made) >= MOST_RECORDINGS:
-                self._made.popitem(last=False)
-            numbers = self._numbers([], sequences, blocks).to(self._device)
+            numbers, table = self._numbers[:, :size], self._table
             try:
-                replay = self._record(lambda: self._decode(numbers))
+                self._made[size] = self._record(lambda: self._decode(numbers, table))
             except Exception as error:  # noqa: BLE001 - of whatever kind: it runs without them
+                failure.left, failure.after = failure.after, 2 * failure.after
                 log.warning(
                     "no CUDA graph: decode steps of this size run call by call",
                     extra={
-                        "sequences": sequences,
-                        "tokens": blocks * self._size,
-                        "steps_until_next_try": after,
+                        "sequences": size,
+                        "steps_until_next_try": failure.left,
                         "reason": str(error).partition("\n")[0][:200],
                     },
                 )
-                self.failed[size] = after, 2 * after
                 return None
-            self.failed.pop(size, None)
-            self._made[size] = numbers, replay
-        self._made.move_to_end(size)
+            del self.failed[size]
         return self._made[size]
 
-    def _numbers(self, rows: Sequence[DecodeRow], sequences: int, blocks: int) -> Tensor:
-        spare = [0, 0, self._spare * self._size, *wide([self._spare], blocks)]
-        lines = [
-            [
-                row.token,
-                row.position,
-                row.blocks[row.position // self._size] * self._size + row.position % self._size,
-                *wide(row.blocks, blocks),
-            ]
-            for row in rows
-        ]
-        return torch.tensor([*lines, *[spare] * (sequences - len(rows))]).T.contiguous()
+    def _send(self, rows: Sequence[DecodeRow], size: int) -> None:
+        """Write a step's numbers, and what is new in the table, where recordings read them."""
+        numbers: list[int] = []
+        places: list[int] = []
+        blocks: list[int] = []
+        lines = self._lines_of(rows)
+        for row, line in zip(rows, lines, strict=True):
+            slot = row.blocks[row.position // self._size] * self._size + row.position % self._size
+            numbers += (row.token, row.position, slot, line.place)
+            if line.sent < len(row.blocks):
+                first = line.place * self._width
+                places += range(first + line.sent, first + len(row.blocks))
+                blocks += row.blocks[line.sent :]
+                line.sent = len(row.blocks)
+        numbers += self._padding * (size - len(rows))
+        sent = to_device([numbers, places, blocks], self._device)
+        self._numbers[:, :size].copy_(sent[0].view(size, 4).T)
+        if places:
+            self._table.view(-1).index_copy_(0, sent[1], sent[2].to(torch.int32))
+
+    def _lines_of(self, rows: Sequence[DecodeRow]) -> list[_Line]:
+        """The lines of these sequences. Those of others are theirs until there are too few."""
+        lines = self._lines
+        missing = sum([row.sequence not in lines for row in rows])
+        if missing > len(self._free):
+            here = {row.sequence for row in rows}
+            for gone in [number for number in lines if number not in here]:
+                self._free.append(lines.pop(gone).place)
+        for row in rows:
+            line = lines.get(row.sequence)
+            if line is None:
+                lines[row.sequence] = _Line(self._free.pop(), row.blocks)
+            elif line.blocks is not row.blocks:  # it was preempted, and has others now
+                line.blocks, line.sent = row.blocks, 0
+        return [lines[row.sequence] for row in rows]
 
 
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+def sizes(most: int) -> Iterator[int]:
+    """Numbers of sequences, up to `most`: a fourth, at most 8, is padding from 5 on."""
+    yield from (size for size in (1, 2, 4) if size < most)
+    yield from range(8, most, 8)
+    yield most
 
 
 class CudaRecord:

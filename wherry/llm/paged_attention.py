@@ -1,18 +1,18 @@
 """How do all sequences of a step attend in a few calls?
 
-For devices other than a CPU, where starting a call takes longer than the work of one sequence. The
-sequences' keys and values are gathered from their blocks into a padded batch, and attended to in
-one call. What is padded is read from a place that holds zeros, and masked: what another sequence
-has left in the cache, be it no numbers at all, is never multiplied.
+For devices other than a CPU, where starting a call takes longer than the work of one sequence. In
+decode a kernel reads keys and values where they lie (paged_kernel.py). For prompts, and without the
+kernel, they are gathered from the sequences' blocks into a padded batch, and attended to in one
+call. What is padded is read from a place that holds zeros, and masked: what another sequence has
+left in the cache, be it no numbers at all, is never multiplied.
 
 The cache keeps the heads of one token next to each other, `[layer][token, kv head, feature]`.
-Nothing here waits for the device, and all sizes are known beforehand: a CUDA graph may hold it
-(cuda_graphs.py).
+Nothing here waits for the device.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,27 @@ _EVEN: Final = 16
 _PART: Final = 64
 
 
+class AttendInPlace(Protocol):
+    """Attention of one row of each sequence, as `paged_kernel.attend` computes it."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        table: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        block_size: int,
+        window: int | None,
+    ) -> Tensor: ...
+
+
 class PagedAttention:
     """The KV cache's tensors, and attention of padded batches over them."""
+
+    #: Attends where a step has `tables`.
+    in_place: AttendInPlace | None = None
 
     def __init__(
         self,
@@ -66,11 +85,15 @@ class PagedAttention:
     ) -> Tensor:
         """Write the step's keys and values into the cache and attend. Returns [rows, heads *
         features]."""
-        padded = step.padded
-        assert padded is not None
         keys, values = self.keys[layer], self.values[layer]
         keys.index_copy_(0, step.slots, k)
         values.index_copy_(0, step.slots, v)
+        if (tables := step.tables) is not None:
+            assert self.in_place is not None
+            places = (tables.blocks, tables.lines, step.positions)
+            return self.in_place(q, keys, values, *places, self._size, window).flatten(1)
+        padded = step.padded
+        assert padded is not None
         attended = []
         for batch in padded.batches:
             if window not in batch.reads:

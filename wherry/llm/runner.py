@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from wherry.llm.attention import Attention
 from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.cuda_graphs import CudaRecord, DecodeGraphs, DecodeRow, Record
 from wherry.llm.families import FAMILIES
+from wherry.llm.library_errors import brief
 from wherry.llm.linear import best_for
 from wherry.llm.model import Decoder, Shape
-from wherry.llm.paged_attention import PagedAttention
+from wherry.llm.paged_attention import AttendInPlace, PagedAttention
 from wherry.llm.progress import stage
 from wherry.llm.scheduler import Chunk
-from wherry.llm.step_inputs import Attends, Context, Padded, PaddedBatch, StepInputs
-from wherry.llm.step_tensors import inputs_of_views, padded_inputs
+from wherry.llm.step_inputs import Attends, Context, StepInputs, Tables
+from wherry.llm.step_tensors import inputs_of_views, on_device, padded_inputs
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES, Weights
 
@@ -36,11 +37,19 @@ class Network(Protocol):
     def forward(self, step: StepInputs, attention: Attends) -> Tensor: ...
 
 
+class Recorded(NamedTuple):
+    """How decode steps are recorded, and how they attend."""
+
+    record: Record
+    attend: AttendInPlace
+
+
 class ModelRunner:
     """A decoder and its KV cache on one device.
 
     On a CPU each sequence attends by itself; on other devices, or if it is to be `paged`, all of
-    them in padded batches. There decode steps are recordings (CUDA graphs), if `record` makes some.
+    them in padded batches. There tokens of answers are computed by recordings (CUDA graphs), apart
+    from prompts, if `recorded` says how or there is a GPU with Triton.
     """
 
     def __init__(
@@ -52,7 +61,7 @@ class ModelRunner:
         dtype: torch.dtype,
         device: torch.device,
         paged: bool | None = None,
-        record: Record | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
         self.network = network
         self.device = device
@@ -75,15 +84,16 @@ class ModelRunner:
         )
         room = attention.room(shape.heads)
         self._inputs = partial(padded_inputs, block_size=block_size, room=room, device=device)
-        if record is None and device.type == "cuda":
-            record = CudaRecord(device)
-        if record is not None:
+        if recorded is None and device.type == "cuda":
+            recorded = _recorded(shape, block_size, dtype, device)
+        if recorded is not None:
+            attention.in_place = recorded.attend
             self.graphs = DecodeGraphs(
                 self._decode,
-                record,
+                recorded.record,
                 block_size=block_size,
                 spare_block=attention.spare_block,
-                room=room,
+                most_blocks=-(-min(shape.max_positions, cache_tokens) // block_size),
                 device=device,
             )
 
@@ -91,26 +101,56 @@ class ModelRunner:
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
         the chunks request, in their order. Read them before the next step."""
-        logits = None
-        if self.graphs is not None and all(map(_decodes, chunks)):
-            logits = self.graphs.run([*map(_row, chunks)])
-        if logits is not None:
-            return logits
-        return self.network.forward(self._inputs(chunks), self.attention)
+        decoding = [*filter(_decodes, chunks)] if self.graphs is not None else []
+        replayed = self.graphs.run([*map(_row, decoding)]) if self.graphs and decoding else None
+        if replayed is None:
+            return self.network.forward(self._inputs(chunks), self.attention)
+        others = [chunk for chunk in chunks if not _decodes(chunk)]
+        if not others:
+            return replayed
+        # A recording has no place for them; and many rows of a prompt are bound by arithmetic.
+        called = self.network.forward(self._inputs(others), self.attention)
+        place, other, order = 0, len(decoding), list[int]()
+        for chunk in chunks:
+            if _decodes(chunk):
+                order.append(place)
+                place += 1
+            else:
+                order += range(other, other + chunk.logits)
+                other += chunk.logits
+        joined = torch.cat([replayed, called])
+        return joined.index_select(0, on_device(order, self.device))
 
     @torch.inference_mode()
     def prepare(self, max_running: int) -> None:
-        """Record the decode steps of up to `max_running` sequences with short contexts, if any are
-        recorded. Blocks."""
+        """Record the decode steps of up to `max_running` sequences, if any are recorded. Blocks."""
         if self.graphs is not None:
-            self.graphs.prepare(1 << power for power in range((max_running - 1).bit_length() + 1))
+            self.graphs.prepare(max_running)
 
-    def _decode(self, numbers: Tensor) -> Tensor:
+    def _decode(self, numbers: Tensor, table: Tensor) -> Tensor:
         """A decode step from its numbers on the device, as DecodeGraphs has them."""
-        rows = torch.arange(numbers.shape[1], device=self.device)
-        batch = PaddedBatch(rows[:, None], numbers[3:].T)
-        step = StepInputs(numbers[0], numbers[1], numbers[2], rows, padded=Padded([batch]))
+        tokens, positions, slots, lines = numbers
+        rows = torch.arange(len(tokens), device=self.device)
+        step = StepInputs(tokens, positions, slots, rows, tables=Tables(table, lines))
         return self.network.forward(step, self.attention)
+
+
+def _recorded(
+    shape: Shape, block_size: int, dtype: torch.dtype, device: torch.device
+) -> Recorded | None:
+    """What records decode steps on a GPU. None without Triton, or where its kernel does not run."""
+    try:
+        from wherry.llm import paged_kernel
+
+        sizes = (shape.heads, shape.kv_heads, shape.head_size, block_size)
+        paged_kernel.check(*sizes, dtype, device)
+    except Exception as error:  # noqa: BLE001 - of whatever kind: steps run without recordings
+        log.warning(
+            "no CUDA graphs: all steps run call by call, several times slower",
+            extra={"reason": brief(error)},
+        )
+        return None
+    return Recorded(CudaRecord(device), paged_kernel.attend)
 
 
 def _decodes(chunk: Chunk) -> bool:
@@ -120,7 +160,8 @@ def _decodes(chunk: Chunk) -> bool:
 
 def _row(chunk: Chunk) -> DecodeRow:
     sequence = chunk.sequence
-    return DecodeRow(sequence.tokens[chunk.start], chunk.start, sequence.table.blocks)
+    token = sequence.tokens[chunk.start]
+    return DecodeRow(sequence.id, token, chunk.start, sequence.table.blocks)
 
 
 def load_network(

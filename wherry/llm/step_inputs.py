@@ -71,6 +71,16 @@ class Context:
         return self._masks[window]
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Where the rows of a decode step attend, all of it on the device."""
+
+    #: The blocks of each line, [lines, blocks], int32; after the end any block may stand.
+    blocks: Tensor
+    #: The line of each row.
+    lines: Tensor
+
+
 @dataclass(slots=True)
 class StepInputs:
     """The tokens of one step, packed: the rows of all sequences one after the other."""
@@ -81,11 +91,13 @@ class StepInputs:
     slots: Tensor
     #: The rows whose logits are requested.
     logit_rows: Tensor
-    #: Where each sequence attends; for attention in padded batches `padded` says it.
+    #: Where each sequence attends; for attention in padded batches `padded` says it, and for a
+    #: decode step on a GPU `tables`.
     spans: Sequence[Context] = ()
     #: The rows of each adapter's sequences, by its key.
     adapters: Mapping[str, Tensor] = field(default_factory=dict)
     padded: Padded | None = None
+    tables: Tables | None = None
     #: Number of leading sequences with exactly one row (decode).
     decoding: int = field(init=False)
 

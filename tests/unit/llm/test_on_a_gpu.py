@@ -17,11 +17,11 @@ import torch
 
 from tests.unit.llm import tiny
 from tests.unit.llm.test_lora import adapter, merged
-from tests.unit.llm.test_paged_attention import Recorder
+from tests.unit.llm.test_paged_attention import Recorder, in_place
 from wherry.llm.engine import Engine
 from wherry.llm.loading import load_engine
 from wherry.llm.model import Shape
-from wherry.llm.runner import ModelRunner, cache_bytes_per_token
+from wherry.llm.runner import ModelRunner, Recorded, cache_bytes_per_token
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sequence
 
@@ -45,8 +45,8 @@ def loaded(
     made: list[ModelRunner] = []
 
     def runner(*given: Any, **settings: Any) -> ModelRunner:
-        record = Recorder() if recorded and device == "cpu" else None
-        made.append(ModelRunner(*given, **settings, paged=True, record=record))
+        replays = Recorded(Recorder(), in_place) if recorded and device == "cpu" else None
+        made.append(ModelRunner(*given, **settings, paged=True, recorded=replays))
         if not recorded:
             made[0].graphs = None
         return made[0]

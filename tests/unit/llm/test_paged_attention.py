@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,7 +38,7 @@ from wherry.llm.linear import plain
 from wherry.llm.model import Decoder
 from wherry.llm.padding import MOST_BYTES, Room
 from wherry.llm.paged_attention import _most_bytes
-from wherry.llm.runner import ModelRunner
+from wherry.llm.runner import ModelRunner, Recorded
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import TokenScheduler
 from wherry.llm.sequence import Sequence
@@ -65,6 +66,33 @@ class Recorder:
         return replay
 
 
+def in_place(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    block_size: int,
+    window: int | None,
+) -> Tensor:
+    """What the kernel computes, in calls of torch on the whole table."""
+    places = table[rows].long()[:, :, None] * block_size + torch.arange(block_size)
+    columns = torch.arange(places[0].numel())
+    seen = columns <= positions[:, None]
+    if window is not None:
+        seen &= columns > positions[:, None] - window
+    unseen = ~seen[:, :, None, None]
+    k, v = (
+        cache[places.flatten(1)].masked_fill(unseen, 0.0).transpose(1, 2)
+        for cache in (keys, values)
+    )
+    out = F.scaled_dot_product_attention(
+        q[:, :, None], k, v, attn_mask=seen[:, None, None], enable_gqa=True
+    )
+    return out[:, :, 0]
+
+
 class Made:
     """Makes runners that attend in padded batches, and keeps the last one."""
 
@@ -73,7 +101,8 @@ class Made:
         self.runner: ModelRunner
 
     def __call__(self, *given: Any, **options: Any) -> ModelRunner:
-        self.runner = ModelRunner(*given, **options, paged=True, record=self.record)
+        recorded = None if self.record is None else Recorded(self.record, in_place)
+        self.runner = ModelRunner(*given, **options, paged=True, recorded=recorded)
         return self.runner
 
 
