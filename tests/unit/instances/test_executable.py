@@ -770,7 +770,7 @@ def test_a_bad_sample_says_which_input_is_wrong() -> None:
     def model(x: list[str]) -> list[str]:
         return x
 
-    with pytest.raises(InvalidRequest, match="input 'x' is missing"):
+    with pytest.raises(wherry.ConfigError, match=r"input 'x' is missing \(warmup\[0\]\)"):
         executable(model, warmup=[{}]).load(Device())
 
 
