@@ -236,6 +236,25 @@ def test_every_front_reads_keys_and_certificates_again(tmp_path: Path) -> None:
         assert running.log.count("changed file is not used") == 1
 
 
+@pytest.mark.parametrize("place", ["log", "/dev/full"])
+def test_fronts_log_into_the_servers_file_in_its_format(place: str, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    options = ("--fronts", "2", "--access-log", "--log-format", "json", "--log-file", place)
+    with ServerProcess("app.py", *options, cwd=str(tmp_path)) as running:
+        body = b'{"name": "a"}'
+        urllib.request.urlopen(f"{running.url}/v2/models/hello/generate", body).close()
+        running.send(signal.SIGTERM)
+        assert running.wait() == 0
+        told = running.log.splitlines()
+    if place == "log":
+        assert told == []
+        lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        assert [one["status"] for one in lines if "front" in one and "status" in one] == [200]
+    else:  # one line a minute and process, and nothing of it ends or hinders one
+        assert set(told) == {"log_file /dev/full: No space left on device"}
+        assert len(told) <= 3
+
+
 def test_the_log_of_fronts_says_which_one_and_follows_the_settings() -> None:
     with ServerProcess(
         "tests/integration/life_models.py:echo", "--fronts", "2", "--access-log"

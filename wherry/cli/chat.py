@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.cli.show import print_line
+from wherry.cli.show import print_line, write
 from wherry.client.wire import ModelDescription
 from wherry.values.datatypes import Form
 from wherry.values.errors import InvalidRequest
@@ -63,7 +63,7 @@ def write_text(responses: Iterable[Any]) -> None:
             index, text = piece.get("index", 0), piece.get("text", "")
             texts[index] = texts.get(index, "") + text
             if not index:
-                sys.stdout.write(text)
+                write(text)
                 sys.stdout.flush()
     except BaseException:  # what is said of an answer that was cut off has a line of its own
         if texts[0]:
@@ -71,5 +71,5 @@ def write_text(responses: Iterable[Any]) -> None:
         raise
     first, *others = texts.values()
     for text in ("" if first.endswith("\n") else "\n", *(f"{other}\n" for other in others)):
-        sys.stdout.write(text)
+        write(text)
     sys.stdout.flush()

@@ -189,6 +189,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         capacity=options.capacity,
         protocols=options.protocols,
         life=options.life,
+        command_line=options.command_line,
     )
 
 

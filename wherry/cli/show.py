@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from wherry.cli.settings import read_settings
+from wherry.observability.logging import one_line
 from wherry.server.options import OPTIONS
 
 
@@ -65,7 +66,12 @@ def print_table(rows: Iterable[tuple[str, str, str]], indent: str = "") -> None:
 
 
 def print_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    write(line + "\n")
+
+
+def write(text: str) -> None:
+    """Write a text to stdout; what of it could control a terminal is escaped on one."""
+    sys.stdout.write(one_line(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -68,7 +68,7 @@ class HumanFormatter(logging.Formatter):
             level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
         # Lines of other libraries are prefixed with the logger's name.
         own = record.name == "wherry" or record.name.startswith("wherry.")
-        message = _one_line(record.getMessage())
+        message = one_line(record.getMessage())
         line = f"{clock} {level} {message if own else f'{record.name}: {message}'}"
         fields = fields_of(record)
         traceback = fields.pop("traceback", "")
@@ -76,11 +76,11 @@ class HumanFormatter(logging.Formatter):
             traceback = self.formatException(record.exc_info)
         if fields:
             line += "  " + " ".join(
-                f"{_one_line(key)}={_text(value)}" for key, value in fields.items()
+                f"{one_line(key)}={_text(value)}" for key, value in fields.items()
             )
         # Its last line has the text of the exception, which may be a client's: no line of it is to
         # look like one of the log, and none to control a terminal.
-        below = "\n".join(f"  {_one_line(part)}" for part in traceback.split("\n") if part)
+        below = "\n".join(f"  {one_line(part)}" for part in traceback.split("\n") if part)
         return f"{line}\n{below}" if below else line
 
 
@@ -113,12 +113,12 @@ class TritonFormatter(HumanFormatter):
             text = _TRITON_EVENTS[text].format_map(fields)
         elif fields:
             text += "  " + " ".join(
-                f"{_one_line(key)}={_text(value)}" for key, value in fields.items()
+                f"{one_line(key)}={_text(value)}" for key, value in fields.items()
             )
         text = f"{text}\n\nAt:\n{traceback}" if traceback else text
         if not self.escapes:
             return text
-        return _one_line(json.dumps(text, ensure_ascii=False))
+        return one_line(json.dumps(text, ensure_ascii=False))
 
 
 class JsonFormatter(logging.Formatter):
@@ -136,6 +136,9 @@ class JsonFormatter(logging.Formatter):
             line.setdefault(key, value)  # a field never replaces a standard key
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
+        return _CONTROL.sub(lambda m: f"\\u{ord(m[0]):04x}", self._encoded(line))
+
+    def _encoded(self, line: dict[str, Any]) -> str:
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
         except (
@@ -227,7 +230,7 @@ class LogFile(logging.FileHandler):
 
 def _to_file(path: str) -> logging.FileHandler:
     try:
-        return LogFile(path, encoding="utf-8")
+        return LogFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigError(f"log_file {path}: {error.strerror}") from None
 
@@ -243,10 +246,12 @@ def _text(value: object) -> str:
     text = str(value)
     if text and not _CONTROL.search(text) and not any(c in text for c in ' "='):
         return text
-    escaped = _one_line(text.replace("\\", "\\\\").replace('"', '\\"'))
+    escaped = one_line(text.replace("\\", "\\\\").replace('"', '\\"'))
     return f'"{escaped}"'
 
 
-def _one_line(text: str) -> str:
-    """The text with control characters escaped."""
-    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), text)
+def one_line(text: str, keep: str = "") -> str:
+    """The text with what could control a terminal escaped, but for the characters to `keep`."""
+    return _CONTROL.sub(
+        lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text
+    )

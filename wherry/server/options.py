@@ -394,7 +394,8 @@ def from_keywords(keywords: Mapping[str, Any]) -> Options:
 
     TypeError for a name that a server has no option for.
     """
-    groups = {name: keywords.get(name, _GROUPS[name]()) for name in OF_A_SERVER}
+    # The last is for fronts, which log as the command line says.
+    groups = {n: keywords.get(n, _GROUPS[n]()) for n in (*OF_A_SERVER, "command_line")}
     for name, value in keywords.items():
         if name in groups:
             continue

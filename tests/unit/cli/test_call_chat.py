@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
@@ -10,6 +11,8 @@ import pytest
 
 import wherry
 from wherry.cli import main
+from wherry.cli.chat import write_text
+from wherry.cli.show import print_line
 from wherry.testing.servers import local_server
 from wherry.values.errors import InvalidRequest
 
@@ -135,3 +138,16 @@ def test_what_is_wrong_is_told_in_a_line_of_its_own(
     assert "nothing to call 'talker' with" in capsys.readouterr().err
     assert call(url, "base", '{"messages": [{"role": "user", "content": "a"}, {}]}') == 1
     assert "no chat template" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_a_model_says_controls_no_terminal(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    said = "a\x1b[2J\r\x9b31m\u202eb\xa0é👨\u200d👩\n\tc"
+    shown = "a\\x1b[2J\\r\\x9b31m\\u202eb\xa0é👨\u200d👩\n\tc"
+    write_text([{"text": said}, {"index": 1, "text": said}])
+    print_line(said)
+    expected = shown if is_terminal else said
+    assert capsys.readouterr().out == f"{expected}\n{expected}\n{expected}\n"

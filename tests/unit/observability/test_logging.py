@@ -159,6 +159,16 @@ def test_a_log_may_go_to_a_file_which_is_added_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_root_logger")
+def test_half_of_a_pair_is_written_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(file=str(tmp_path / "log")).close()
+    logging.getLogger("wherry").info("half \udc80")
+    logging.getLogger().handlers[0].close()
+    assert (tmp_path / "log").read_text().endswith("half \\udc80\n")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_log_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log_file .*: No such file or directory"):
         configure(file=str(tmp_path / "nowhere" / "server.log"))
@@ -246,3 +256,14 @@ def test_a_full_disk_is_one_line_and_not_one_for_each_event(
     assert capsys.readouterr().err == "log_file /dev/full: No space left on device\n"
     with pytest.raises(OSError, match="No space left"):
         handler.close()
+
+
+def test_a_line_of_json_controls_no_terminal() -> None:
+    text = "a\x1b[31m\n\x9b31m\x7f\u202eb\u2028 \ud800"
+    record = logging.makeLogRecord({"msg": text, "levelname": "INFO", "field": text, "\x9bk": 1})
+    for made in (record, logging.makeLogRecord({"msg": text.rstrip("\ud800"), "\x9b": "\u202e"})):
+        line = JsonFormatter().format(made)
+        assert line.isascii()
+        assert line.isprintable()
+        json.loads(line)
+    assert json.loads(line)["msg"] == text.rstrip("\ud800")
