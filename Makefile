@@ -12,6 +12,7 @@
 # make api     what was taken away since the last release of what is public; make dist runs it, too
 # make docs    the documentation as a site, in build/site, in an environment of its own
 # make bench   every figure of the documentation again, 40 minutes (RECORD="--without peers,ray")
+# make gpu     is this machine's GPU ready, and what does it give? seven minutes (GPU="--parts machine,decode")
 # make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
 
@@ -40,7 +41,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist licences api docs bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist licences api docs bench gpu proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -177,6 +178,9 @@ docs: $(DOCS)/.stamp
 
 bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks.record $(RECORD)
+
+gpu: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tools.gpu_check $(GPU)
 
 proto: $(VENV)/.stamp-dev
 	@$(BIN)/python -m tools.triton_config

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from benchmarks import pages
 from benchmarks.harness import ROOT, busy_seconds, commit, facts
-from benchmarks.record.plan import ENTRIES, PEERS, Entry, lacking
+from benchmarks.record.plan import ENTRIES, GPU, PEERS, Entry, lacking
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
 #: About the whole: machine, commit, how long each took, and what is missing.
@@ -205,7 +205,8 @@ class Foreign:
 def kept(folder: Path, at: str, missing: dict[str, str], foreign: float) -> None:
     """Replace the results by those of the folder."""
     for old in RESULTS.glob("*.json"):
-        old.unlink()
+        if old.name != GPU:
+            old.unlink()
     took: dict[str, float] = {}
     for entry in ENTRIES:
         path = folder / f"{entry.name}.json"

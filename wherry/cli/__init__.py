@@ -229,6 +229,9 @@ def _add_around(commands: Any) -> None:
         "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
     )
     doctor.add_argument("--json", action="store_true", help="one JSON object a line")
+    doctor.add_argument(
+        "--gpu", action="store_true", help="also memory, power, ECC, MIG and links of each GPU"
+    )
     doctor.add_argument("--port", type=int, default=8000, help="HTTP port to try [8000]")
     doctor.add_argument("--grpc-port", type=int, default=8001, help="gRPC port to try [8001]")
 

@@ -22,9 +22,9 @@ from benchmarks.record.__main__ import (
     kept_alone,
     lines_of,
 )
-from benchmarks.record.plan import ENTRIES, Entry, lacking
+from benchmarks.record.plan import ENTRIES, GPU, Entry, lacking
 
-FILES = sorted(RESULTS.glob("*.json"))
+FILES = sorted(path for path in RESULTS.glob("*.json") if path.name != GPU)
 RECORDED = RESULTS / SUMMARY
 
 
@@ -132,13 +132,14 @@ def test_results_that_no_entry_writes_are_deleted(
     results.mkdir()
     folder.mkdir()
     (results / "old.json").write_text("{}")
+    (results / GPU).write_text("{}")
     (folder / "batching.json").write_text(
         json.dumps({"commit": "x-dirty", "seconds": 2, "rows": [1]})
     )
     monkeypatch.setattr("benchmarks.record.__main__.RESULTS", results)
     missing: dict[str, str] = {}
     kept(folder, "abc1234", missing, 0.25)
-    assert sorted(path.name for path in results.iterdir()) == ["batching.json", SUMMARY]
+    assert sorted(path.name for path in results.iterdir()) == ["batching.json", GPU, SUMMARY]
     assert content(results / "batching.json")["commit"] == "abc1234"
     whole = content(results / SUMMARY)
     assert (whole["commit"], whole["foreign"], whole["seconds"]) == (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
 from wherry.cli import main
-from wherry.cli.doctor import command, findings
+from wherry.cli.doctor import command, findings, gpus
 from wherry.cli.doctor.findings import MIB, Finding
 
 
@@ -52,6 +53,97 @@ def test_shared_memory_of_a_container_is_noticed() -> None:
     refused, small = findings.of_shared_memory(64 * MIB, 60 * MIB, anonymous=False)
     assert (refused.state, small.state) == ("wrong", "note")
     assert "--shm-size" in small.remedy
+
+
+#: As a driver answers for one H100.
+H100 = "0, NVIDIA H100, 550.1, 81559, 80994, 700.00, 700.00, 1980, 16, 16, Enabled, 0, Disabled"
+
+
+def of_driver(**changed: str) -> list[tuple[str, str, str]]:
+    told = dict(zip(gpus.FIELDS, H100.split(", "), strict=True))
+    told |= {name.replace("__", "."): value for name, value in changed.items()}
+    return [(one.state, one.topic, one.found) for one in gpus.of_driver(told)]
+
+
+def test_a_gpu_that_is_ready_is_told_without_a_note() -> None:
+    assert of_driver() == [
+        ("ok", "GPU 0", "NVIDIA H100, driver 550.1, at most 1980 MHz"),
+        ("ok", "GPU 0 memory", "80,994 of 81,559 MiB are free"),
+        ("ok", "GPU 0 power", "700 of 700 W"),
+        ("ok", "GPU 0 link", "16 of 16 lanes"),
+        ("ok", "GPU 0 ECC", "Enabled"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("memory__free", "4000", ("note", "GPU 0 memory", "4,000 of 81,559 MiB are free")),
+        ("power__limit", "350.00", ("note", "GPU 0 power", "350 of 700 W")),
+        ("pcie__link__width__current", "8", ("note", "GPU 0 link", "8 of 16 lanes")),
+        ("ecc__errors__uncorrected__volatile__total", "3",
+         ("wrong", "GPU 0 ECC", "3 uncorrected errors")),
+        ("mig__mode__current", "Enabled", ("note", "GPU 0 MIG", "on: it is cut into instances")),
+    ],
+)  # fmt: skip
+def test_what_is_less_than_it_could_be_is_told(
+    name: str, value: str, expected: tuple[str, str, str]
+) -> None:
+    (told,) = set(of_driver(**{name: value})) - set(of_driver())
+    assert told == expected
+
+
+def test_what_a_driver_does_not_tell_is_left_out() -> None:
+    told = of_driver(power__limit="[N/A]", memory__free="[Not Supported]")
+    assert [topic for _, topic, _ in told] == ["GPU 0", "GPU 0 link", "GPU 0 ECC"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "expected"),
+    [
+        ((9, 0), ["sm_80", "sm_90"], True),
+        ((8, 9), ["sm_80", "sm_90"], True),
+        ((9, 0), ["sm_80"], False),
+        ((7, 0), ["sm_75", "sm_80"], False),
+        ((12, 0), ["sm_90", "compute_90"], True),
+        ((9, 0), ["sm_90a"], True),
+        ((10, 0), [], False),
+    ],
+)
+def test_a_build_of_torch_has_kernels_for_a_gpu_or_not(
+    capability: tuple[int, int], built: list[str], expected: bool
+) -> None:
+    told = {"built": built, "apart": [], "gpus": [{"capability": capability, "pinned_gb_s": 50}]}
+    (finding,) = gpus.of_torch(told)
+    assert gpus.runs(capability, built) is (finding.state == "ok") is expected
+
+
+def test_gpus_that_do_not_reach_each_other_are_named() -> None:
+    one = {"capability": (9, 0), "pinned_gb_s": 6.0}
+    told = {"built": ["sm_90"], "apart": ["0-1", "1-0"], "gpus": [one, one]}
+    *slow, peers = gpus.of_torch(told)
+    assert [finding.state for finding in slow] == ["note", "note"]
+    assert (peers.state, peers.found) == ("note", "not between 0-1, 1-0")
+
+
+def test_a_driver_and_a_torch_are_asked_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{H100}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = '{"built": ["sm_90"], "apart": [], "gpus": [{"capability": [9, 0], "pinned_gb_s": 50}]}'
+    monkeypatch.setattr(gpus, "_TORCH", f"print('{told}')")
+    found = [*gpus.look_at_gpus()]
+    assert {one.state for one in found} == {"ok"}
+    assert found[-1].found == "has kernels for it; 50.0 GB/s from pinned memory"
+    program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'; exit 9\n")
+    (failed,) = gpus.look_at_gpus()
+    assert (failed.state, failed.found) == ("note", "NVIDIA-SMI has failed: no driver")
+    program.unlink()
+    (missing,) = gpus.look_at_gpus()
+    assert "nvidia-smi" in missing.found
 
 
 @pytest.mark.slow

@@ -16,6 +16,10 @@ MARKS = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 def doctor(args: argparse.Namespace) -> int:
     """Look at the machine, print a line for each finding; 1 if something is wrong."""
     found = list(look({"--port": args.port, "--grpc-port": args.grpc_port}))
+    if args.gpu:
+        from wherry.cli.doctor.gpus import look_at_gpus
+
+        found += look_at_gpus()
     if args.json:
         for finding in found:
             print_line(as_json(asdict(finding), None))

@@ -1,0 +1,1 @@
+"""What does this machine's GPU give, and does wherry give it on? `make gpu`."""
