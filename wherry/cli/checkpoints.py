@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # imported where it is used: it takes time
 
 #: The engines that run in a worker of the server's, in wherry's loop.
 OURS = ("wherry", "transformers")
+#: Of a process on a GPU, before it has any tensor.
+CONTEXT_BYTES = 500_000_000
 #: Tokens for which the KV cache is told.
 TOKENS = 1000
 
@@ -46,6 +48,8 @@ def print_checkpoint(target: str) -> None:
     ]
     if choice.engine in OURS and not machine.gpu:
         rows.append(_memory(needs, choice.engine, dtype, given))
+    elif choice.engine in OURS:
+        rows.append(_gpu_memory(needs.weight_bytes(dtype), given))
     if needs.has_chat_template:
         parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
         rows.append(("chat", "yes", parsers))
@@ -70,6 +74,20 @@ def _memory(
     )
     total = most if least == most else f"{least} to {most}"
     return "memory", total, f"of {_size(free)} free: {listed}"
+
+
+def _gpu_memory(weights: int, given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What wherry's own engine takes on a GPU."""
+    fixed = _size(weights + CONTEXT_BYTES)
+    if (cache := given.get("cache_gb")) is not None:
+        return (
+            "memory",
+            _size(weights + CONTEXT_BYTES + round(cache * 1e9)),
+            "and what a step takes",
+        )
+    if (share := given.get("gpu_memory")) is not None:
+        return "memory", f"{share:.0%} of the GPU", f"{fixed} of it for weights and context"
+    return "memory", fixed, "and 85 % of what is free then: gpu_memory=0.4 takes less"
 
 
 def _weights(parameters: int, dtype: str) -> str:

@@ -113,6 +113,7 @@ class LLM(StepModel):
         adapter_folder: str | None = None,
         context_tokens: int | None = None,
         cache_gb: float | None = None,
+        gpu_memory: float | None = None,
         max_running: int = 64,
         max_step_tokens: int = 512,
         prompt_share: float = PROMPT_SHARE,
@@ -139,6 +140,7 @@ class LLM(StepModel):
             "engine": engine,
             "context_tokens": context_tokens,
             "cache_gb": cache_gb,
+            "gpu_memory": gpu_memory,
             "max_running": max_running,
             "max_step_tokens": max_step_tokens,
             "prompt_share": prompt_share,
@@ -148,9 +150,7 @@ class LLM(StepModel):
         if max_running < 1:
             raise ConfigError(f"llm {self.source}: max_running must be at least 1")
         if not 0 <= prompt_share <= 1:
-            raise ConfigError(
-                f"llm {self.source}: prompt_share must be between 0 and 1, not {prompt_share}"
-            )
+            raise ConfigError(f"llm {self.source}: prompt_share must be 0 to 1, not {prompt_share}")
         self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
         self.variant_store = self.adapters
         default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
@@ -165,7 +165,6 @@ class LLM(StepModel):
     def load(self, device: Device) -> None:
         _wait_briefly(os.environ)
         load_engine = _loader(self.source)
-
         name = self._settings["name"]
         self.engine, self.tokenizer = load_engine(
             self.source,

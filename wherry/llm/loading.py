@@ -50,6 +50,8 @@ class EngineSettings:
     adapted: bool = False
     context_tokens: int | None = None
     cache_gb: float | None = None
+    #: Share of a GPU that weights, cache and steps may take together.
+    gpu_memory: float | None = None
     max_running: int = 64
     max_step_tokens: int = 512
     prompt_share: float = PROMPT_SHARE
@@ -60,6 +62,13 @@ class EngineSettings:
         """ConfigError names a value that fits no checkpoint."""
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"model {name!r}: threads must be at least 1, not {self.threads}")
+        if self.gpu_memory is not None and not 0 < self.gpu_memory <= 1:
+            raise ConfigError(
+                f"model {name!r}: gpu_memory is a share of a GPU, above 0 and at most 1, not"
+                f" {self.gpu_memory}"
+            )
+        if self.gpu_memory is not None and self.cache_gb is not None:
+            raise ConfigError(f"model {name!r}: cache_gb and gpu_memory: give one of them")
         if self.quantization not in QUANTIZATIONS:
             raise ConfigError(
                 f"model {name!r}: quantization must be 'int8' or None, not {self.quantization!r}"
@@ -220,12 +229,12 @@ class _Loading:
         prefixes. More would not be used."""
         bytes_each = per_token * self.wanted.block_size
         most = 2 * self.wanted.max_running * -(-context // self.wanted.block_size)
-        blocks = min(_cache_bytes(self.wanted.cache_gb, self.device) // bytes_each, most)
+        blocks = min(_cache_bytes(self.wanted, self.device) // bytes_each, most)
         if blocks < 1:
             raise ConfigError(
                 f"model {self.name!r}: no memory for the key-value cache: one block of"
-                f" {self.wanted.block_size} tokens takes {bytes_each} bytes; raise cache_gb, or"
-                " choose a smaller dtype"
+                f" {self.wanted.block_size} tokens takes {bytes_each} bytes; raise cache_gb or"
+                " gpu_memory, or choose a smaller dtype"
             )
         return blocks
 
@@ -233,7 +242,7 @@ class _Loading:
         """Give each sequence of a runner with states its part of the memory: as many run at once as
         leave half of it to what grows with their tokens."""
         wanted, positions = self.wanted, most_positions(self.config)
-        room = _cache_bytes(wanted.cache_gb, self.device)
+        room = _cache_bytes(wanted, self.device)
         context = min(wanted.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions)
         fixed, per_token = states.bytes_per_sequence()
         running = min(wanted.max_running, room // (2 * fixed) if fixed else 1 << 30)
@@ -277,11 +286,16 @@ def _precision(dtype: str, config: Any, device: torch.device) -> str:
     return dtype
 
 
-def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
-    if cache_gb is not None:
-        return int(cache_gb * 1e9)
+def _cache_bytes(wanted: EngineSettings, device: torch.device) -> int:
+    if wanted.cache_gb is not None:
+        return int(wanted.cache_gb * 1e9)
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
+        torch.cuda.empty_cache()  # what loading has freed is not in use
+        free, total = torch.cuda.mem_get_info(device)
+        if wanted.gpu_memory is not None:
+            left = total * wanted.gpu_memory - torch.cuda.memory_allocated(device)
+            free = max(0, min(free, int(left)))
+        return int(free * GPU_SHARE)
     return cpu_cache_bytes(None, free_bytes())
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,16 @@ def test_what_a_checkpoint_needs_is_said_before_it_is_loaded(
         memory,
     )
     assert lines[-2].startswith("chat no")
+
+    on_a_gpu = replace(facts.here(), gpu=True)
+    monkeypatch.setattr(facts, "here", lambda: on_a_gpu)
+    for given, told in (
+        ("", "memory 500.0 MB and 85 % of what is free then: gpu_memory=0.4 takes less"),
+        ("&gpu_memory=0.4", "memory 40% of the GPU 500.0 MB of it for weights and context"),
+        ("&cache_gb=2", "memory 2.50 GB and what a step takes"),
+    ):
+        print_checkpoint(f"llm:{folder}?engine=transformers{given}")
+        assert told in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ConfigError, match="the file is cut off; download it again"):

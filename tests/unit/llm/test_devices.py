@@ -22,7 +22,7 @@ from wherry.llm import sampler, token_lists
 from wherry.llm.adjusted import adjusted
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.linear import best_for
-from wherry.llm.loading import _cache_bytes, load_engine
+from wherry.llm.loading import EngineSettings, _cache_bytes, load_engine
 from wherry.llm.model import Decoder
 from wherry.llm.paged_attention import _most_bytes
 from wherry.llm.runner import ModelRunner
@@ -30,6 +30,7 @@ from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import TokenScheduler
 from wherry.llm.sequence import Sequence
 from wherry.llm.token_lists import TokenLists
+from wherry.values.errors import ConfigError
 
 META = torch.device("meta")
 #: What a request may ask of sampling, one by one.
@@ -254,6 +255,35 @@ def test_the_warning_that_debugging_is_a_prototype_is_no_synchronization(
     assert synchronizations(lambda: None) == 0
 
 
+@pytest.mark.parametrize(
+    ("share", "free", "expected"),
+    [
+        (None, 60, 51.0),
+        (0.5, 60, 0.85 * 26),  # of 80, without the 14 of the weights
+        (0.9, 20, 17.0),  # others have more of it than 0.1
+        (0.1, 60, 0),
+    ],
+)
+def test_a_cache_leaves_what_is_not_its_share_of_a_gpu(
+    share: float | None, free: int, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gb = 10**9
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free * gb, 80 * gb))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 14 * gb)
+    found = _cache_bytes(EngineSettings(gpu_memory=share), torch.device("cuda"))
+    assert found == pytest.approx(expected * gb)
+    assert _cache_bytes(EngineSettings(cache_gb=2.0), torch.device("cuda")) == 2 * gb
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"gpu_memory": 0.0}, {"gpu_memory": 80}, {"gpu_memory": 0.5, "cache_gb": 1.0}]
+)
+def test_a_share_of_a_gpu_is_a_share_and_the_only_bound(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="gpu_memory"):
+        EngineSettings(**wrong).check("m")  # type: ignore[arg-type]
+
+
 # On a GPU
 
 
@@ -341,7 +371,9 @@ def test_by_default_a_cache_leaves_memory_for_what_steps_compute(
 ) -> None:
     load_engine(str(checkpoint("llama")), "m", "cuda", cache_gb=0.01)
     free, _ = torch.cuda.mem_get_info()
-    assert _cache_bytes(None, torch.device("cuda")) == pytest.approx(0.85 * free, rel=0.01)
+    assert _cache_bytes(EngineSettings(), torch.device("cuda")) == pytest.approx(
+        0.85 * free, rel=0.01
+    )
     assert 0.15 * free > _most_bytes(torch.device("cuda"))
 
 
