@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from types import UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final
 
 import msgspec
 
@@ -48,6 +47,8 @@ class SchemaShelf:
         except (TypeError, ValueError, RecursionError):
             return {}  # a type of the user's that JSON has no schema for
         for name, component in named.items():
+            if getattr(kind, "takes_any_members", False):
+                component.pop("additionalProperties", None)
             # Generators of clients name their classes by the title.
             self.schemas[_name(prefix + name)] = {**_renamed(component), "title": prefix + name}
         whole: Json = _renamed(schema)
@@ -100,20 +101,12 @@ def without_raw(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
         if member.type is msgspec.Raw:
             given.append((member.encode_name, Any, None))
         elif member.required:
-            given.append((member.encode_name, _open(member.type)))
+            given.append((member.encode_name, member.type))
         else:
-            given.append((member.encode_name, _open(member.type), member.default))
+            given.append((member.encode_name, member.type, member.default))
     return msgspec.defstruct(
         kind.__name__,
         given,
         kw_only=True,
-        namespace={"__doc__": kind.__doc__},
+        namespace={"__doc__": kind.__doc__, "takes_any_members": True},
     )
-
-
-def _open(kind: Any) -> Any:
-    """The type of a member, with Structs that take members which are not known."""
-    if get_origin(kind) in (Union, UnionType):
-        return Union[tuple(map(_open, get_args(kind)))]  # noqa: UP007 - of a number of types
-    config = getattr(kind, "__struct_config__", None)
-    return without_raw(kind) if config is not None and config.forbid_unknown_fields else kind
