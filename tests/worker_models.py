@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -330,3 +331,22 @@ class BreaksDevice(wherry.Model):
         if self.is_broken:
             raise RuntimeError("CUDA error: device-side assert triggered\nCompile with ...")
         return [f"{row} in {os.getpid()}" for row in text]
+
+
+class StartsProcesses(wherry.Model):
+    """Answers its process id; each process that it starts has this FIFO open."""
+
+    def __init__(self, fifo: str) -> None:
+        self.fifo = fifo
+
+    def load(self, device: wherry.Device) -> None:
+        self.file = os.open(self.fifo, os.O_WRONLY)
+        self.start()
+
+    def start(self) -> None:
+        command = "trap '' TERM; sleep 1000 & sleep 1000"
+        subprocess.Popen(["sh", "-c", command], pass_fds=[self.file])
+
+    def execute(self, row: list[str]) -> list[int]:
+        self.start()
+        return [os.getpid() for _ in row]

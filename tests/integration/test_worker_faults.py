@@ -647,6 +647,24 @@ def test_a_model_in_a_thread_whose_device_is_lost_is_not_ready_and_says_what_hel
         assert "process, which must be restarted" in model.not_ready_reason()
 
 
+# What it has started
+
+
+def test_what_a_model_has_started_ends_with_its_worker_killed_or_not(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "held")
+    os.mkfifo(fifo)
+    held = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # readable once nobody has it open to write
+    with runtime(worker_models.StartsProcesses(fifo)) as rt:
+        pid = rt.infer("starts_processes", "a")
+        with pytest.raises(BlockingIOError):
+            os.read(held, 1)
+        kill(pid)
+        assert rt.infer("starts_processes", "b") != pid
+    os.set_blocking(held, True)
+    assert os.read(held, 1) == b""
+    os.close(held)
+
+
 # What it prints
 
 

@@ -12,15 +12,18 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-#: How the messages begin of torch, ONNX Runtime, CuPy, JAX, Numba and PyCUDA; TorchScript has them
-#: at the beginning of a line. Not anywhere: a message may quote a client.
+#: How the messages begin of torch, ONNX Runtime, CuPy, JAX, Numba, PyCUDA, Triton's kernels and
+#: TensorRT; TorchScript has them at the beginning of a line. Not anywhere: a message may quote a
+#: client.
 _BROKEN = re.compile(
     r"^(?:\w+Error: |INTERNAL: |\[ONNXRuntimeError\] : \d+ : \w+ : |\[\d+\] |\w+ failed: )?"
     r"(?:.*Status Message: )?"
-    r"(?:(?:CUDA|HIP|cuDNN|MIOpen|NCCL|XPU) (?:driver )?(?:error|failure)\b"
+    r"(?:(?:CUDA|HIP|cuDNN|cuBLAS|MIOpen|NCCL|XPU) (?:driver )?(?:error|failure)\b"
+    r"|Triton Error \[\w+\]:|(?:Error Code \d+: )?Cuda Runtime \("
     r"|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|MIOPEN)_STATUS_\w+"
-    r"|(?:an )?illegal memory access|device-side assert|unspecified launch failure"
-    r"|(?:cuda|hip)Error\w+|(?:CUDA|HIP)_ERROR_\w+"
+    r"|(?:an )?illegal (?:memory access|instruction)|device-side assert|misaligned address\b"
+    r"|unspecified launch failure|uncorrectable \w+ error|(?:CUDA )?driver shutting down"
+    r"|(?:\w+: (?:failed to synchronize: )?)?(?:cuda|hip)Error\w+|(?:CUDA|HIP)_ERROR_\w+"
     r"|.{0,200}\b(?:CUDA|HIP)_ERROR_(?:ILLEGAL_\w+|LAUNCH_FAILED|ASSERT|HARDWARE\w+|ECC\w+))",
     re.MULTILINE | re.IGNORECASE,
 )

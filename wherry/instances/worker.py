@@ -108,8 +108,8 @@ def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
 
 
 def _end_with(parent: int) -> None:
-    """End when the parent does, even within the model's code, and ignore signals that a terminal
-    or a shell sends to the whole process group: the parent drains, and says when to stop."""
+    """End when the parent does, even within the model's code, and ignore signals that a service
+    manager sends to all processes of a server: the parent drains, and says when to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, parent_decides)
     if sys.platform == "linux":

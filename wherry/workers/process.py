@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from wherry.workers.frames import Garbage
 from wherry.workers.log import LogPump
+from wherry.workers.process_group import ProcessGroup
 
 log = logging.getLogger("wherry")
 
@@ -56,11 +57,13 @@ class WorkerProcess:
                     stderr=their_log,
                     pass_fds=files,
                     env=dict(environment),
+                    start_new_session=True,
                 )
             finally:
                 os.close(their_log)
             undo.pop_all()
         self.pid = self._process.pid
+        self._group = ProcessGroup(self.pid)
         self._log = LogPump(log_file, model, instance)
         self._pidfd = pidfd_of(self.pid)
         self._poll = select.poll()
@@ -141,7 +144,8 @@ class WorkerProcess:
         await_end(self._process)
 
     def close(self) -> None:
-        """Give everything back. It has ended."""
+        """Give everything back, and kill what it has started. It has ended."""
+        self._group.close()
         self._log.close()
         self._bell.close()
         if self._pidfd is not None:

@@ -34,6 +34,15 @@ LOST = [
     RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered"),
     RuntimeError("INTERNAL: CUDA error: Failed to end stream capture: CUDA_ERROR_LAUNCH_FAILED"),
     RuntimeError("INTERNAL: Failed to synchronize: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory"),
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
+    RuntimeError("Triton Error [HIP]:  Code: 700, Messsage: an illegal memory access"),
+    RuntimeError("misaligned address"),
+    RuntimeError("uncorrectable ECC error encountered"),
+    RuntimeError("CUDA driver shutting down"),
+    RuntimeError("an illegal instruction was encountered"),
+    RuntimeError("cuBLAS error: CUBLAS_STATUS_EXECUTION_FAILED"),
+    RuntimeError("merge_sort: failed to synchronize: cudaErrorIllegalAddress: an illegal memory"),
+    RuntimeError("Error Code 1: Cuda Runtime (unspecified launch failure)"),
     RuntimeError("[700] Call to cuMemcpyDtoH results in CUDA_ERROR_ILLEGAL_ADDRESS"),
 ]
 
@@ -51,6 +60,7 @@ SHORT = [
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
     RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`"),
     RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
@@ -83,6 +93,8 @@ SHORT = [
     MemoryError(),
 ]
 FINE = [
+    RuntimeError("misaligned addresses: 'Main St. 1', 'Main St. 2'"),
+    RuntimeError("no such text: Triton Error [CUDA]: misaligned address"),
     RuntimeError("shapes (2, 3) and (4,) do not fit"),
     RuntimeError("no such document: 'CUDA error: device-side assert triggered'"),
     ValueError("CUDA error: device-side assert triggered"),
