@@ -2,7 +2,9 @@
 
 import io
 import os
+import signal
 import sys
+from contextlib import suppress
 
 INTERRUPTED = 130
 
@@ -11,6 +13,8 @@ def main() -> int:
     """Run the command; Ctrl-C ends it quietly, also while its code is still being read."""
     try:
         open_standard_files()
+        if os.getpid() == 1:
+            go_on_below()
         write_what_can_be_written()
         from wherry.cli import main as command
 
@@ -29,6 +33,37 @@ def open_standard_files() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
+def go_on_below() -> None:
+    """Go on in a child: return there, and never here.
+
+    Orphans become children of the first process of a container, which must reap them: this one does
+    that, passes every signal on, and ends as its child does. Call it before there are threads.
+    """
+    every = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, every)
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)  # a terminal's Ctrl-C comes once
+        with suppress(OSError):
+            os.tcsetpgrp(0, os.getpid())
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if os.environ.get("LISTEN_PID") == "1":
+            os.environ["LISTEN_PID"] = str(os.getpid())
+        return
+    os.closerange(3, 2**16)  # a pipe has to end with the child
+    while True:
+        number = signal.sigwait(every)
+        if number != signal.SIGCHLD:
+            with suppress(ProcessLookupError):
+                os.kill(child, number)
+            continue
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    os._exit(code if code >= 0 else 128 - code)
 
 
 def write_what_can_be_written() -> None:
