@@ -4,9 +4,13 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 
 INTERRUPTED = 130
+#: Seconds that threads have to end when the command is done.
+THREADS_LEFT = 5.0
 
 
 def main() -> int:
@@ -18,9 +22,26 @@ def main() -> int:
         write_what_can_be_written()
         from wherry.cli import main as command
 
-        return command()
+        code = command()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        code = INTERRUPTED
+    end_without_threads(code)
+    return code
+
+
+def end_without_threads(code: int) -> None:
+    """End in a while, if this process has not by then: Python waits for the threads of a model that
+    are no daemons, which may never end."""
+
+    def give_up() -> None:
+        time.sleep(THREADS_LEFT)
+        left = [one.name for one in threading.enumerate() if not one.daemon]
+        names = ", ".join(name for name in left if name != threading.main_thread().name)
+        sys.stderr.write(f"wherry: ends without threads that do not end: {names}\n")
+        sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=give_up, name="wherry-end", daemon=True).start()
 
 
 def open_standard_files() -> None:

@@ -427,6 +427,18 @@ def test_folders_whose_names_are_no_utf8_are_served(tmp_path: Path, is_repositor
         assert client.ready("upper" if is_repository else "echo"), running.log
 
 
+def test_a_thread_that_a_model_has_started_keeps_no_server_alive(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import threading\nimport wherry\n"
+        "threading.Thread(target=threading.Event().wait, name='mine').start()\n"
+        "@wherry.model\ndef same(x: str) -> str: return x\n"
+    )
+    with server(str(tmp_path / "app.py"), "--isolation", "thread") as running:
+        running.send(signal.SIGTERM)
+        assert running.process.wait(timeout=PATIENCE) == 0
+        assert "ends without threads that do not end: mine" in running.log
+
+
 def test_two_servers_live_side_by_side() -> None:
     with server(f"{MODELS}:pid") as one, server(f"{MODELS}:pid") as other:
         with wherry.Client(one.url) as first, wherry.Client(other.url) as second:
