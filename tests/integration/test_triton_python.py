@@ -838,6 +838,42 @@ def test_what_outlives_the_time_to_drain_is_told_and_its_model_too() -> None:
 # Life
 
 
+def test_a_device_that_is_lost_ends_the_process_and_another_error_does_not(tmp_path: Path) -> None:
+    code = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_INT32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        said = int(requests[0].inputs()[0].as_numpy()[0])
+        if said == 1:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if said == 2:
+            raise ValueError("CUDA error: a client has said so")
+        pid = pb_utils.Tensor("Y", np.array([os.getpid()], np.int32))
+        return [pb_utils.InferenceResponse([pid]) for _ in requests]
+"""
+    with running(written_model(tmp_path, code)) as rt:
+
+        def pid() -> int:
+            return int(rt.infer("written", X=np.array([0], np.int32))["Y"][0])
+
+        first = pid()
+        with pytest.raises(wherry.ModelFailed, match="a client has said so"):
+            rt.infer("written", X=np.array([2], np.int32))
+        assert pid() == first
+        with pytest.raises(wherry.ModelFailed, match="illegal memory access"):
+            rt.infer("written", X=np.array([1], np.int32))
+        assert pid() != first
+
+
 def test_what_initialize_raises_is_why_it_was_not_loaded(tmp_path: Path) -> None:
     code = """
 class TritonPythonModel:

@@ -7,6 +7,7 @@ only a new process can go on. A smaller batch may find memory.
 
 from __future__ import annotations
 
+import builtins
 import re
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,14 @@ def broken_device(error: BaseException) -> str:
     return ""
 
 
+def broken_by(text: str) -> str:
+    """The same of an error in another process, of which its class and its text are known."""
+    cls = getattr(builtins, text.partition(":")[0], None)
+    if (isinstance(cls, type) and issubclass(cls, _OTHERS)) or _MEMORY.search(text):
+        return ""
+    return _first_line(text)
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Is it, or one that it stands for, for lack of memory, on a device or here?"""
     return any(
@@ -73,11 +82,15 @@ def _device_error(error: BaseException) -> str:
     text = _text(error)
     if _MEMORY.search(text):
         return ""
-    found = _BROKEN.search(text)
-    if found is not None:
-        return text[found.start() :].partition("\n")[0][:300]
+    if line := _first_line(text):
+        return line
     is_torch = any(cls.__name__ == "AcceleratorError" for cls in type(error).__mro__)
     return text.partition("\n")[0][:300] if is_torch else ""
+
+
+def _first_line(text: str) -> str:
+    found = _BROKEN.search(text)
+    return "" if found is None else text[found.start() :].partition("\n")[0][:300]
 
 
 def _text(error: BaseException) -> str:

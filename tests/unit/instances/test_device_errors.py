@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.instances.device_errors import broken_device, out_of_memory
+from wherry.instances.device_errors import broken_by, broken_device, out_of_memory
 
 
 class AcceleratorError(RuntimeError):
@@ -155,3 +155,17 @@ def test_a_gpu_that_torch_uses_is_tried(monkeypatch: pytest.MonkeyPatch, works: 
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     assert bool(broken_device(LOST[0])) is not works
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        (lost := "RuntimeError: CUDA error: an illegal memory access", lost),
+        ("cudaErrorIllegalAddress: x", "cudaErrorIllegalAddress: x"),
+        ("ValueError: CUDA error: a client's words", ""),
+        ("RuntimeError: CUDA error: out of memory", ""),
+        ("RuntimeError: no such word", ""),
+    ],
+)  # fmt: skip
+def test_of_another_process_an_errors_class_and_text_decide(text: str, broken: str) -> None:
+    assert broken_by(text) == broken

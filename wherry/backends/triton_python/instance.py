@@ -19,6 +19,7 @@ from wherry.backends.triton_python.request_codec import RequestCodec
 from wherry.backends.triton_python.running_batch import RunningBatch
 from wherry.backends.triton_python.stub.wire import Incoming
 from wherry.backends.triton_python.warm_up import WarmUp
+from wherry.instances.device_errors import broken_by
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.linked_worker import LinkedWorker
 from wherry.instances.sequence_inputs import WARM_UP
@@ -221,6 +222,7 @@ class PythonInstance(Instance):
             for one in measured:
                 self._measure(*one)
             if kind == "executed":
+                self._look_at_device(rest[2])
                 return self._requests.executed(*rest)
             if kind == "response":
                 self._requests.responded(*rest)
@@ -236,6 +238,12 @@ class PythonInstance(Instance):
             text = f"a message {message[0]!r}: {type(error).__name__}: {error}"
             raise Garbage(text) from error
         return None
+
+    def _look_at_device(self, failure: list[str] | None) -> None:
+        """End a process whose device fails each later call, too."""
+        broken = failure and broken_by(failure[0].partition(", message: ")[2])
+        if broken:
+            self.abort(f"its device could not be used any more ({broken})")
 
     def _take_call(self, kind: str, key: int, *rest: Any) -> None:
         """The model calls the server."""
