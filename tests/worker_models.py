@@ -53,8 +53,9 @@ def _close_sockets(fifo: str) -> None:
 
 
 def _fork(fifo: str) -> None:
-    """Leave a child behind that holds every descriptor, and die."""
+    """Leave a child behind, in a session of its own, that holds every descriptor, and die."""
     if os.fork() == 0:
+        os.setsid()
         _wait(fifo)
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sequence import Sequence
@@ -110,7 +110,7 @@ class TokenScheduler:
         self.preemptions = 0
         #: What there is memory for: tokens of a step, and sequences that run.
         self._token_limit = self.max_step_tokens
-        self._running_limit = max_running
+        self._running_limit = inf
         self._steps_of_caution = 0
 
     def __repr__(self) -> str:
@@ -179,9 +179,9 @@ class TokenScheduler:
 
     # Parts
 
-    def _limit(self, tokens: int, running: int) -> None:
+    def _limit(self, tokens: int, running: float) -> None:
         self._token_limit = min(tokens, self.max_step_tokens)
-        self._running_limit = min(running, self.max_running)
+        self._running_limit = running if running < self.max_running else inf
         limited = self._token_limit < self.max_step_tokens or running < self.max_running
         self._steps_of_caution = STEPS_OF_CAUTION * limited
 

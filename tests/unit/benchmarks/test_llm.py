@@ -37,7 +37,7 @@ class Later:
 def test_a_page_has_the_name_of_each_version(
     kind: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformers, "ContinuousBatchingConfig", kind)
+    monkeypatch.setattr("transformers.ContinuousBatchingConfig", kind)
     assert getattr(llm.continuous_batching(64), name) == 32
 
 
