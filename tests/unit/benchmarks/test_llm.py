@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from transformers import GenerationConfig, GenerationMixin
 
 from benchmarks import llm
