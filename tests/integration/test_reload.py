@@ -84,14 +84,13 @@ def serving(tmp_path: Path) -> Iterator[Callable[[], Serving]]:
             one.end()
 
 
-def test_a_saved_model_is_served_and_the_others_and_the_requests_stay(
+def test_a_saved_model_is_served_and_requests_and_a_mistake_cost_nothing(
     tmp_path: Path, serving: Callable[[], Serving]
 ) -> None:
     app = tmp_path / "app.py"
     app.write_text(APP)
     server = serving()
     with server.client() as client, ThreadPoolExecutor() as pool:
-        process = client.infer("pid_of", "")
         running = pool.submit(client.infer, "slow", "wait")
         until((tmp_path / "begun").exists)
         app.write_text(APP.replace("old ", "new "))
@@ -100,6 +99,7 @@ def test_a_saved_model_is_served_and_the_others_and_the_requests_stay(
         assert not running.done()
         (tmp_path / "open").touch()
         assert running.result() == "old wait"
+        process = client.infer("pid_of", "")
         app.write_text(APP + "def broken(:")
         server.wait_for("SyntaxError")
         assert client.infer("slow", "a") == "new a"

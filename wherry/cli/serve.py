@@ -71,9 +71,9 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
-    """Serve until a signal; models whose code is saved are loaded anew. What cannot be loaded at
+    """Serve until a signal; when a file is saved, its models are loaded. What cannot be loaded at
     the start is tried again when a file is saved."""
-    from wherry.cli.reload.reloader import Reloader, start_again
+    from wherry.cli.reload import Reloader, start_again
 
     paths = settings.options.command_line.reload_paths
     reloader = Reloader(targets, paths, lambda name: settings.of_model(name)[0])

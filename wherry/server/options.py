@@ -299,9 +299,9 @@ class CommandLine:
     engine: Literal["auto", "wherry", "transformers", "llama.cpp", "vllm"] = option("auto",
         "what runs a checkpoint (llm:FOLDER, llm:FILE.gguf); auto: what fits, and it is logged why")
     reload: bool = option(False,
-        "for development: when a file is saved, load the models anew whose code has changed")
+        "for development: when a file is saved, import the app again and load its models")
     reload_paths: tuple[str, ...] = option((),
-        "with reload: load every model anew when this file or folder changes; may be repeated",
+        "with reload: so, too, when this file or folder changes; may be repeated",
         "PATH", key="reload_path", separator=":")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
     log_off: tuple[str, ...] = option((),

@@ -1,33 +1,36 @@
-"""How do the models of saved files take the place of those that serve?"""
+"""How do the models of saved files take the place of those that serve? `wherry serve --reload`."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import itertools
+import linecache
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from wherry.cli.reload.modules import imported_anew, loaded_from
-from wherry.cli.reload.served import (
-    Key,
-    SavedModel,
-    changes,
-    digest_of,
-    file_of,
-    folders_of,
-)
-from wherry.cli.reload.sources import Sources
+import wherry
 from wherry.models.model import Model
 from wherry.repository.layout import Fingerprint, fingerprint
+from wherry.runtime.engines import ENGINES
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
-from wherry.runtime.targets import import_from_here, load_failure, load_target
+from wherry.runtime.targets import (
+    import_from_here,
+    is_repository,
+    load_failure,
+    load_target,
+    module_name,
+)
 from wherry.runtime.threads import ThreadGroup, side_by_side
 from wherry.runtime.watch import RepositoryWatch
 from wherry.values.errors import ConfigError, WherryError
@@ -38,12 +41,20 @@ log = logging.getLogger("wherry")
 LOOK_SECONDS: Final = 0.25
 SETTLE_SECONDS: Final = 0.2
 
+_OURS: Final = os.path.join(os.path.dirname(wherry.__file__), "")
+#: Folders of installed packages, also of an environment within the user's folder.
+_INSTALLED: Final = {"site-packages", "dist-packages"}
+
+#: Name and version of a model.
+_Key = tuple[str, str]
+
 
 class Reloader:
     """The models of some targets, and those that follow them when their files are saved.
 
-    A model is loaded again if the code that it needs has changed; the old one serves until the
-    new one is ready, and finishes what it has. What fails is logged, and changes nothing.
+    When a file of the user's is saved, all targets that have a file are imported again, and their
+    models loaded; the old ones serve until the new ones are ready, and finish what they have. What
+    fails is logged, and changes nothing.
     """
 
     def __init__(
@@ -53,25 +64,22 @@ class Reloader:
         settings: Callable[[str], Mapping[str, Any]] = lambda name: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A change of the files and folders in `watched` is one of every model. `settings` are the
-        operator's for a model of this name."""
+        """`watched`: more files and folders whose changes count. `settings` are the operator's for
+        a model of this name."""
         import_from_here()
         self._targets = tuple(targets)
-        self._files = {one: file for one in targets if (file := file_of(one)) is not None}
-        self._folders = folders_of(self._files.values())
+        self._files = {one: file for one in targets if (file := _file_of(one)) is not None}
+        folders = {Path.cwd(), *(module_name(one)[1] for one in self._files.values())}
+        self._folders = tuple(f"{folder}{os.sep}" for folder in folders)
         self._watched = [Path(path).resolve() for path in watched]
         self._settings = settings
         self._clock = clock
         self._watch = RepositoryWatch(SETTLE_SECONDS)
-        #: The user's files that the targets need, and what was seen at the last look.
-        self._used: set[Path] = set()
         self._seen: dict[str, Fingerprint] = {}
         #: Files that have changed while others still do.
         self._pending: set[Path] = set()
         #: By target.
-        self._served: dict[str, dict[Key, SavedModel]] = {}
-        #: Counts the changes of what all models need.
-        self._common = 0
+        self._served: dict[str, set[_Key]] = {}
         self._closing = threading.Event()
         self._threads = ThreadGroup()
 
@@ -84,15 +92,14 @@ class Reloader:
         """Import the targets. As `load_targets`; ConfigError for a Runtime."""
         models: list[Model] = []
         for target in self._targets:
-            found = self._import(target)
+            found = _import(target)
             models += [one for one in found if not any(one is known for known in models)]
             if target in self._files:
-                self._served[target] = self._read(target, found, Sources(self._folders))
+                self._served[target] = set(self._by_key(found))
         return models
 
     def watch(self) -> None:
         """Hold the files as they are now for what is loaded."""
-        self._used = Sources(self._folders).files(self._files.values())
         self._seen = self._look_at_files()
         self._watch.start(self._seen)
 
@@ -113,10 +120,11 @@ class Reloader:
             time.sleep(LOOK_SECONDS)
 
     def look(self, runtime: Runtime) -> bool:
-        """Look at the files once, and reload what has changed. Whether anything has."""
+        """Look at the files once, and reload if any has changed. Whether any has."""
         changed = self._changed()
         if changed:
             self._reload(changed, runtime)
+            self.watch()  # new files may have been imported
         return bool(changed)
 
     # Files
@@ -130,17 +138,32 @@ class Reloader:
         if not self._pending or self._watch.is_settling:
             return set()
         changed, self._pending = self._pending, set()
-        self.watch()
         return changed
 
     def _look_at_files(self) -> dict[str, Fingerprint]:
-        """All files that matter, and those beside them, which may be missed by an import."""
-        folders = {path.parent for path in self._used}
-        beside = {path for folder in folders for path in folder.glob("*.py")}
-        found = {str(path): _stat(path) for path in self._used | beside}
+        """The user's files that are imported, and those beside them, which may be missed by an
+        import."""
+        used = {*self._files.values(), *(Path(one.__file__) for one in self._modules().values())}
+        beside = {path for folder in {one.parent for one in used} for path in folder.glob("*.py")}
+        found = {str(path): _stat(path) for path in used | beside}
         for path in self._watched:
             found[str(path)] = fingerprint(str(path)) if path.is_dir() else _stat(path)
         return found
+
+    def _modules(self) -> dict[str, Any]:
+        """The imported modules that are the user's, by name."""
+        return {
+            name: module
+            for name, module in list(sys.modules.items())
+            if name != "__main__" and self._is_users(getattr(module, "__file__", None) or "")
+        }
+
+    def _is_users(self, file: str) -> bool:
+        return (
+            file.startswith(self._folders)
+            and not file.startswith(_OURS)
+            and _INSTALLED.isdisjoint(Path(file).parts)
+        )
 
     # Models
 
@@ -152,68 +175,88 @@ class Reloader:
                 except Exception:  # a bug of ours: the next file may fare better
                     log.exception("reloading failed")
 
-    def _import(self, target: str) -> list[Model]:
-        models = load_target(target)
-        if isinstance(models, Runtime):
-            raise ConfigError(f"reload: {target} is a Runtime of its own program: name its models")
-        return models
-
-    def _read(self, target: str, models: list[Model], sources: Sources) -> dict[Key, SavedModel]:
-        def key_of(model: Model) -> Key:
+    def _by_key(self, models: Sequence[Model]) -> dict[_Key, Model]:
+        found = {}
+        for model in models:
             config = model.config(**self._settings(model.name))
-            return config.name, config.version
+            found[config.name, config.version] = model
+        return found
 
-        file = self._files[target]
-        return {
-            key_of(model): SavedModel(model, f"{self._common} {digest_of(model, file, sources)}")
-            for model in models
-        }
-
-    def _reload(self, changed: set[Path], runtime: Runtime) -> None:
-        sources = Sources(self._folders)
-        loaded = set(loaded_from({path.parent for path in self._used}))
-        if changed & set(self._watched) or (changed - self._used) & loaded:
-            self._common += 1  # it is not known which models need them
-            changed = changed | self._used
-        with imported_anew(self._used | loaded, changed, sources):
+    def _reload(self, changed: Set[Path], runtime: Runtime) -> None:
+        with _imported_anew(self._modules(), changed):
             for target in self._files:
                 try:
-                    now = self._read(target, self._import(target), sources)
+                    models = self._by_key(_import(target))
                 except ConfigError as error:
-                    _tell(f"cannot reload {target}", error)
+                    _log_failure(f"cannot reload {target}", error)
                 else:
-                    self._replace(target, now, runtime)
+                    self._replace(target, models, runtime)
 
-    def _replace(self, target: str, now: dict[Key, SavedModel], runtime: Runtime) -> None:
-        """Load what has changed of a target; what it takes the place of ends by itself."""
-        served = self._served.setdefault(target, {})
-        load, same, gone = changes(served, now)
-        if not load and not gone:
-            log.info("saved, and no model has changed", extra={"target": target})
-        for model in [*same, *(one.model for one in load.values())]:
-            model.serve_through(runtime)  # new models may call those that stay
+    def _replace(self, target: str, models: dict[_Key, Model], runtime: Runtime) -> None:
+        """Load the models of a target; what they take the place of ends by itself."""
+        served = self._served.setdefault(target, set())
+        for model in models.values():
+            model.serve_through(runtime)  # they may call each other
         replaced: list[LoadedModel] = []
-        for key, one in load.items():
+        for key, model in models.items():
             if self._closing.is_set():
                 return
             try:
-                self._refuse_a_stranger(key, target, runtime)
-                said = self._settings(key[0])
-                runtime.load_all([one.model], on_ready=log_ready, replaced=replaced.append, **said)
+                if key[0] in runtime.names() and key[0] not in {name for name, _ in served}:
+                    raise ConfigError(f"another model is called {key[0]!r}")
+                runtime.load_all(
+                    [model], on_ready=log_ready, replaced=replaced.append, **self._settings(key[0])
+                )
             except WherryError as error:
-                _tell(f"cannot reload model {key[0]!r}", error)
+                _log_failure(f"cannot reload model {key[0]!r}", error)
             else:
-                served[key] = one
-        for key in gone:
+                served.add(key)
+        for key in served - models.keys():
             replaced += runtime.registry.take_out(*key)
-            del served[key]
+            served.discard(key)
             log.info("unloaded", extra={"model": key[0]})
         self._threads.start(lambda: _retire(replaced, runtime), "wherry-reload-end")
 
-    def _refuse_a_stranger(self, key: Key, target: str, runtime: Runtime) -> None:
-        """ConfigError if a model of that name is served that is not this target's."""
-        if key[0] in runtime.names() and key[0] not in {name for name, _ in self._served[target]}:
-            raise ConfigError(f"another model is called {key[0]!r}")
+
+@contextmanager
+def _imported_anew(modules: Mapping[str, Any], changed: Set[Path]) -> Iterator[None]:
+    """Within, these modules are not imported. Those that have not come back by the end are as they
+    were."""
+    for name in modules:
+        del sys.modules[name]
+    for path in changed:
+        # Python holds a compiled file for fresh if its source has the same size and second.
+        with contextlib.suppress(OSError, NotImplementedError):
+            Path(importlib.util.cache_from_source(path)).unlink()
+    importlib.invalidate_caches()
+    linecache.checkcache()
+    try:
+        yield
+    finally:
+        for name, module in modules.items():
+            sys.modules.setdefault(name, module)
+
+
+def _import(target: str) -> list[Model]:
+    models = load_target(target)
+    if isinstance(models, Runtime):
+        raise ConfigError(f"reload: {target} is a Runtime of its own program: name its models")
+    return models
+
+
+def _file_of(target: str) -> Path | None:
+    """The file that a target imports; None for one that has no code of the user's. Nothing is
+    imported, but for the packages around it."""
+    where = target.partition(":")[0]
+    if where in ENGINES or is_repository(target):
+        return None
+    if where.endswith(".py") or "/" in where:
+        return Path(where).resolve()
+    try:
+        spec = importlib.util.find_spec(where)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return None if spec is None or not spec.has_location else Path(spec.origin or "").resolve()
 
 
 def _retire(models: Sequence[LoadedModel], runtime: Runtime) -> None:
@@ -240,7 +283,7 @@ def _stat(path: Path) -> Fingerprint:
     return ((str(path), changed, about.st_size),)
 
 
-def _tell(what: str, error: Exception) -> None:
+def _log_failure(what: str, error: Exception) -> None:
     line, text = load_failure(error)
     log.error(
         f"{what}, what was loaded serves on: {line}", extra={"traceback": text} if text else {}

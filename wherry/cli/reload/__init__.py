@@ -1,1 +1,0 @@
-"""Which models are to be loaded again when a file is saved, and how? `wherry serve --reload`."""
