@@ -8,7 +8,7 @@ refused at the door.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -36,9 +36,6 @@ from wherry.values.reply import StreamReply
 from wherry.values.request import Columns, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
-
-#: The share of the prompts that is assumed to be cached at most.
-MOST_CACHED = 0.95
 
 
 class StepRunner(InstanceRunner[StepInstance]):
@@ -95,7 +92,6 @@ class StepRunner(InstanceRunner[StepInstance]):
                 one_seconds=one,
                 full_seconds=one * most,
                 joins=True,
-                prefill_seconds=one / (1 - cached_share(self._gauges.values())),
             )
 
     def explain(self) -> dict[str, Any]:
@@ -341,15 +337,6 @@ class StepRunner(InstanceRunner[StepInstance]):
 
     def _clear_queue(self) -> Sequence[InferRequest]:
         return self._queue.clear()
-
-
-def cached_share(gauges: Iterable[Mapping[str, float]]) -> float:
-    """How much of their prompts so far instances with these gauges had cached."""
-    asked = hits = 0.0
-    for one in gauges:
-        asked += one.get("prefix_cache_queries_total", 0.0)
-        hits += one.get("prefix_cache_hits_total", 0.0)
-    return min(MOST_CACHED, hits / asked) if asked else 0.0
 
 
 def with_parameters(request: InferRequest) -> Columns:

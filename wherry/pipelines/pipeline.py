@@ -235,8 +235,6 @@ class PipelineRunner(Runner):
             one = self._pace.predicted_seconds(0)
             return Load(
                 ready=not self.readiness.reason,
-                instances=1,
-                busy=min(1, len(self._unanswered)),
                 running_rows=len(self._unanswered),
                 one_seconds=one,
                 full_seconds=one,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.models.model import Caller
+from wherry.observability.server_load import LoadMeter, LoadReport
 from wherry.runtime.lifecycle import ANY, Lifecycle
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.threads import side_by_side
@@ -35,6 +36,7 @@ class Registry:
         self._clock = clock
         self._life: Lifecycle[LoadedModel] = Lifecycle() if life is None else life
         self._changed = threading.Condition(threading.Lock())
+        self._meter = LoadMeter()
         #: Another number than before whenever `find` may find another model than before.
         self.generation = 0
         #: Called after the lifecycle may have changed, in any thread, with no lock held.
@@ -106,6 +108,10 @@ class Registry:
     def unable(self) -> dict[str, str]:
         """Reasons, by model, for which loaded models cannot answer now."""
         return {one.key: reason for one in self.models() if (reason := one.not_ready_reason())}
+
+    def load_report(self) -> LoadReport:
+        """How busy they are as a whole. For one thread, as an event loop's."""
+        return self._meter.read(self.models(), self._clock())
 
     # The lifecycle, for what is told of or asked under one lock
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True):
-    """What one runner has to do at a moment, and how long it takes. Small enough to go with each
-    answer to another process. Seconds that are not known yet are 0.0.
+class Load(msgspec.Struct, frozen=True):
+    """What one runner has to do at a moment, and how long it takes. Seconds that are not known yet
+    are 0.0.
     """
 
     #: Does it take requests, and is an instance up?
     ready: bool = False
-    #: Instances that are up, and those of them that run something.
+    #: Instances that are up, and those of them that run something. 0: a pipeline has none.
     instances: int = 0
     busy: int = 0
     #: Rows that wait, and rows that run. With `joins`: without and with a first response, if the
@@ -29,8 +29,35 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     #: `full_rows` are the most that run at once on one instance, and the seconds are those in which
     #: that number of rows has its first responses.
     joins: bool = False
-    #: Until the first response of a prompt of which nothing is cached, alone. For language models.
-    prefill_seconds: float = 0.0
+
+    @property
+    def free_slots(self) -> int:
+        """Rows that could come now and be in the next batches: one that each instance can begin
+        when it is free, or the places of a model of steps."""
+        ahead = self.queued_rows + (self.running_rows if self.joins else 0)
+        return max(0, self.full_rows * self.instances - ahead)
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the instances that run something; with `joins`, of the slots in use."""
+        if not self.instances:
+            return 0.0
+        if self.joins:
+            return (self.running_rows + self.queued_rows) / (self.full_rows * self.instances)
+        return self.busy / self.instances
+
+    @property
+    def row_seconds(self) -> float:
+        """What one row takes of the time of all instances, in full batches."""
+        return self.full_seconds / (self.full_rows * self.instances or 1)
+
+    @property
+    def wait_seconds(self) -> float:
+        """Seconds until a row that comes now runs; with `joins`, by which others delay its first
+        response."""
+        if self.joins:
+            return self.first_seconds(self.queued_rows, 0)
+        return self.free_after + self.waiting_seconds(self.queued_rows)
 
     def batch_seconds(self, rows: float) -> float:
         """The seconds that a batch of `rows` takes."""

@@ -12,7 +12,7 @@ import wherry
 from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads, until
 from wherry.instances.step_instance import StepThread
 from wherry.instances.step_loop import StepLoop
-from wherry.instances.step_runner import StepRunner, cached_share
+from wherry.instances.step_runner import StepRunner
 from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics
 from wherry.values.errors import (
@@ -178,17 +178,8 @@ def test_the_load_is_what_is_active_and_what_waits() -> None:
             one_seconds=1.0,
             full_seconds=2.0,
             joins=True,
-            prefill_seconds=1.0,
         )
         d.finish(*calls)
-
-
-def test_the_share_of_prompts_that_was_cached_is_by_the_tokens_of_all_instances() -> None:
-    assert cached_share([]) == cached_share([{"running": 1.0}]) == 0.0
-    one = {"prefix_cache_queries_total": 100.0, "prefix_cache_hits_total": 90.0}
-    other = {"prefix_cache_queries_total": 300.0, "prefix_cache_hits_total": 110.0}
-    assert cached_share([one, other]) == 0.5
-    assert cached_share([{**one, "prefix_cache_hits_total": 100.0}]) == 0.95
 
 
 def test_responses_are_counted_by_their_place_like_those_of_generators() -> None:

@@ -51,8 +51,36 @@ def test_while_nothing_is_known_nothing_is_predicted() -> None:
     assert Load(ready=True, instances=1, queued_rows=100, full_rows=8).answer_seconds(4) == 0.0
 
 
-def test_it_is_small_on_the_wire() -> None:
-    busy = msgspec.structs.replace(BATCHES, busy=1, queued_rows=1000, free_after=0.01)
-    sent = msgspec.msgpack.encode(busy)
-    assert len(sent) <= 48
-    assert msgspec.msgpack.decode(sent, type=Load) == busy
+@pytest.mark.parametrize(
+    ("load", "changes", "slots", "busy"),
+    [
+        (BATCHES, {}, 8, 0.0),
+        (BATCHES, {"busy": 1, "running_rows": 8}, 8, 1.0),  # these wait for the next batch
+        (BATCHES, {"busy": 1, "instances": 2, "queued_rows": 3}, 13, 0.5),
+        (BATCHES, {"busy": 1, "queued_rows": 30}, 0, 1.0),
+        (STEPS, {"busy": 1, "running_rows": 1}, 3, 0.25),  # a slot each
+        (STEPS, {"running_rows": 4, "queued_rows": 2}, 0, 1.5),
+        (STEPS, {"instances": 0}, 0, 0.0),
+    ],
+)
+def test_what_is_free_is_the_next_batches_or_the_slots(
+    load: Load, changes: dict[str, int], slots: int, busy: float
+) -> None:
+    now = msgspec.structs.replace(load, **changes)
+    assert (now.free_slots, now.busy_share) == (slots, busy)
+
+
+@pytest.mark.parametrize(
+    ("load", "changes", "seconds"),
+    [
+        (BATCHES, {}, 0.0),
+        (BATCHES, {"free_after": 0.5, "queued_rows": 7}, 0.5),
+        (BATCHES, {"free_after": 0.5, "queued_rows": 8}, 9.5),
+        (STEPS, {}, 0.0),
+        (STEPS, {"running_rows": 4, "queued_rows": 2}, 1.5),
+    ],
+)
+def test_a_row_waits_for_what_is_ahead_of_it(
+    load: Load, changes: dict[str, float], seconds: float
+) -> None:
+    assert msgspec.structs.replace(load, **changes).wait_seconds == seconds
