@@ -1,7 +1,6 @@
 """How do requests join and leave a model that works in steps, in a thread or a worker process?
 
-`join` and `leave` come from any thread and are told to the model between two steps. `serve` blocks
-until `close`, and hands on what each step has done.
+`join` and `leave` come from any thread and are told to the model between two steps.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from wherry.workers.encoding import UNSENDABLE, why_not_sent
 from wherry.workers.frames import Garbage
 from wherry.workers.loop import LoopCalls
 
-#: Called after each step, by one thread at a time.
-HandOut = Callable[[Progress], None]
-
 
 class StepInstance(Loadable):
     """An instance of a model that works in steps."""
+
+    #: Called after each step, by one thread at a time. Set before a request joins: the loop of a
+    #: worker's sockets does not wait for `serve`.
+    hand_out: Callable[[StepInstance, Progress], None]
 
     @abstractmethod
     def join(self, key: int, columns: Columns) -> None: ...
@@ -45,8 +45,8 @@ class StepInstance(Loadable):
         """Have `serve` return."""
 
     @abstractmethod
-    def serve(self, hand_out: HandOut) -> None:
-        """Block until `close`, and hand on what each step has done."""
+    def serve(self) -> None:
+        """Block until `close`."""
 
 
 class StepThread(StepInstance):
@@ -73,9 +73,9 @@ class StepThread(StepInstance):
             self._closed = True
             self._changed.notify()
 
-    def serve(self, hand_out: HandOut) -> None:
+    def serve(self) -> None:
         while (mail := self._next_mail()) is not None:
-            hand_out(self._loop.progress(mail))
+            self.hand_out(self, self._loop.progress(mail))
 
     def unload(self) -> None:
         try:
@@ -125,7 +125,6 @@ class StepProcess(StepInstance):
             receive=self._receive,
             refused=self._refused,
         )
-        self._hand_out: HandOut = lambda _: None
 
     # Any thread
 
@@ -143,8 +142,7 @@ class StepProcess(StepInstance):
     def load(self) -> None:
         self.worker.load()
 
-    def serve(self, hand_out: HandOut) -> None:
-        self._hand_out = hand_out
+    def serve(self) -> None:
         self.worker.serve()
 
     def unload(self) -> None:
@@ -162,7 +160,7 @@ class StepProcess(StepInstance):
         reason = why_not_sent(join.columns) or str(error)
         kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
         failure = Failure(kind, f"model {self._config.name!r}: {reason}")
-        self._hand_out(Progress([Share(join.key, failure=failure)]))
+        self.hand_out(self, Progress([Share(join.key, failure=failure)]))
 
     def _receive(self, arrived: list[Any]) -> None:
         for message in arrived:
@@ -181,4 +179,4 @@ class StepProcess(StepInstance):
             for share in message.shares
         ]
         progress = Progress(shares, message.active_requests, message.step_ns, message.gauges)
-        self._hand_out(progress)
+        self.hand_out(self, progress)

@@ -206,7 +206,7 @@ class StepRunner(InstanceRunner[StepInstance]):
     # Steps
 
     def serve(self, instance: StepInstance) -> None:
-        instance.serve(lambda progress: self._hand_out(instance, progress))
+        instance.serve()
 
     def _hand_out(self, instance: StepInstance, progress: Progress) -> None:
         """Give each caller its share of a step."""
@@ -287,6 +287,7 @@ class StepRunner(InstanceRunner[StepInstance]):
     # Instances
 
     def up(self, instance: StepInstance) -> None:
+        instance.hand_out = self._hand_out
         with self._lock:
             self._active.add_instance(instance)
             self._assign(self._clock())

@@ -13,7 +13,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from tests.worker_models import Spelled
-from wherry.instances.step_instance import StepProcess
+from wherry.instances.step_instance import StepInstance, StepProcess
 from wherry.instances.step_loop import Progress, Share
 from wherry.models.model import Device
 from wherry.workers.loop import WorkerLoop
@@ -32,6 +32,7 @@ class Served:
             "Spelled_0", Device(), model, model.config(), lambda: self.loop.calls()
         )
         self.shares: SimpleQueue[Share] = SimpleQueue()
+        self.instance.hand_out = self._hand_out
         self.instance.load()
         self.ends: SimpleQueue[Any] = SimpleQueue()
         self.thread = threading.Thread(target=self._serve)
@@ -39,11 +40,11 @@ class Served:
 
     def _serve(self) -> None:
         try:
-            self.ends.put(self.instance.serve(self._hand_out))  # type: ignore[func-returns-value]
+            self.ends.put(self.instance.serve())  # type: ignore[func-returns-value]
         except wherry.WorkerDied as died:
             self.ends.put(died)
 
-    def _hand_out(self, progress: Progress) -> None:
+    def _hand_out(self, _: StepInstance, progress: Progress) -> None:
         for share in progress.shares:
             self.shares.put(share)
 

@@ -1,6 +1,7 @@
 """Which requests are active in a model that works in steps, and what becomes of the others?"""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads, until
-from wherry.instances.step_instance import StepThread
-from wherry.instances.step_loop import StepLoop
+from wherry.instances.step_instance import StepInstance, StepThread
+from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.step_runner import StepRunner
 from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics
@@ -108,14 +109,14 @@ class Desk:
 
 
 @contextmanager
-def desk(**settings: Any) -> Iterator[Desk]:
+def desk(make: Callable[[], StepInstance] | None = None, **settings: Any) -> Iterator[Desk]:
     model = Countdown(Gate())
     config = model.config(**settings)
     clock = ManualClock(1000.0)
     timer = ManualTimer(clock)
     runner = StepRunner(
         config,
-        [lambda: StepThread("countdown_0", Device(), model, config)],
+        [make or (lambda: StepThread("countdown_0", Device(), model, config))],
         clock=clock,
         timer=timer,
         statistics=ModelStatistics(),
@@ -246,6 +247,39 @@ def test_what_step_raises_ends_all_that_are_active_and_the_model_goes_on() -> No
         third = d.ask(1)
         d.finish(third)
         assert responses(third) == [0]
+
+
+class AheadOfService(StepInstance):
+    """Its only step is over before it is served, as it may be in the loop of a worker's sockets."""
+
+    def __init__(self) -> None:
+        super().__init__("ahead_0", Device())
+        self.stepped, self.closed = threading.Event(), threading.Event()
+
+    def join(self, key: int, columns: Any) -> None:
+        threading.Thread(target=self.step, args=(key,)).start()
+
+    def step(self, key: int) -> None:
+        self.hand_out(self, Progress([Share(key, [{"output": np.array([7])}], done=True)]))
+        self.stepped.set()
+
+    def serve(self) -> None:
+        self.stepped.wait(PATIENCE)
+        self.closed.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def load(self) -> None: ...
+    def leave(self, key: int) -> None: ...
+    def unload(self) -> None: ...
+
+
+def test_a_step_that_is_over_before_its_instance_is_served_is_not_lost() -> None:
+    with desk(make=AheadOfService) as it:
+        call = it.ask(1)
+        call.wait()
+        assert responses(call) == [7]
 
 
 def test_a_model_that_cannot_go_on_is_loaded_anew() -> None:
