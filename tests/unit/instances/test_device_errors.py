@@ -44,7 +44,46 @@ LOST = [
     RuntimeError("merge_sort: failed to synchronize: cudaErrorIllegalAddress: an illegal memory"),
     RuntimeError("Error Code 1: Cuda Runtime (unspecified launch failure)"),
     RuntimeError("[700] Call to cuMemcpyDtoH results in CUDA_ERROR_ILLEGAL_ADDRESS"),
-]
+    RuntimeError("[719] Call to cuLaunchKernel results in UNKNOWN_CUDA_ERROR"),
+    RuntimeError("cuda runtime error (59) : device-side assert triggered at THCTensorMath.cu:24"),
+    RuntimeError("cuFFT error: CUFFT_EXEC_FAILED"),
+    RuntimeError("cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED, when calling `cusolverDn...`"),
+    RuntimeError("cublasLt ran into an error!"),
+    RuntimeError("cuBLAS failed with status CUBLAS_STATUS_EXECUTION_FAILED"),
+    RuntimeError("CUDA failed with error unknown error"),
+    RuntimeError("rocBLAS error: rocblas_status_internal_error"),
+    RuntimeError("miopenStatusInternalError"),
+    RuntimeError(
+        "NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled cuda error, NCCL version 2.20.5\n"
+        "Last error:\nCuda failure 700 'an illegal memory access was encountered'"
+    ),
+    RuntimeError(
+        "[Rank 0] NCCL watchdog thread terminated with exception: CUDA error: an illegal memory"
+        " access was encountered"
+    ),
+    RuntimeError(
+        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running"
+        " Gemm node. Name:'fc1' Status Message: /onnxruntime_src/onnxruntime/core/providers/cuda/"
+        "cuda_call.cc:121 onnxruntime::CudaCall(ERRTYPE, const char*) [with ERRTYPE = cudaError]"
+        " CUDA failure 719: unspecified launch failure ; GPU=0 ; expr=cudaMalloc((void**)&p, size);"
+    ),
+    RuntimeError(
+        "[executionContext.cpp::executeInternal::626] Error Code 1: Cuda Runtime (an illegal memory"
+        " access was encountered)"
+    ),
+    RuntimeError("IExecutionContext::enqueueV3: Error Code 1: Myelin ([c.cpp:exec:4] Platform (C"),
+    RuntimeError("cuMemAlloc failed: an illegal memory access was encountered"),
+    RuntimeError("cuCtxSynchronize failed: launch timeout"),
+    RuntimeError("GPUassert: an illegal memory access was encountered foo.cu 33"),
+    RuntimeError("the model's forward: CUDA assert: device-side assert triggered, it's index 99"),
+    RuntimeError("INTERNAL: custom call failed: Failed to launch CUDA kernel: fusion_1 with grid"
+                 " dimensions: 1x1x1: CUDA_ERROR_ILLEGAL_ADDRESS"),
+    RuntimeError("CUDA error: operation not supported on global/shared address space"),
+    RuntimeError("GPU sync failed"),
+    RuntimeError("GPU 0000:01:00.0 has fallen off the bus"),
+    RuntimeError("Memory access fault by GPU node-1 on address 0x54fc00000. Page not present"),
+    OSError("(External) CUDA error(700), an illegal memory access was encountered."),
+]  # fmt: skip
 
 
 class OutOfMemoryError(MemoryError):
@@ -90,11 +129,36 @@ SHORT = [
         "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory:"
         " you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)"
     ),
+    RuntimeError("Resource exhausted: Out \nof memory while trying to allocate 5520758552 bytes."),
+    RuntimeError("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 2: out of memory ; GPU=0"),
+    RuntimeError("CUBLAS failure 3: the resource allocation failed ; GPU=0 ; hostname=x"),
+    RuntimeError("IExecutionContext::enqueueV3: Error Code 1: Cuda Runtime (out of memory)"),
+    RuntimeError("Error Code 2: OutOfMemory (Requested size was 4294967296 bytes.)"),
+    RuntimeError("[2] Call to cuMemAlloc results in UNKNOWN_CUDA_ERROR"),
+    RuntimeError("cudaMalloc failed"),
+    RuntimeError("RMM failure: Maximum pool size exceeded"),
+    RuntimeError("FIND was unable to find an engine to execute this computation"),
+    RuntimeError("the GPU ran out of VRAM"),
     MemoryError(),
+]
+#: The call alone was wrong.
+REFUSED = [
+    AcceleratorError("CUDA error: invalid argument"),
+    RuntimeError("CUDA error: no kernel image is available for execution on the device"),
+    RuntimeError("CUDA error: too many resources requested for launch"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`"),
+    RuntimeError("CUDA error: operation not permitted when stream is capturing"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM"),
+    RuntimeError("cudaErrorInvalidDevice: invalid device ordinal"),
+    RuntimeError("CUDA_ERROR_INVALID_VALUE: invalid argument"),
+    RuntimeError("HIP error: hipErrorNoBinaryForGpu"),
+    RuntimeError("CUDA error: CUDA driver version is insufficient for CUDA runtime version"),
 ]
 FINE = [
     RuntimeError("misaligned addresses: 'Main St. 1', 'Main St. 2'"),
-    RuntimeError("no such text: Triton Error [CUDA]: misaligned address"),
+    RuntimeError("no such text: 'it's Triton Error [CUDA]: misaligned address'"),
+    RuntimeError("no such text: CUDA error: unknown error"),
+    RuntimeError('too long: "a device-side assert triggered"'),
     RuntimeError("shapes (2, 3) and (4,) do not fit"),
     RuntimeError("no such document: 'CUDA error: device-side assert triggered'"),
     ValueError("CUDA error: device-side assert triggered"),
@@ -113,8 +177,8 @@ def test_a_sticky_error_is_known_by_its_text(error: Exception) -> None:
     assert broken_device(error)
 
 
-@pytest.mark.parametrize("error", [*SHORT, *FINE], ids=lambda error: str(error)[:40])
-def test_a_shortage_or_a_quotation_is_none(error: Exception) -> None:
+@pytest.mark.parametrize("error", [*SHORT, *REFUSED, *FINE], ids=lambda error: str(error)[:40])
+def test_a_shortage_a_refused_call_or_a_quotation_is_none(error: Exception) -> None:
     assert broken_device(error) == ""
 
 
@@ -128,7 +192,7 @@ def test_a_lack_of_memory_is_known_in_the_words_of_each_library(error: Exception
 
 @pytest.mark.parametrize(
     "error",
-    [*LOST, *FINE, RuntimeError("out of resource: shared memory, Required: 262144")],
+    [*LOST, *REFUSED, *FINE, RuntimeError("out of resource: shared memory, Required: 262144")],
     ids=lambda error: str(error)[:40],
 )
 def test_other_errors_are_no_lack_of_memory(error: Exception) -> None:
