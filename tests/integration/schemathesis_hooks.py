@@ -99,9 +99,8 @@ def _same_rows(body: dict[str, Any], depths: dict[str, int]) -> None:
 
 def _as_many(body: dict[str, Any]) -> None:
     """As many texts on one side of a score as on the other."""
-    for name in ("text_1", "queries", "data_1"):
-        if isinstance(side := body.get(name), list):
-            body[name] = side[:1]
+    if isinstance(side := body.get("text_1"), list):
+        body["text_1"] = side[:1]
 
 
 def _one_row_each(body: dict[str, Any]) -> None:

@@ -366,13 +366,10 @@ def test_behind_fronts_what_refers_to_a_kept_response_is_refused_with_the_reason
                 with pytest.raises(openai.BadRequestError, match=not_kept):
                     other.responses.input_tokens.count(model="chat", **more)
             for ask in (
-                other.responses.retrieve, other.responses.delete, other.responses.cancel,
-                other.responses.input_items.list,
+                other.responses.retrieve, other.responses.delete, other.responses.input_items.list,
             ):  # fmt: skip
                 with pytest.raises(openai.NotFoundError, match=r"keeps no responses .*--fronts"):
                     ask(said.id)
-            with pytest.raises(openai.BadRequestError, match=r"background.*--fronts"):
-                other.responses.create(model="chat", input="Hi", background=True)
 
 
 def test_a_response_tells_the_log_probabilities_of_its_text(client: openai.OpenAI) -> None:
@@ -443,9 +440,8 @@ def test_tokens_are_told_by_their_names_and_with_what_stands_before_a_text(
     assert len(plain["token_strs"]) == plain["count"]
 
 
-def test_version_and_load_are_where_vllm_has_them(server: wherry.Server) -> None:
+def test_the_version_is_where_vllm_has_it(server: wherry.Server) -> None:
     assert httpx.get(f"{server.url}/version").json() == {"version": wherry.__version__}
-    assert httpx.get(f"{server.url}/load").json() == {"server_load": 0}
 
 
 @pytest.mark.parametrize(
@@ -595,34 +591,3 @@ def test_adapters_are_loaded_by_clients_only_where_models_are(folder: Path, tmp_
         )
         assert status == 403
         assert "--model-control-mode explicit" in answer["error"]["message"]
-
-
-def test_a_batch_of_chats_has_a_choice_for_each(server: wherry.Server) -> None:
-    def asked(status: int, **fields: Any) -> Any:
-        got, answer = post(server, "v1/chat/completions/batch", max_tokens=4, **fields)
-        assert got == status, answer
-        return answer
-
-    one, two = ([{"role": "user", "content": text}] for text in ("one two", "word7 word8 word9"))
-    same = {"temperature": 0, "ignore_eos": True}
-    both = asked(200, messages=[one, two], **same)
-    assert [choice["index"] for choice in both["choices"]] == [0, 1]
-    alone = [
-        post(server, "v1/chat/completions", model="chat", max_tokens=4, messages=chat, **same)[1]
-        for chat in (one, two)
-    ]
-    assert [c["message"]["content"] for c in both["choices"]] == [
-        answer["choices"][0]["message"]["content"] for answer in alone
-    ]
-    for name in ("prompt_tokens", "completion_tokens"):
-        assert both["usage"][name] == sum(answer["usage"][name] for answer in alone)
-    tool = {"type": "function", "function": {"name": "f"}}
-    for field, fields in (
-        ("messages", {"messages": []}),
-        ("messages[1]", {"messages": [one, []]}),
-        ("messages[1][0].role", {"messages": [one, [{"content": "x"}]]}),
-        ("stream", {"messages": [one], "stream": True}),
-        ("n", {"messages": [one], "n": 2}),
-        ("tools", {"messages": [one], "tools": [tool]}),
-    ):
-        assert asked(400, **fields)["error"]["param"] == field

@@ -289,15 +289,6 @@ OPENAI: dict[str, Callable[[int], Send]] = {
         names(CHATS, CHAT + SAID + b'],"chat_template_kwargs":{', b"}}")
     ),
     "some unknown fields": some(names(CHATS, CHAT + SAID + b"],", b"}")),
-    "chats beside a format": lambda nbytes: post(
-        "/v1/chat/completions/batch",
-        CHAT
-        + b",".join([b"[%b]" % SAID] * min(500, nbytes // 256))
-        + b"],"
-        + FORMAT
-        + schema(nbytes // 2)
-        + b"}}}",
-    ),
     "many prompts": json_parts("/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"),
     "as many prompts as may be": lambda nbytes: json_parts(
         "/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"
@@ -365,9 +356,9 @@ OPENAI: dict[str, Callable[[int], Send]] = {
     "some texts for vectors": lambda nbytes: json_parts(
         "/v1/embeddings", b'{"model":"embed","input":[', b'"a"', b"]}"
     )(nbytes // 512),
-    "a text for a vector": json_body("/v2/embed", "embed", b'"texts":[', words, b"]}"),
+    "a text for a vector": json_body("/v1/embeddings", "embed", b'"input":[', words, b"]}"),
     "some unknown fields for vectors": some(
-        names("/pooling", b'{"model":"embed","input":"a",', b"}")
+        names("/v1/embeddings", b'{"model":"embed","input":"a",', b"}")
     ),
     "many documents": json_parts(
         "/rerank", b'{"model":"rank","query":"a","documents":[', b'"a"', b"]}"

@@ -37,11 +37,6 @@ def vector(text: list[str]) -> Annotated[np.ndarray, wherry.FP32[2]]:
 
 
 @wherry.model
-def kinds(text: list[str]) -> list[float]:
-    return [0.5] * len(text)
-
-
-@wherry.model
 def cross(query: list[str], document: list[str]) -> list[float]:
     return [1.0] * len(query)
 
@@ -144,15 +139,11 @@ BODIES: dict[str, dict[str, Any]] = {
         "encoding_format": "float",
         "dimensions": 1,
         "user": "u",
-        "embed_dtype": "float32",
-        "endianness": "little",
         "use_activation": True,
         "truncate_prompt_tokens": -1,
         "add_special_tokens": True,
         "priority": 0,
     },
-    "/pooling": {"model": "vector", "input": "a", "task": "embed", "normalize": True},
-    "/classify": {"model": "kinds", "input": ["a"], "padding": "do_not_pad", "user": "u"},
     "/v1/rerank": {
         "model": "cross",
         "query": "a",
@@ -161,12 +152,6 @@ BODIES: dict[str, dict[str, Any]] = {
         "return_documents": True,
     },
     "/v1/score": {"model": "cross", "text_1": "a", "text_2": ["b"]},
-    "/v2/embed": {
-        "model": "vector",
-        "texts": ["a", "b"],
-        "embedding_types": ["float"],
-        "output_dimension": 1,
-    },
 }
 #: Fields that may be of several types; their members are looked at for themselves.
 SEVERAL = ("system", "content", "input", "output", "tool_choice", "documents", "text_1", "text_2")
@@ -177,7 +162,7 @@ WRONG: tuple[Any, ...] = (None, True, 7, 2**70, 1.5, "\0?", [], [[7]], {}, {"?":
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with served(able, vector, kinds, cross) as client:
+    with served(able, vector, cross) as client:
         yield client
 
 

@@ -5,35 +5,24 @@ Names decide only between inputs that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import get_args
 
 from wherry.frontends.openai.fields.beside import BESIDE
 from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
 
-#: Names of an output whose numbers are those of classes, where no other output names the class.
-CLASSES: Final = ("probs", "probabilities", "logits")
-
 
 @dataclass(frozen=True, slots=True)
-class NumbersFit:
-    """A model that makes numbers of a text, of a list of tokens, of a conversation, or of any of
+class VectorFit:
+    """A model that makes a vector of a text, of a list of tokens, of a conversation, or of any of
     these."""
 
     text: TensorSpec | None
     tokens: TensorSpec | None
     messages: TensorSpec | None
-    numbers: TensorSpec
-
-
-@dataclass(frozen=True, slots=True)
-class ClassFit(NumbersFit):
-    """A model whose numbers say how probable classes are."""
-
-    #: The output that names the best class.
-    label: TensorSpec | None
+    vector: TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +43,22 @@ class HearingFit:
     translates: bool
 
 
-def vector_fit(signature: Signature) -> NumbersFit | None:
-    """One vector of floats a row."""
-    vector = _vector(signature)
-    return None if vector is None else _reading(signature, vector)
-
-
-def numbers_fit(signature: Signature) -> NumbersFit | None:
-    """One vector of floats a row, or else an only output of floats, of any shape."""
-    numbers = _vector(signature) or _one(list(filter(_is_floats, signature.outputs)))
-    return None if numbers is None else _reading(signature, numbers)
-
-
-def class_fit(signature: Signature, labelled: Container[str] = ()) -> ClassFit | None:
-    """A float, or a vector of them: beside a text, of which the labels are known (`labelled` has
-    the names of such outputs), or by a name of CLASSES."""
-    fit = numbers_fit(signature)
-    if fit is None or len(fit.numbers.shape) > 1:
+def vector_fit(signature: Signature) -> VectorFit | None:
+    """One vector of floats a row, of a text, of tokens or of a conversation."""
+    vectors = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
+    if signature.streams or len(vectors) != 1 or not _is_floats(vectors[0]):
         return None
-    texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
-    label = texts[0] if len(texts) == 1 else signature.output("label")
-    name = fit.numbers.name
-    known = _is_number(fit.numbers) or name in CLASSES or name in labelled
-    if label is None and not known:
-        return None
-    return ClassFit(fit.text, fit.tokens, fit.messages, fit.numbers, label)
+    # The other inputs say how it reads.
+    inputs = [spec for spec in signature.inputs if spec.name not in BESIDE or not spec.optional]
+    read = {
+        "text": _one([spec for spec in inputs if _is_text(spec)]),
+        "tokens": _one([spec for spec in inputs if _is_tokens(spec)]),
+        "messages": _one([s for s in inputs if s.name == "messages" and s.form is Form.JSON]),
+    }
+    needed = [spec for spec in inputs if not spec.optional]
+    if needed:  # the others cannot stand alone
+        read = {kind: spec if [spec] == needed else None for kind, spec in read.items()}
+    return VectorFit(**read, vector=vectors[0]) if any(read.values()) else None
 
 
 def score_fit(signature: Signature) -> ScoreFit | None:
@@ -105,28 +85,6 @@ def text_output(signature: Signature) -> TensorSpec | None:
     outputs = signature.outputs
     found = outputs[0] if len(outputs) == 1 else signature.output("text")
     return found if found is not None and found.form is Form.TEXT else None
-
-
-def _vector(signature: Signature) -> TensorSpec | None:
-    vectors = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
-    return vectors[0] if len(vectors) == 1 and _is_floats(vectors[0]) else None
-
-
-def _reading(signature: Signature, numbers: TensorSpec) -> NumbersFit | None:
-    """The fit of a model that makes these numbers, if it reads texts, tokens or conversations."""
-    # The others say how it reads.
-    inputs = [spec for spec in signature.inputs if spec.name not in BESIDE or not spec.optional]
-    read = {
-        "text": _one([spec for spec in inputs if _is_text(spec)]),
-        "tokens": _one([spec for spec in inputs if _is_tokens(spec)]),
-        "messages": _one([s for s in inputs if s.name == "messages" and s.form is Form.JSON]),
-    }
-    needed = [spec for spec in inputs if not spec.optional]
-    if needed:  # the others cannot stand alone
-        read = {kind: spec if [spec] == needed else None for kind, spec in read.items()}
-    if signature.streams or not any(read.values()):
-        return None
-    return NumbersFit(**read, numbers=numbers)
 
 
 def _one(specs: Sequence[TensorSpec]) -> TensorSpec | None:

@@ -20,11 +20,7 @@ from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
 PATH: Final = "/invocations"
-_OF_TEXTS: Final = {
-    "classifications": "/classify",
-    "embeddings": "/v1/embeddings",
-    "poolings": "/pooling",
-}
+_OF_TEXTS: Final = {"embeddings": "/v1/embeddings"}
 _SCORES: Final = dict.fromkeys(("scores", "cosines"), "/v1/score")
 #: A field that only some routes have, and the path for each ability that a model may have: the
 #: first of both that holds.
@@ -32,8 +28,7 @@ MEANT: Final[Mapping[str, Mapping[str, str]]] = {
     "messages": {"chat": "/v1/chat/completions", **_OF_TEXTS},
     "prompt": {"completions": "/v1/completions"},
     "query": dict.fromkeys(("scores", "cosines"), "/v1/rerank"),
-    **dict.fromkeys(("text_1", "text_2", "queries", "items", "data_1", "data_2"), _SCORES),
-    "texts": {"embeddings": "/v2/embed"},
+    **dict.fromkeys(("text_1", "text_2"), _SCORES),
     "input": _OF_TEXTS,
 }
 

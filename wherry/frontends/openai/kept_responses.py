@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 #: After its last use, in seconds.
@@ -25,12 +25,10 @@ class KeptTurn:
     given: bytes
     previous: str = ""
     owner: str = ""
-    #: Those of its stream, as they went onto the wire, if it was made in the background.
-    events: bytes = b""
 
     @property
     def nbytes(self) -> int:
-        return len(self.response) + len(self.given) + len(self.events)
+        return len(self.response) + len(self.given)
 
 
 class KeptResponses:
@@ -60,13 +58,6 @@ class KeptResponses:
             self._nbytes += turn.nbytes
         self._make_room()
         return fits
-
-    def add_events(self, id: str, events: bytes) -> None:
-        """Keep the events of a turn with it, if they fit and it is still there."""
-        turn, _ = self._turns.get(id, (None, 0))
-        if turn is not None and turn.nbytes + len(events) <= self.most_bytes:
-            self.remove(id)
-            self.keep(replace(turn, events=events))
 
     def find(self, id: str, owner: str) -> KeptTurn | None:
         """Return the owner's turn, which is used by that."""

@@ -17,9 +17,7 @@ from wherry.frontends.openai.errors import (
     fail,
 )
 from wherry.frontends.openai.fits import (
-    class_fit,
     hearing_fit,
-    numbers_fit,
     score_fit,
     vector_fit,
 )
@@ -35,14 +33,6 @@ NEEDS: Final = {
     "embeddings": (
         "it does not make one vector of floats of one text or list of tokens, its only required"
         " input"
-    ),
-    "poolings": (
-        "it does not make floats of one text or list of tokens, its only required input, or has"
-        " several outputs of them"
-    ),
-    "classifications": (
-        "it does not make one float, or a vector of them with a label, of one text or list of"
-        " tokens, its only required input"
     ),
     "scores": (
         "it does not make one float of two texts, its only required inputs, nor one vector of one"
@@ -239,10 +229,6 @@ ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
     "completions": lambda loaded: _generates(loaded, "prompt"),
     "tokens": _has_tokens,
     "embeddings": lambda loaded: vector_fit(loaded.signature) is not None,
-    "poolings": lambda loaded: numbers_fit(loaded.signature) is not None,
-    "classifications": lambda loaded: (
-        class_fit(loaded.signature, loaded.model.output_labels) is not None
-    ),
     "scores": lambda loaded: score_fit(loaded.signature) is not None,
     "cosines": _compares,
     "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,

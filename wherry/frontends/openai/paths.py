@@ -7,8 +7,7 @@ from typing import Final
 #: Where Jina, Cohere, vLLM and SageMaker have what others have below /v1.
 BESIDE_V1: Final = frozenset(
     (
-        "/tokenize", "/detokenize", "/classify", "/pooling", "/score", "/rerank", "/v2/rerank",
-        "/v2/embed", "/invocations",
+        "/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank", "/invocations",
     )
 )  # fmt: skip
 

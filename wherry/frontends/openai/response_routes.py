@@ -16,7 +16,6 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.openai.answers import Json
-from wherry.frontends.openai.background import BackgroundResponses
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
@@ -78,7 +77,6 @@ class ResponseRoutes:
         self._entry = entry
         self._models = models
         self._kept = KeptResponses(entry.common.openai.max_kept_responses)
-        self._background = BackgroundResponses(self._kept)
 
     def routes(self) -> dict[str, Route]:
         def ending_in(start: Callable[[Exchange, ResponseAsked], None]) -> Route:
@@ -94,7 +92,6 @@ class ResponseRoutes:
         handlers: dict[str, Mapping[str, Callable[[Exchange, KeptTurn], None]]] = {
             "": {"GET": self._show, "DELETE": self._delete},
             "input_items": {"GET": self._items},
-            "cancel": {"POST": self._cancel},
         }
         if rest not in handlers:
             return None
@@ -183,21 +180,7 @@ class ResponseRoutes:
         keep = partial(self._keep, asked, exchange.request.caller) if keeps else None
         repeated = {**wanted.repeated(), "store": keeps}
         answer = ResponseAnswer(chat, repeated, keep, wanted.call_names())
-
-        def submit(exchange: Exchange) -> None:
-            Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
-
-        if not wanted.background:
-            submit(exchange)
-            return
-        # Whether it waits or runs, only the engine knows: to its client it is queued until it ends.
-        turn = _turn(asked, exchange.request.caller, {**answer.whole(), "status": "queued"})
-        streams = bool(wanted.stream)
-        log = self._background.start(exchange.request, turn, submit, streams=streams)
-        if log is None:
-            respond(exchange, turn.response)
-        else:
-            log.follow(exchange, 0)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
 
     def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
         wanted = msgspec.structs.replace(asked.wanted, stream=None)
@@ -208,7 +191,9 @@ class ResponseRoutes:
 
     def _keep(self, asked: ResponseAsked, owner: str, response: Json) -> bool:
         """Keep a response, and return whether it is."""
-        return self._kept.keep(_turn(asked, owner, response))
+        previous = asked.wanted.previous_response_id or ""
+        encoded = msgspec.json.encode(response)
+        return self._kept.keep(KeptTurn(response["id"], encoded, asked.given, previous, owner))
 
     # One that is kept
 
@@ -217,8 +202,7 @@ class ResponseRoutes:
             if not self._kept:
                 off = "this server keeps no responses (--max-kept-responses 0, or --fronts)"
                 raise UnknownRoute(f"{exchange.request.path} is not among the routes: {off}")
-            caller = exchange.request.caller
-            turn = self._background.find(id, caller) or self._kept.find(id, caller)
+            turn = self._kept.find(id, exchange.request.caller)
             if turn is None:
                 raise NotKept(f"Response with id '{id[:80]}' not found.")
             do(exchange, turn)
@@ -226,36 +210,11 @@ class ResponseRoutes:
             fail(exchange, error)
 
     def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
-        query = _query(exchange)
-        streams = query.get("stream", "false").lower()
-        if streams in ("false", "0"):
-            respond(exchange, turn.response)
-            return
-        if streams not in ("true", "1"):
-            raise BadField("stream", "must be true or false")
-        after = query.get("starting_after")
-        if after is not None and not (after.isascii() and after.isdigit()):
-            raise BadField("starting_after", "must be the sequence_number of an event")
-        log = self._background.log(turn)
-        if log is None:
-            problem = "has no events: it was not made with background and stream, or had too many"
-            raise BadField("stream", f"the response {problem}; ask without")
-        log.follow(exchange, 0 if after is None else int(after[:18]) + 1)
-
-    def _cancel(self, exchange: Exchange, turn: KeptTurn) -> None:
-        """End a response in the background. One that has ended stays as it is."""
-        if self._is_running(turn):
-            turn = self._background.cancel(turn.id)
-        elif not msgspec.json.decode(turn.response)["background"]:
-            raise BadField("background", "Cannot cancel a synchronous response.")
+        if _query(exchange).get("stream", "false").lower() not in ("false", "0"):
+            raise BadField("stream", "no events are kept: ask for the response without it")
         respond(exchange, turn.response)
 
-    def _is_running(self, turn: KeptTurn) -> bool:
-        return self._background.find(turn.id, turn.owner) is not None
-
     def _delete(self, exchange: Exchange, turn: KeptTurn) -> None:
-        if self._is_running(turn):
-            self._background.cancel(turn.id)
         self._kept.remove(turn.id)
         gone = {"id": turn.id, "object": "response", "deleted": True}
         respond(exchange, msgspec.json.encode(gone))
@@ -290,12 +249,6 @@ def _page(query: Mapping[str, str], turn: KeptTurn) -> bytes:
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
     ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
     return msgspec.json.encode({"object": "list", "data": page, **ends})
-
-
-def _turn(asked: ResponseAsked, owner: str, response: Json) -> KeptTurn:
-    """A response as it is kept."""
-    previous = asked.wanted.previous_response_id or ""
-    return KeptTurn(response["id"], msgspec.json.encode(response), asked.given, previous, owner)
 
 
 def _too_large(field: str, nbytes: int) -> BadField:

@@ -121,8 +121,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         for field, problem in (NEVER_KEPT if keeps else {**NEVER_KEPT, **KEPT}).items():
             if getattr(self, field):
                 raise BadField(field, problem)
-        if self.background and self.store is False:
-            raise BadField("background", "needs store: what nobody waits for must be kept")
 
     def hosted(self) -> list[str]:
         """The places of tools that OpenAI's server would run, and none runs here."""
@@ -201,7 +199,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "metadata": self.metadata or {},
             "previous_response_id": self.previous_response_id,
             "truncation": self.truncation or "disabled",
-            "background": bool(self.background),
         }
 
     def named(self, blamed: str) -> str:
@@ -264,12 +261,12 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 #: What asks for more than responses to be kept, and what to do instead.
 NEVER_KEPT: Final = {
     "conversation": "none are kept here: send previous_response_id, or its items as input",
+    "background": "no response is made without its client: wait for it, or stream it",
 }
 NOTHING_KEPT: Final = "responses are not kept here (--max-kept-responses 0, or --fronts)"
 #: What asks for a response to be kept where none are, and what to do instead.
 KEPT: Final = {
     "store": f"{NOTHING_KEPT}: send store: false",
-    "background": f"{NOTHING_KEPT}: wait for it, or stream it",
     "previous_response_id": f"{NOTHING_KEPT}: send what came before it as items of input",
 }
 #: Fields of the chat by their names in the request.

@@ -20,7 +20,6 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import UnknownRoute, fail
-from wherry.frontends.openai.fields.batch import BatchRequest
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import (
@@ -61,7 +60,6 @@ class OpenAI:
         """What vLLM's clients ask of a server itself."""
         return {
             "/version": Route({"GET": self._version}, "metadata"),
-            "/load": Route({"GET": self._load}, "statistics"),
         }
 
     def routes(self) -> dict[str, Route]:
@@ -69,12 +67,10 @@ class OpenAI:
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
-        batch = partial(self._read, _read_batch, self._start_batch)
         completion = partial(self._read, _read_completion, self._start_completion)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
             "/v1/chat/completions": self._models.route(chat, "chat"),
-            "/v1/chat/completions/batch": self._models.route(batch, "chat"),
             "/v1/completions": self._models.route(completion, "completions"),
             **self._responses.routes(),
             "/tokenize": self._models.route(of_prompts, "tokens"),
@@ -135,10 +131,6 @@ class OpenAI:
     def _version(self, exchange: Exchange) -> None:
         respond(exchange, msgspec.json.encode({"version": self._entry.common.version}))
 
-    def _load(self, exchange: Exchange) -> None:
-        in_flight = self._entry.admission.in_flight
-        respond(exchange, msgspec.json.encode({"server_load": in_flight}))
-
     # Requests
 
     def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
@@ -154,14 +146,6 @@ class OpenAI:
             wanted.calls(),
             echo=echo,
             shown=shown,
-        )
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
-
-    def _start_batch(self, exchange: Exchange, read: tuple[BatchRequest, Prompts]) -> None:
-        wanted, prompts = read
-        loaded = self._models.able(wanted.model, "chat")
-        answer = ChatAnswer(
-            loaded.told_name(wanted.model), request_id_of(exchange), shown=_shown(wanted)
         )
         Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
@@ -198,11 +182,6 @@ class OpenAI:
             Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
         self._read(partial(_read_inputs, fields), start, exchange)
-
-
-def _read_batch(body: Buffer, ignored: list[str] | None) -> tuple[BatchRequest, Prompts]:
-    wanted = decoded(body, BatchRequest, ignored)
-    return wanted, wanted.prompts()
 
 
 def _read_inputs(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import JSON, Exchange, Headers
+from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import held_bytes
 from wherry.frontends.openai.errors import fail
 from wherry.frontends.openai.spans import asked_for
@@ -32,9 +32,6 @@ class RowsCall(ABC):
         self._entry = entry
         self._loaded = loaded
         self._asked = wanted
-        #: Of the answer, where it is not JSON alone: known once `encoded` has returned.
-        self.media_type = JSON
-        self.headers: Headers = ()
 
     @property
     def model_name(self) -> str:
@@ -102,5 +99,4 @@ class RowsCall(ABC):
             fail(self._exchange, error)
 
     def _send(self, body: Sequence[Buffer]) -> None:
-        whole = b"".join(body)
-        respond(self._exchange, whole, content_type=self.media_type, headers=self.headers)
+        respond(self._exchange, b"".join(body))

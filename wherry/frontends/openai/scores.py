@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.http.answers import request_id_of
-from wherry.frontends.openai.embedding import of_length_one
+from wherry.frontends.openai.embedding import Numbers, of_length_one
 from wherry.frontends.openai.fields.beside import columns_beside
 from wherry.frontends.openai.fields.scores import Pairs, RerankRequest, ScoreRequest
-from wherry.frontends.openai.fits import NumbersFit, ScoreFit, score_fit, vector_fit
-from wherry.frontends.openai.numbers_call import Numbers
+from wherry.frontends.openai.fits import ScoreFit, VectorFit, score_fit, vector_fit
 from wherry.frontends.openai.rows_call import RowsCall
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
@@ -44,9 +43,9 @@ class CrossEncoder:
 class Cosines:
     """How pairs go to a model that makes a vector of each text, once of each that is alike."""
 
-    def __init__(self, fit: NumbersFit, pairs: Pairs) -> None:
+    def __init__(self, fit: VectorFit, pairs: Pairs) -> None:
         assert fit.text is not None
-        self._text, self._vector = fit.text.name, fit.numbers.name
+        self._text, self._vector = fit.text.name, fit.vector.name
         self._pairs = pairs
         self._places = {text: i for i, text in enumerate(dict.fromkeys((*pairs[0], *pairs[1])))}
 

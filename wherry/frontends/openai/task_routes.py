@@ -1,4 +1,4 @@
-"""Which model makes vectors, classes, scores, an order of documents, or the text of a recording?"""
+"""Which model makes vectors, scores, an order of documents, or the text of a recording?"""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from wherry.frontends.content.named_values import named_values
 from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.classification import Classification
-from wherry.frontends.openai.embedding import Embed, Embedding, Pooling
-from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields.beside import unheard
+from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.fields.decoding import decoded
-from wherry.frontends.openai.fields.embeddings import (
-    ClassifyRequest,
-    EmbeddingRequest,
-    EmbedRequest,
-    PoolingRequest,
-)
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.fields.transcription import TranscriptionRequest, read_form
 from wherry.frontends.openai.fits import hearing_fit
@@ -40,9 +32,6 @@ OF_PAIRS: Final = ("scores", "cosines")
 #: The request of each path, the abilities of which the model has one, and what answers.
 TASKS: Final[dict[str, tuple[type[msgspec.Struct], tuple[str, ...], Any]]] = {
     "/v1/embeddings": (EmbeddingRequest, ("embeddings",), Embedding),
-    "/v2/embed": (EmbedRequest, ("embeddings",), Embed),
-    "/classify": (ClassifyRequest, ("classifications",), Classification),
-    "/pooling": (PoolingRequest, ("poolings",), Pooling),
     # Where Jina, vLLM and Cohere have it.
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (RerankRequest, OF_PAIRS, Rerank)),
     **dict.fromkeys(("/v1/score", "/score"), (ScoreRequest, OF_PAIRS, Score)),
@@ -74,10 +63,6 @@ class TaskRoutes:
         def read(body: Buffer, ignored: list[str] | None) -> RowsCall:
             wanted: Any = decoded(body, fields, ignored)
             loaded = self._models.able(wanted.model, *able)
-            if hints := unheard(wanted, loaded):
-                if ignored is None:
-                    raise BadField(hints[0], f"the model '{loaded.name}' does not support it")
-                ignored += hints
             call: RowsCall = answers(self._entry, loaded, wanted)
             call.prepare()
             return call

@@ -12,23 +12,15 @@ import msgspec
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
 from wherry.frontends.content.media_types import FORM
 from wherry.frontends.openai.adapter_routes import LoadAdapter, UnloadAdapter
-from wherry.frontends.openai.fields.batch import BatchRequest
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
-from wherry.frontends.openai.fields.embeddings import (
-    ClassifyRequest,
-    EmbeddingRequest,
-    EmbeddingType,
-    EmbedRequest,
-    PoolingRequest,
-)
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openapi.operation import (
     ANY_TEXT,
-    BINARY,
     EVENTS,
     FILE,
     JSON,
@@ -272,45 +264,6 @@ class Vectors(OfTexts, kw_only=True):
     data: list[Vector]
 
 
-class TextClass(msgspec.Struct, kw_only=True):
-    """The best class of one text, and how probable each is."""
-
-    index: int
-    label: str | None
-    probs: list[float]
-    num_classes: int
-
-
-class TextClasses(OfTexts, kw_only=True):
-    """The classes of texts, in their order."""
-
-    data: list[TextClass]
-
-
-class Pooled(msgspec.Struct, kw_only=True):
-    """The numbers of one text, of any shape, or in base64."""
-
-    object: Literal["pooling"]
-    index: int
-    data: list[Any] | str
-
-
-class Poolings(OfTexts, kw_only=True):
-    """The numbers of texts, in their order."""
-
-    data: list[Pooled]
-
-
-class CohereVectors(msgspec.Struct, kw_only=True):
-    """The vectors of texts, all of each type together."""
-
-    id: str
-    embeddings: dict[EmbeddingType, list[list[float] | str]]
-    texts: list[str]
-    meta: dict[str, Any]
-    response_type: Literal["embeddings_by_type"]
-
-
 class RankedDocument(msgspec.Struct, kw_only=True):
     """A document, by its place in the request, and how well it answers."""
 
@@ -373,12 +326,6 @@ class VersionText(msgspec.Struct, kw_only=True):
     """The server's version."""
 
     version: str
-
-
-class ServerLoad(msgspec.Struct, kw_only=True):
-    """How busy the server is."""
-
-    server_load: int
 
 
 class TokensText(msgspec.Struct, kw_only=True):
@@ -450,10 +397,6 @@ _PAGE: Final = (
     named("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
     named("after", "query", ANY_TEXT),
 )
-_REPLAY: Final = (
-    named("stream", "query", {"type": "boolean", "default": False}),
-    named("starting_after", "query", {"type": "integer", "minimum": 0}),
-)
 _STREAMED: Final = "With `stream` the answer is a stream of server-sent events."
 
 
@@ -471,11 +414,6 @@ def _run(summary: str, takes: Any, gives: Any, also: Json | None = None, **more:
 
 def _generation(summary: str, takes: Any, gives: Any, events: Any) -> Operation:
     return _run(summary, takes, gives, {EVENTS: {}}, description=_STREAMED, events=events)
-
-
-def _numbers(summary: str, takes: Any, gives: Any) -> Operation:
-    about = "With an `encoding_format` of `bytes` the answer is nothing but numbers."
-    return _run(summary, takes, gives, {BINARY: FILE}, description=about)
 
 
 def _adapter(summary: str, takes: Any) -> Operation:
@@ -519,19 +457,15 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ("POST", "/invocations"): Operation(
             summary="The route that the body's fields and the model tell",
             takes=json_of({"type": "object"}),
-            gives={JSON: {}, EVENTS: {}, BINARY: FILE},
+            gives={JSON: {}, EVENTS: {}},
             errors=OF_INFERENCE,
             reads=READS,
         ),
         ("GET", "/version"): tells("The server's version", VersionText),
-        ("GET", "/load"): tells("The requests that are unanswered", ServerLoad),
     },
     "chat": {
         ("POST", "/v1/chat/completions"): _generation(
             "A conversation goes on", ChatRequest, ChatCompletion, ChatChunk
-        ),
-        ("POST", "/v1/chat/completions/batch"): _run(
-            "Several conversations go on", BatchRequest, ChatCompletion
         ),
         ("POST", "/v1/responses"): _generation(
             "A conversation goes on, in OpenAI's newer form",
@@ -542,19 +476,9 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ("POST", "/v1/responses/input_tokens"): _run(
             "How many tokens a response's request has", ResponsesRequest, ResponseTokens
         ),
-        ("GET", "/v1/responses/{response}"): Operation(
-            summary="A response that is kept",
-            description="With `stream` the events of one in the background.",
-            gives={JSON: ResponseObject, EVENTS: {}},
-            events=ResponseEvent,
-            errors=(400, 404),
-            parameters=_REPLAY,
-        ),
+        ("GET", "/v1/responses/{response}"): tells("A response that is kept", ResponseObject, 404),
         ("DELETE", "/v1/responses/{response}"): tells(
             "A response is forgotten", ResponseDeleted, 404
-        ),
-        ("POST", "/v1/responses/{response}/cancel"): tells(
-            "A response in the background ends", ResponseObject, 400, 404
         ),
         ("GET", "/v1/responses/{response}/input_items"): tells(
             "The items of a response's input, page by page",
@@ -576,16 +500,7 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ),
     },
     "embeddings": {
-        ("POST", "/v1/embeddings"): _numbers("Texts become vectors", EmbeddingRequest, Vectors),
-        ("POST", "/v2/embed"): _run(
-            "Texts become vectors, in Cohere's form", EmbedRequest, CohereVectors
-        ),
-    },
-    "classifications": {
-        ("POST", "/classify"): _run("Classes of texts", ClassifyRequest, TextClasses),
-    },
-    "poolings": {
-        ("POST", "/pooling"): _numbers("Numbers of texts", PoolingRequest, Poolings),
+        ("POST", "/v1/embeddings"): _run("Texts become vectors", EmbeddingRequest, Vectors),
     },
     "scores": _OF_PAIRS,
     "cosines": _OF_PAIRS,

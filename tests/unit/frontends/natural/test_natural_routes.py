@@ -489,7 +489,7 @@ def test_the_body_of_an_answer_is_json_as_a_model_that_streams_nothing_gives_it(
 
 @pytest.mark.parametrize(
     "route",
-    ["/classify", "/score", "/rerank", "/pooling", "/tokenize", "/detokenize", "/invocations",
+    ["/score", "/rerank", "/tokenize", "/detokenize", "/invocations",
      "/v1/predict", "/v1/models/m:predict", "/v1/models", "/v1/chat/completions", "/v1/messages/x"],
 )  # fmt: skip
 def test_a_model_may_have_a_path_of_a_protocol_as_its_route(route: str) -> None:
@@ -506,7 +506,7 @@ def test_a_model_may_have_a_path_of_a_protocol_as_its_route(route: str) -> None:
         assert client.post(route, {"text": "a"}).status in (404, 405)
 
 
-@pytest.mark.parametrize("path", ["/classify", "/tokenize", "/v1/embeddings", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/rerank", "/tokenize", "/v1/embeddings", "/v1/completions"])
 def test_a_protocols_path_is_404_where_no_model_is_for_it(path: str) -> None:
     with served(bare) as client:
         answer = client.post(path, {"model": "bare"})

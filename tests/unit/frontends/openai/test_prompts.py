@@ -5,15 +5,12 @@ import pytest
 
 from wherry.frontends.admission import Admission
 from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields.batch import BatchRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.decoding import decoded
-from wherry.frontends.openai.prompts import MOST_SHARED_BYTES, Prompts
+from wherry.frontends.openai.prompts import Prompts
 from wherry.values.errors import TooManyBytes
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse, value_bytes
-
-HELLO = [{"role": "user", "content": "Hi"}]
 
 
 def test_what_prompts_share_is_one_object_and_counts_for_each() -> None:
@@ -42,18 +39,6 @@ def test_log_probabilities_are_counted_over_all_prompts() -> None:
     with pytest.raises(BadField, match=r"prompt: holds 100, with up to 21000 .*; send at most 49"):
         read(n=10, max_tokens=100)
     assert read(n=128, max_tokens=1000, logprobs=None) == 100
-
-
-def test_conversations_of_a_batch_share_their_parameters() -> None:
-    form = {"type": "json_schema", "json_schema": {"schema": {"enum": ["x"] * 2000}}}
-    chats = msgspec.json.encode({"messages": [HELLO] * 3, "response_format": form})
-    prompts = decoded(chats, BatchRequest).prompts()
-    assert [*prompts.shared] == ["parameters"]
-    assert [*prompts.own] == [{"messages": HELLO}] * 3
-    assert sum(prompts.nbytes) < MOST_SHARED_BYTES
-    many = msgspec.json.encode({"messages": [HELLO] * 500, "response_format": form})
-    with pytest.raises(BadField, match="messages: holds 500"):
-        decoded(many, BatchRequest).prompts()
 
 
 def test_requests_that_are_refused_together_hold_nothing_although_they_live_on() -> None:

@@ -25,26 +25,19 @@ BESIDE: Final[dict[str, tuple[Any, ...]]] = {
     "padding": ("do_not_pad",),
     "add_special_tokens": (True,),
     "use_activation": (True,),
-    "normalize": (True,),
     "add_generation_prompt": (False,),
     "continue_final_message": (False,),
     "instruction": ("",),
     "max_tokens_per_query": (0,),
     "max_tokens_per_doc": (0,),
-    "truncate": ("END",),
-    "max_tokens": (),
-    "input_type": (),
 }
-
-#: Those that say what a text is for: a model without such an input treats all texts alike.
-HINTS: Final = ("input_type",)
 
 #: So many tokens; 0 is none.
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class FieldsBeside(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Those of vectors, classes and scores, as vLLM knows them."""
+    """Those of vectors and scores, as vLLM knows them."""
 
     #: -1: as many as the model takes, which is its own business.
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
@@ -62,12 +55,6 @@ class PairsBeside(FieldsBeside):
     instruction: str | None = None
     max_tokens_per_query: _Tokens | None = None
     max_tokens_per_doc: _Tokens | None = None
-
-
-def unheard(wanted: msgspec.Struct, loaded: LoadedModel) -> list[str]:
-    """The hints of a request that this model has no input for."""
-    given = [name for name in HINTS if getattr(wanted, name, None) is not None]
-    return [name for name in given if loaded.signature.input(name) is None]
 
 
 def columns_beside(

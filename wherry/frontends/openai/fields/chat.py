@@ -79,13 +79,10 @@ class ChatRequest(Request):
 
     def inputs(self) -> dict[str, Any]:
         """The model's inputs: conversation, wishes, tools, variables of the template."""
-        return {"messages": conversation(self.messages), **self.shared_inputs()}
-
-    def shared_inputs(self) -> dict[str, Any]:
-        """Those beside the conversation."""
+        inputs: dict[str, Any] = {"messages": conversation(self.messages)}
         if self.modalities not in (None, ["text"]):
             raise BadField("modalities", "only ['text'] is supported")
-        inputs: dict[str, Any] = {"parameters": self.sampling()}
+        inputs["parameters"] = self.sampling()
         if tools := self.callable_tools():
             inputs["tools"] = tools
         if template := self._template():

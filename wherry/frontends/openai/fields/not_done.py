@@ -56,18 +56,16 @@ OF_RESPONSES: Final = {
     "max_tool_calls": NotDone(),
     "context_management": NotDone(([],)),
 }
-#: Of vectors, classes and scores, as vLLM knows them.
+#: Of vectors and scores, as vLLM knows them.
 OF_TASKS: Final = {
     "mm_processor_kwargs": NotDone(({},)),
     "media_io_kwargs": NotDone(({},)),
     "chat_template": NotDone(),
     "chat_template_kwargs": NotDone(({},)),
     "cache_salt": NotDone(),
-}
-#: Of `/v2/embed`, as Cohere knows them.
-OF_EMBED: Final = {
-    "images": NotDone(([],)),
-    "inputs": NotDone(([],), use="texts"),
+    "embed_dtype": NotDone(("float32",)),
+    "endianness": NotDone(("native", "little")),
+    "normalize": NotDone(use="use_activation"),
 }
 OF_SCORES: Final = {
     **OF_TASKS,

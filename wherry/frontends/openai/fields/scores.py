@@ -14,13 +14,6 @@ from wherry.frontends.openai.fields.not_done import OF_SCORES, NotDone
 
 #: Pairs of texts of one request.
 MOST_PAIRS: Final = 2048
-#: The names that vLLM has for the two sides of `/v1/score`, the first and what is beside it.
-SIDES: Final = (
-    ("text_1", "text_2"),
-    ("queries", "documents"),
-    ("queries", "items"),
-    ("data_1", "data_2"),
-)
 
 Pairs = tuple[list[str], list[str]]
 
@@ -52,46 +45,25 @@ class RerankRequest(PairsBeside, kw_only=True):
 
 
 class ScoreRequest(PairsBeside, kw_only=True):
-    """POST /v1/score, as vLLM has it: one of the pairs of SIDES."""
+    """POST /v1/score, as vLLM has it."""
 
     not_done: ClassVar[Mapping[str, NotDone]] = OF_SCORES
 
     model: str | None = None
-    text_1: Texts | None = None
-    text_2: Texts | None = None
-    queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
-    data_1: Texts | None = None
-    data_2: Texts | None = None
+    text_1: Texts
+    text_2: Texts
 
     def pairs(self) -> Pairs:
         """One text beside each of the others, or as many beside as many."""
-        left, right = self._sides()
-        first, second = _texts(left, getattr(self, left)), _texts(right, getattr(self, right))
+        first, second = _texts("text_1", self.text_1), _texts("text_2", self.text_2)
         if len(first) == 1:
             first = first * len(second)
         if len(first) != len(second):
             problem = (
-                f"has {len(second)} texts, and {left} {len(first)}; send one there, or as many"
+                f"has {len(second)} texts, and text_1 {len(first)}; send one there, or as many"
             )
-            raise BadField(right, problem)
+            raise BadField("text_2", problem)
         return first, second
-
-    def _sides(self) -> tuple[str, str]:
-        """The names of the two sides that were sent, by one pair of names alone."""
-        sent = {name for pair in SIDES for name in pair if getattr(self, name) is not None}
-        for pair in SIDES:
-            if sent == set(pair):
-                return pair
-        if len(sent) > 1:
-            raise BadField(None, f"{', '.join(sorted(sent))}: {_ONE_PAIR}")
-        lone = next(iter(sent), "text_1")
-        left, right = next(pair for pair in SIDES if lone in pair)
-        raise BadField(left if lone == right or not sent else right, f"is missing; {_ONE_PAIR}")
-
-
-_ONE_PAIR: Final = f"send one pair of {', or '.join(' and '.join(pair) for pair in SIDES)}"
 
 
 def _texts(field: str, given: Texts) -> list[str]:
