@@ -37,6 +37,9 @@ class LoadReport(msgspec.Struct, frozen=True):
     #: Of the model with the longest: seconds until a row that comes now runs, and is answered.
     wait_seconds: float = 0.0
     answer_seconds: float = 0.0
+    #: Of the slowest model: what a batch of one row takes, and a full one.
+    one_seconds: float = 0.0
+    full_seconds: float = 0.0
     #: Tokens that the KV caches of language models hold at most, and the share in use of the
     #: fullest.
     kv_cache_tokens: int = 0
@@ -102,6 +105,8 @@ class LoadMeter:
             free_slots=sum(load.free_slots for load in loads),
             wait_seconds=max((load.wait_seconds for load in loads), default=0.0),
             answer_seconds=max((load.answer_seconds() for load in loads), default=0.0),
+            one_seconds=max((load.one_seconds for load in loads), default=0.0),
+            full_seconds=max((load.full_seconds for load in loads), default=0.0),
             kv_cache_tokens=round(
                 sum(one.get("kv_blocks", 0.0) * one.get("kv_block_size", 0.0) for one in kept)
             ),

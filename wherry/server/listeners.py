@@ -93,13 +93,14 @@ class Listeners:
             public = PartOfApp(app, set(GROUPS) - MANAGEMENT)
         if self._listen.metrics_port is not None and not is_front:
             self._operators["metrics"] = layers.over_http(PartOfApp(app, {"metrics"}))
+        self._agent = applications.agent
         self._fronts = fronts
         if fronts is not None:
             app.measure(fronts.figures)
         speaks_http = fronts is None and self._listen.http
         self._http = layers.over_http(public) if speaks_http else None
         self._grpc = layers.over_grpc() if fronts is None and self._listen.speaks_grpc else None
-        #: By "http", "management" and "metrics", once they listen.
+        #: By "http", "management" and "metrics", once they listen; that of "agent" is HOST:PORT.
         self.urls: dict[str, str] = {}
         self._draining: set[asyncio.Task[None]] = set()
 
@@ -155,6 +156,7 @@ class Listeners:
         if not self._serves_at_once:
             for listener in self._all():
                 await listener.serve()
+            await self._start_agent()
         for fronts in self._of_fronts():
             await fronts.serve()
         for what, where in self._listening_later:
@@ -167,6 +169,8 @@ class Listeners:
     async def drain(self, timeout: float) -> bool:
         """Accept no more, and wait until accepted requests are answered. False after `timeout`
         seconds."""
+        if not self._serves_at_once:  # its successor answers on this port
+            await self._agent.close()
         last_call = min(LAST_CALL, timeout)
         ends_at = time.monotonic() + timeout
         drained = True
@@ -201,6 +205,7 @@ class Listeners:
         requests. After `drain`."""
         await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts())))
         await asyncio.gather(*self._draining)
+        await self._agent.close()
         ends = [one.close for one in (self._tracing, self._metrics) if one is not None]
         await asyncio.gather(*(in_thread(partial(end, FLUSH), "wherry-otel-end") for end in ends))
 
@@ -233,6 +238,8 @@ class Listeners:
             await self._start_for_operators(name, listener, host, port or 0)
         if self._grpc is not None:
             await self._start_grpc(self._grpc)
+        if self._serves_at_once:
+            await self._start_agent()
 
     async def _start_http(self, listener: Listener) -> None:
         listen = self._listen
@@ -273,6 +280,17 @@ class Listeners:
             serve=self._serves_at_once,
         )
         self._say_listening("grpc", listener.address)
+
+    async def _start_agent(self) -> None:
+        listen, port = self._listen, self._listen.agent_port
+        if port is None:
+            return
+        try:
+            at = await self._agent.start(listen.host, port, reuse_port=not self._serves_at_once)
+        except OSError as error:
+            raise ConfigError(f"agent_port {port}: {error.strerror or error}") from None
+        self.urls["agent"] = at
+        self._say_listening("agent", at)
 
     def _is_open(
         self, name: str, listener: Listener | Fronts, *, accepts: bool | None = None

@@ -76,6 +76,8 @@ class Listen:
         "PORT", least=0, most=PORT)
     metrics_host: str | None = option(None,
         "address to listen on for the port of the metrics; not said: --host", "HOST")
+    agent_port: int | None = option(None, "answer HAProxy's agent checks on this port",
+        "PORT", least=0, most=PORT)
 
     @property
     def host_of_grpc(self) -> str:

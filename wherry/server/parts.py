@@ -28,6 +28,7 @@ from wherry.observability.metrics_config import MetricsConfig
 from wherry.observability.otel.providers import tracing_of
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
+from wherry.server.agent_check import AgentCheck
 from wherry.server.options import Capacity, Options, Protocols
 from wherry.server.strict_views import views_of
 from wherry.server.watched_files import WatchedFiles
@@ -94,6 +95,7 @@ class Applications:
     watched: WatchedFiles
     #: For `--triton-strict`.
     view_of: ViewOf
+    agent: AgentCheck
 
 
 def applications(
@@ -124,8 +126,11 @@ def applications(
         restrictions=restrictions,
         pass_on=pass_on,
     )
+    agent = AgentCheck(
+        control.runtime.registry.load_report, control.not_ready, lambda: http.draining
+    )
     if not options.listen.speaks_grpc:
-        return Applications(http, None, common, watched, view_of)
+        return Applications(http, None, common, watched, view_of, agent)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
     from wherry.frontends.rows.pass_on_calls import PassOnCalls
@@ -140,7 +145,7 @@ def applications(
         restrictions=Restrictions(access.restricted_protocols, closed, others=restrictions),
         pass_on=None if pass_on is None else PassOnCalls(pass_on.choose),
     )
-    return Applications(http, grpc, common, watched, view_of)
+    return Applications(http, grpc, common, watched, view_of, agent)
 
 
 def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common:

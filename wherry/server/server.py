@@ -137,6 +137,11 @@ class Server:
         """The URL of `metrics_port`; empty without one."""
         return self._listeners.urls.get("metrics", "")
 
+    @property
+    def agent_address(self) -> str:
+        """host:port for HAProxy's agent checks; empty without `agent_port`."""
+        return self._listeners.urls.get("agent", "")
+
     # In a program of your own
 
     def __enter__(self) -> Server:

@@ -88,7 +88,7 @@ def test_what_has_a_port_of_its_own_is_not_left_open_over_grpc() -> None:
             client.close()
 
 
-@pytest.mark.parametrize("taken", ["port", "grpc_port", "metrics_port"])
+@pytest.mark.parametrize("taken", ["port", "grpc_port", "metrics_port", "agent_port"])
 def test_all_addresses_are_taken_or_none_and_the_runtime_can_be_served_elsewhere(
     taken: str,
 ) -> None:
