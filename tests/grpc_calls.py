@@ -122,6 +122,8 @@ class MemoryRpc(Rpc):
     def _end(self, code: str) -> None:
         self.ended = True
         self.code = code
+        if (more := self.metadata.trailers) is not None:
+            self.trailers = (*self.trailers, *more())
         at_the_end_of_the_turn(self.done.set_result, None)
 
     # For the test

@@ -160,6 +160,16 @@ def test_grpc_infers_streams_and_has_the_owner_answer_the_rest(
     assert counted == over_http["inference_stats"]["success"]["count"]
 
 
+def test_an_answer_tells_the_load_of_the_owner_to_a_client_that_asks(
+    server: ServerProcess,
+) -> None:
+    url = f"{server.url}/v2/models/hello/generate"
+    asked = urllib.request.Request(url, b'{"name": "a"}', {"endpoint-load-metrics-format": "json"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        report = json.loads(answer.headers["endpoint-load-metrics"].removeprefix("JSON "))
+    assert report["named_metrics"]["free_slots"] >= 8  # of the front's own models it would be 0
+
+
 def test_an_error_of_the_owner_has_its_code_and_text(
     calls: triton.InferenceServerClient,
 ) -> None:

@@ -15,6 +15,7 @@ from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.load_reports import ASKS, LoadReports
 from wherry.frontends.rows.pass_on_calls import PassOnCalls
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
@@ -53,6 +54,9 @@ class GrpcApp:
         common = common or Common()
         self._keys = common.keys or None
         self._restrictions = restrictions or None
+        load = runtime.registry.load_report if pass_on is None else pass_on.load_report
+        # gRPC's own clients read no other form.
+        self._load_reports = LoadReports(load, common.metrics.load_report and "bin")
         described = {
             path: method for one in schemas().values() for path, method in one.methods.items()
         }
@@ -94,6 +98,9 @@ class GrpcApp:
                 rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)
                 return
             rpc.caller = caller
+        reports = self._load_reports
+        if ASKS in rpc.metadata or reports.always:
+            rpc.metadata.trailers = reports.wanted(rpc.metadata)
         try:
             if self._restrictions is not None:
                 self._restrictions.check(

@@ -20,8 +20,9 @@ from wherry.frontends.anthropic.routes import MESSAGES
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.dashboard.routes import Dashboard
 from wherry.frontends.http.answers import describe, fail, respond
-from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
+from wherry.frontends.http.exchange import Exchange, RequestHead, WithHeaders, error_body
 from wherry.frontends.http.route import Handler, Route
+from wherry.frontends.load_reports import ASKS, LoadReports
 from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.offload import RETRY_AFTER
 from wherry.frontends.openai.errors import error_object
@@ -83,6 +84,8 @@ class HttpApp:
         self._control = control = control or ModelControl(runtime)
         self._keys = common.keys or None
         self._restrictions = restrictions or None
+        load = runtime.registry.load_report if pass_on is None else pass_on.load_report
+        self._load_reports = LoadReports(load, common.metrics.load_report)
         self._entry = entry = HttpEntry(runtime, common)
         self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
         self._shared_memory = SharedMemoryRoutes(entry)
@@ -113,7 +116,6 @@ class HttpApp:
             "*": Route({}, "health", open=True),  # OPTIONS of the server itself (RFC 9110, 9.3.7)
         }
         self._own = dict(self._routes)
-        self._fronts: FrontsSource | None = None
         self._pass_on = pass_on
         if pass_on is not None:
             self._routes = {path: pass_on.route(path, one) for path, one in self._routes.items()}
@@ -123,7 +125,7 @@ class HttpApp:
 
     def measure(self, fronts: FrontsSource) -> None:
         """Have the metrics include what these fronts count."""
-        self._fronts = self._metrics.fronts = fronts
+        self._metrics.fronts = fronts
         self._dashboard.measure(fronts)
 
     @property
@@ -156,6 +158,8 @@ class HttpApp:
         if route is None:
             respond(exchange, self._refusal(head.path, 404, "Not Found"), status=404)
             return
+        if ASKS in head.headers or self._load_reports.always:
+            exchange = self._with_load_report(exchange)
         if head.trace is not None:
             head.route = route  # its span is named after it; the head is this request's alone
         try:
@@ -170,6 +174,10 @@ class HttpApp:
             status, message, headers = describe(exchange, error)
             body = self._refusal(head.path, status, message)
             exchange.respond(status, body, headers=headers)
+
+    def _with_load_report(self, exchange: Exchange) -> Exchange:
+        wanted = self._load_reports.wanted(exchange.request.headers)
+        return exchange if wanted is None else WithHeaders(exchange, wanted)
 
     def _other_method(self, exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
         """Answer HEAD, OPTIONS, and methods that the path does not have."""
@@ -274,14 +282,14 @@ class HttpApp:
         waiting.append(exchange)
         if len(waiting) > 1:
             return
-        if self._fronts is None:
+        if self._metrics.fronts is None:
             self._start_scrape(openmetrics)
         else:
-            self._fronts.measure(lambda: self._start_scrape(openmetrics))
+            self._metrics.fronts.measure(lambda: self._start_scrape(openmetrics))
 
     def collect(self, loop: asyncio.AbstractEventLoop) -> list[Metric]:
         """All metrics now, those of fronts included. Blocks; not for the loop, which is given."""
-        fronts, told = self._fronts, threading.Event()
+        fronts, told = self._metrics.fronts, threading.Event()
         if fronts is not None:
             loop.call_soon_threadsafe(fronts.measure, told.set)
             told.wait(FRONTS_PATIENCE)

@@ -222,6 +222,7 @@ class Engine:
             "waiting": len(scheduler.waiting) + sum(map(len, self._followers.values())),
             "kv_cache_usage": cache.used_blocks / cache.total_blocks,
             "kv_blocks": cache.total_blocks,
+            "kv_block_size": cache.block_size,
             "kv_blocks_used": cache.used_blocks,
             "prompt_tokens_total": self._prompt_tokens,
             "generation_tokens_total": self._generated_tokens,

@@ -26,9 +26,13 @@ class MetricsConfig:
     quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
     #: Triton's metrics only, as its dashboards expect them.
     only_triton: bool = False
+    #: The form in which every answer tells how busy the server is; "": none does unasked.
+    load_report: str = ""
 
     @classmethod
-    def of(cls, words: Sequence[str], *, only_triton: bool = False) -> MetricsConfig:
+    def of(
+        cls, words: Sequence[str], *, only_triton: bool = False, load_report: str = ""
+    ) -> MetricsConfig:
         """Read words such as summary_latencies=true and summary_quantiles=0.5:0.05,0.9:0.01.
 
         ConfigError names the word that makes no sense.
@@ -46,7 +50,7 @@ class MetricsConfig:
                 raise ConfigError(f"metrics_config {word!r}: the value must be true or false")
             else:
                 values[name] = _TRUTH[value.lower()]
-        return cls(**values, quantiles=quantiles, only_triton=only_triton)
+        return cls(**values, quantiles=quantiles, only_triton=only_triton, load_report=load_report)
 
     @staticmethod
     def quantiles_of(text: str) -> tuple[float, ...]:

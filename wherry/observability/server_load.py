@@ -20,7 +20,7 @@ FRESH: Final = 0.05
 STEP: Final = 0.5
 
 
-class LoadReport(msgspec.Struct, frozen=True):
+class LoadReport(msgspec.Struct, frozen=True, array_like=True):
     """The load of all models of a server at a moment. Seconds that are not known yet are 0.0."""
 
     #: Share of the time of its instances that the busiest model would need with full batches; of

@@ -13,10 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from wherry.observability.server_load import FRESH, LoadReport
 from wherry.remote.channel import ModelChannel
 from wherry.remote.messages import (
     Ask,
     AskCall,
+    AskLoad,
     CancelRows,
     Forget,
     FrontSettings,
@@ -31,6 +33,7 @@ from wherry.remote.messages import (
     Seen,
     Told,
     ToldCall,
+    ToldLoad,
 )
 from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
 from wherry.workers.loop import LoopCalls
@@ -80,6 +83,9 @@ class OwnerLink:
         self._cancelled: dict[int, list[int]] = {}
         self._asked: dict[int, Callable[[Any], None]] = {}
         self._next_ask = 0
+        #: How busy the owner was when it said so last, and when it was asked.
+        self._load: LoadReport | None = None
+        self._asked_load_at = float("-inf")
         self._writes = False
         #: Whether `_look` will be called, and when.
         self._looks = False
@@ -128,6 +134,19 @@ class OwnerLink:
         if self._asked.pop(id, None) is not None and self.is_open:
             self.add(Forget(id))
             self.write_soon()
+
+    def load_report(self) -> LoadReport | None:
+        """How busy the owner was when it said so last. If that is some time ago it is asked: before
+        the requests that follow, so that it has told when these are answered."""
+        now = self._loop.loop.time()
+        if now - self._asked_load_at >= FRESH and self.is_open:
+            self._asked_load_at = now
+            self.add(AskLoad())
+            self.write_soon()
+        return self._load
+
+    def _told_load(self, message: ToldLoad) -> None:
+        self._load = message.load
 
     def _write(self) -> None:
         self._writes = False
@@ -214,6 +233,7 @@ _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     RowsRefused: OwnerLink._refused,
     Told: OwnerLink._told,
     ToldCall: OwnerLink._told,
+    ToldLoad: OwnerLink._told_load,
     OwnedModels: OwnerLink._models,
     FrontSettings: OwnerLink._settings,
     Measure: lambda link, _: link._events.of_this_machine(link, Measure()),

@@ -15,6 +15,7 @@ import msgspec
 
 from wherry.models.config import ModelConfig
 from wherry.observability.fronts import FrontFigures
+from wherry.observability.server_load import LoadReport
 from wherry.values.datatypes import Form
 from wherry.values.request import SequenceStep
 
@@ -105,6 +106,10 @@ class AskCall(LinkMessage):
     #: What is left of the client's deadline, in seconds.
     timeout: float | None
     message: bytes
+
+
+class AskLoad(LinkMessage):
+    """The owner is to tell how busy it is: `ToldLoad`."""
 
 
 class Forget(LinkMessage):
@@ -244,6 +249,12 @@ class ToldCall(LinkMessage):
         return bool(self.code)
 
 
+class ToldLoad(LinkMessage):
+    """How busy the owner is."""
+
+    load: LoadReport
+
+
 class Measure(LinkMessage):
     """The front is to tell what it has counted: `FrontMeasured`."""
 
@@ -262,12 +273,21 @@ FromFront = (
     | Consumed
     | Ask
     | AskCall
+    | AskLoad
     | Forget
     | Seen
     | FrontMeasured
 )
 FromOwner = (
-    OwnedModels | FrontSettings | RowAnswers | Response | RowsRefused | Told | ToldCall | Measure
+    OwnedModels
+    | FrontSettings
+    | RowAnswers
+    | Response
+    | RowsRefused
+    | Told
+    | ToldCall
+    | ToldLoad
+    | Measure
 )
 
 

@@ -213,6 +213,9 @@ class Protocols:
         "SETTING", separator=";")
     metrics_compat: Literal["none", "triton"] = option("none",
         "triton: expose Triton's metrics only, without wherry's own")
+    load_report: Literal["none", "json", "text", "bin"] = option("none",
+        "say in the header of every answer how busy the server is, as Envoy reads it (ORCA); over "
+        "gRPC in the trailers; none: to those who ask for it")
     grpc_compression: Literal["none", "gzip", "deflate"] = option("none",
         "how to compress what gRPC clients are sent")
     strict_fields: bool = option(False,

@@ -170,6 +170,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         metrics=MetricsConfig.of(
             protocols.metrics_config,
             only_triton=protocols.metrics_compat == "triton",
+            load_report=protocols.load_report.replace("none", ""),
         ),
         input_urls=InputUrls(access.input_urls),
         offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),

@@ -236,7 +236,10 @@ class Call(Rpc):
             return
         self.status = "OK"
         self.forget()
-        if self.response.respond(message, self._over):
+        if self.metadata.trailers is not None:
+            self.response.send(message, None)
+            self.response.end(self._ok(), self._over)
+        elif self.response.respond(message, self._over):
             self._owner.over(self)
 
     def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
@@ -254,10 +257,16 @@ class Call(Rpc):
 
     def finish(self) -> None:
         if not self.ended:
-            self._end("OK", OK)
+            self._end("OK", self._ok())
+
+    def _ok(self) -> bytes:
+        more = self.metadata.trailers
+        return OK if more is None else heads.trailers("OK", metadata=more())
 
     def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
         if not self.ended:
+            if (more := self.metadata.trailers) is not None:
+                metadata = (*metadata, *more())
             self._end(code, heads.trailers(code, text, metadata))
 
     def _end(self, status: str, trailers: bytes) -> None:

@@ -23,16 +23,17 @@ class CallMetadata(dict[str, str]):
     """The client's metadata of a call. Names are in lower case; binary values are left out.
 
     Equal calls may share it, and with it `notes`, in which the application keeps what it finds out
-    once. `trace` is the call's RequestTrace, if it is traced, and `words` gives an error's code and
-    text others, with the message of the stream that it is about, if it is known: with either it is
-    one call's alone.
+    once, and `trailers`, which gives names and values for the end of each. `trace` is the call's
+    RequestTrace, if it is traced, and `words` gives an error's code and text others, with the
+    message of the stream that it is about, if it is known: with either it is one call's alone.
     """
 
-    __slots__ = ("notes", "trace", "words")
+    __slots__ = ("notes", "trace", "trailers", "words")
 
     def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(values)
         self.notes: Any = None
+        self.trailers: Callable[[], Metadata] | None = None
         self.trace: Any = None
         self.words: Callable[[str, str, Buffer], tuple[str, str]] | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wherry.frontends.access.origins import Origins
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import JSON, Application, Body, Exchange, Headers, PassedOn
+from wherry.frontends.http.exchange import Application, Exchange, WithHeaders
 
 
 class Cors:
@@ -30,22 +30,5 @@ class Cors:
         if answer is not None:
             respond(exchange, b"", status=204, headers=answer)
             return
-        self._application(_CorsExchange(exchange, self._origins.answer_headers(request.headers)))
-
-
-class _CorsExchange(PassedOn):
-    __slots__ = ("_headers",)
-
-    def __init__(self, inner: Exchange, headers: Headers) -> None:
-        super().__init__(inner)
-        self._headers = headers
-
-    def respond(
-        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
-    ) -> None:
-        headers = (*headers, *self._headers)
-        self._inner.respond(status, body, content_type=content_type, headers=headers)
-
-    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
-        headers = (*headers, *self._headers)
-        self._inner.start(status, content_type=content_type, headers=headers)
+        headers = self._origins.answer_headers(request.headers)
+        self._application(WithHeaders(exchange, lambda: headers))

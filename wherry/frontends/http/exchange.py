@@ -227,6 +227,26 @@ class PassedOn(Exchange):
             self.on_drain()
 
 
+class WithHeaders(PassedOn):
+    """An exchange whose answer has the headers that `more` gives when it begins, too."""
+
+    __slots__ = ("_more",)
+
+    def __init__(self, inner: Exchange, more: Callable[[], Headers]) -> None:
+        super().__init__(inner)
+        self._more = more
+
+    def respond(
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        headers = (*headers, *self._more())
+        self._inner.respond(status, body, content_type=content_type, headers=headers)
+
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
+        headers = (*headers, *self._more())
+        self._inner.start(status, content_type=content_type, headers=headers)
+
+
 Application = Callable[[Exchange], None]
 """Called for each request on the event loop's thread; must not block, may answer later."""
 

@@ -26,12 +26,14 @@ from wherry.frontends.rows.reply import (
 from wherry.frontends.v2.common import Common
 from wherry.observability.internal_errors import log_internal_error
 from wherry.observability.otel.following import follow_in
+from wherry.observability.server_load import LoadReport
 from wherry.remote.columns import is_small, unpacked
 from wherry.remote.errors import refused
 from wherry.remote.messages import (
     PROTOCOL,
     Ask,
     AskCall,
+    AskLoad,
     CancelRows,
     Consumed,
     Forget,
@@ -43,6 +45,7 @@ from wherry.remote.messages import (
     RowAnswers,
     Rows,
     Seen,
+    ToldLoad,
     ids_of,
 )
 from wherry.runtime.loop_port import LoopPort
@@ -64,6 +67,7 @@ class RowsDesk(Answerer, Protocol):
     clock: Callable[[], float]
 
     def model(self, number: int) -> ServedModel | None: ...
+    def load_report(self) -> LoadReport: ...
     def greet(self, connection: FrontConnection) -> None: ...
     def seen(self, connection: FrontConnection, revision: int) -> None: ...
     def left(self, connection: FrontConnection, error: Exception) -> None: ...
@@ -316,6 +320,7 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     Consumed: FrontConnection._consumed,
     Ask: lambda connection, message: connection._asked.ask(message),
     AskCall: lambda connection, message: connection._asked.ask_call(message),
+    AskLoad: lambda connection, _: connection.send(ToldLoad(connection._owner.load_report())),
     Forget: lambda connection, message: connection._asked.forget(message),
     Seen: FrontConnection._seen,
     FrontMeasured: lambda connection, message: connection.on_measured(message),

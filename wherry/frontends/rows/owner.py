@@ -59,6 +59,7 @@ class RowsOwner:
     ) -> None:
         self.common = common
         self.clock = runtime.clock
+        self.load_report = runtime.registry.load_report
         self.connections: list[FrontConnection] = []
         self._runtime = runtime
         self._http = http

@@ -10,7 +10,8 @@ from wherry.frontends.dashboard.paths import EVENTS
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.rows.pass_on_events import EventsPassedOn
-from wherry.frontends.rows.to_owner import ask_of, no_owner
+from wherry.frontends.rows.to_owner import ask_of, load_of, no_owner
+from wherry.observability.server_load import LoadReport
 from wherry.remote.link import OwnerLink
 from wherry.remote.messages import Told
 
@@ -24,6 +25,10 @@ class PassOn:
     def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
         self.choose = choose
         self._events = EventsPassedOn()
+
+    def load_report(self) -> LoadReport | None:
+        """How busy the owner is, if it has said so."""
+        return load_of(self.choose())
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""

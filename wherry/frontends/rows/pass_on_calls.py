@@ -10,7 +10,9 @@ from wherry.frontends.grpc.answers import told
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.rows.to_owner import load_of
 from wherry.frontends.v2.grpc.entry import GrpcEntry
+from wherry.observability.server_load import LoadReport
 from wherry.remote.link import OwnerLink
 from wherry.remote.messages import AskCall, ToldCall
 
@@ -23,6 +25,10 @@ class PassOnCalls:
 
     def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
         self._choose = choose
+
+    def load_report(self) -> LoadReport | None:
+        """How busy the owner is, if it has said so."""
+        return load_of(self._choose())
 
     def handler(self, name: str, handler: MethodHandler, entry: GrpcEntry) -> MethodHandler:
         """The handler of a method, by its name, as a front has it."""

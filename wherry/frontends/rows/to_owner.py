@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from wherry.frontends.header_names import as_sent
 from wherry.frontends.http.exchange import Exchange
+from wherry.observability.server_load import LoadReport
+from wherry.remote.link import OwnerLink
 from wherry.remote.messages import Ask
+
+
+def load_of(link: OwnerLink | None) -> LoadReport | None:
+    """How busy an owner is, if there is one and it has said so."""
+    return None if link is None else link.load_report()
 
 
 def ask_of(exchange: Exchange, id: int) -> Ask:
