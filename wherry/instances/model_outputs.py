@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from wherry.instances.media_rows import MediaRows
 from wherry.models.config import ModelConfig
 from wherry.models.rows import as_array, describe
 from wherry.models.signature import Signature
-from wherry.values.datatypes import BF16, Form, TensorSpec
+from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import BadModelOutput
 from wherry.values.media_codec import is_converted
 from wherry.values.request import Column, Columns, ShapedRow
-from wherry.values.tensors import is_tensor, joined, on_host
+from wherry.values.tensors import fits_datatype, in_datatype, is_tensor, joined, on_host
 
 #: What has a length, and yet is no column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
@@ -75,7 +74,7 @@ class ModelOutputs:
 
     def _checked(self, spec: TensorSpec, value: Any, rows: int, sparse: bool) -> Column:
         """The column as the core keeps it; BadModelOutput if it is not what was declared."""
-        if isinstance(value, np.ndarray) and not value.ndim:
+        if getattr(value, "shape", None) == ():
             raise self._wrong_rows(spec, value, rows)
         count = len(value) if hasattr(value, "__len__") else None
         if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
@@ -93,7 +92,10 @@ class ModelOutputs:
             kept = self._kept(spec, value) if self.keeps_tensors else None
             if kept is not None:
                 return kept
-            value = on_host(value)
+            try:
+                value = on_host(value)
+            except TypeError as error:
+                raise WrongColumn(f"{where} must be {spec.datatype}: {error}") from None
         # Of an array every row has the datatype and the shape; of a list a row may be to blame.
         wrong = WrongColumn if isinstance(value, np.ndarray) else BadModelOutput
         column: Column
@@ -112,14 +114,17 @@ class ModelOutputs:
         return column
 
     def _kept(self, spec: TensorSpec, value: Any) -> Column | None:
-        """A column of tensors that are what was declared, without gradients; None: there are
-        others."""
-        in_list = isinstance(value, list)
+        """A column of tensors as they were declared, without gradients; None: that takes a look at
+        their values, or they are wrong."""
+        in_list = isinstance(value, list | tuple)
         rows = value if in_list else [value]
-        one = spec if in_list else replace(spec, shape=(-1, *spec.shape))
-        if not all(is_tensor(row) and _is_declared(one, row) for row in rows):
-            return None
+        for row in rows:
+            if not (is_tensor(row) and fits_datatype(row, spec.datatype)):
+                return None
+            if not spec.fits(tuple(row.shape[0 if in_list else 1 :])):
+                return None
         rows = [row.detach() if getattr(row, "requires_grad", False) else row for row in rows]
+        rows = [in_datatype(row, spec.datatype) for row in rows]
         column: Column = rows if in_list else rows[0]
         if spec.form is Form.ARRAYS:
             return column if in_list else list(column)
@@ -177,12 +182,6 @@ class ModelOutputs:
                 for one in elements
             ]
         return ShapedRow(elements, shape) if len(shape) > 1 else elements
-
-
-def _is_declared(spec: TensorSpec, tensor: Any) -> bool:
-    dtype = str(tensor.dtype).rpartition(".")[2]
-    bf16 = spec.datatype is BF16 and dtype == "bfloat16"
-    return (bf16 or dtype == spec.datatype.dtype.name) and spec.fits(tuple(tensor.shape))
 
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:

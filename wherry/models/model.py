@@ -366,6 +366,9 @@ class FunctionModel(Model, Generic[P, R]):
 class Pipeline(FunctionModel[P, R]):
     """An async function that calls models, once for each row and for many rows concurrently."""
 
+    def signature(self, name: str = "") -> Signature:
+        return read_signature(self.function, name or self.function.__name__, one_row=True)
+
 
 @overload
 def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...

@@ -24,7 +24,7 @@ from wherry.values.request import (
     concatenate_column,
     is_masked,
 )
-from wherry.values.tensors import is_tensor, on_host
+from wherry.values.tensors import fits_datatype, is_tensor, on_host
 
 
 def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
@@ -127,7 +127,8 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
         return [bytes(value)]
     if form is Form.JSON:
         return [value]
-    if spec.library and is_tensor(value) and spec.fits(tuple(value.shape)):
+    as_tensor = spec.library and is_tensor(value) and fits_datatype(value, spec.datatype)
+    if as_tensor and spec.fits(tuple(value.shape)):
         row = value[None]  # a view: what the caller has stays as it is
         return [row[0]] if form is Form.ARRAYS else row
     try:

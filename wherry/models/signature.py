@@ -42,7 +42,7 @@ from wherry.models.row_types import is_pydantic
 from wherry.values.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
 from wherry.values.errors import ConfigError
 from wherry.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec, MediaSpec
-from wherry.values.tensors import library_of
+from wherry.values.tensors import is_array_type, library_of
 
 SCALARS: dict[type, Datatype] = {int: INT64, float: FP64, bool: BOOL}
 ASYNC_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
@@ -79,11 +79,14 @@ class Signature:
         return next((spec for spec in self.outputs if spec.name == name), None)
 
 
-def read_signature(function: Callable[..., Any], model: str, *, returns: Any = None) -> Signature:
+def read_signature(
+    function: Callable[..., Any], model: str, *, returns: Any = None, one_row: bool = False
+) -> Signature:
     """The signature from the annotations of a function or bound method. ConfigError says what is
     missing.
 
-    `returns` replaces its return annotation.
+    `returns` replaces its return annotation. `one_row`: if arrays are all that it takes, they are
+    those of one row.
     """
     try:
         hints = hints_of(function)
@@ -95,7 +98,8 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
         ) from None
     if returns is not None:
         hints["return"] = without_aliases(returns)
-    inputs, by_row = _inputs(function, hints, model)
+    inputs, found = _inputs(function, hints, model)
+    by_row = found is True or (found is None and one_row)
     if "return" not in hints:
         raise ConfigError(
             f"model {model!r}: {function.__qualname__} has no return annotation;"
@@ -126,8 +130,9 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
 
 def _inputs(
     function: Callable[..., Any], hints: Mapping[str, Any], model: str
-) -> tuple[tuple[TensorSpec, ...], bool]:
-    """An input for each parameter, and whether they are single values: of one row, not columns."""
+) -> tuple[tuple[TensorSpec, ...], bool | None]:
+    """An input for each parameter, and whether they are single values: of one row, not columns
+    (None: arrays can be both)."""
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     inputs: list[TensorSpec] = []
     row_wise: set[bool] = set()
@@ -154,7 +159,7 @@ def _inputs(
             f"model {model!r}: some parameters are columns (list[...]) and some single values;"
             " make all of them columns, or none"
         )
-    return tuple(inputs), row_wise == {True}
+    return tuple(inputs), next(iter(row_wise), None)
 
 
 def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
@@ -241,7 +246,7 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
     if media is not None:
         return TensorSpec(name, BYTES, (), Form.BYTES, optional, media=media), not in_list
     kind = get_origin(element) or element
-    if hasattr(kind, "__dlpack__"):
+    if is_array_type(kind):
         if marker is None:
             example = "np.ndarray" if kind is np.ndarray else shown(kind)
             raise ConfigError(

@@ -108,7 +108,8 @@ class StepModel(Model):
         for method in ("start", "step"):
             if getattr(type(self), method) is getattr(StepModel, method):
                 raise ConfigError(f"model {name!r}: {type(self).__name__} has no {method}() method")
-        signature = read_signature(self.start, name, returns=self._responses(name))
+        returns = self._responses(name)
+        signature = read_signature(self.start, name, returns=returns, one_row=True)
         if not signature.row_wise:
             raise ConfigError(
                 f"model {name!r}: start() takes one row: annotate single values (text: str), not"

@@ -14,27 +14,41 @@ from typing import Any
 
 import numpy as np
 
-from wherry.values.datatypes import BF16, Form, TensorSpec
+from wherry.values.datatypes import BF16, Datatype, Form, TensorSpec
 
 
 def is_tensor(value: Any) -> bool:
     return hasattr(type(value), "__dlpack__") and not isinstance(value, np.ndarray)
 
 
+def is_array_type(kind: type) -> bool:
+    """Numpy's, or a tensor's: of JAX's public class only the namespace tells."""
+    return hasattr(kind, "__dlpack__") or (
+        hasattr(kind, "__array_namespace__") and not issubclass(kind, np.generic)
+    )
+
+
 def library_of(kind: type) -> str:
-    """The name of the library whose array type this is."""
-    return kind.__module__.partition(".")[0]
+    """The name of the library whose array type this is, or is derived from."""
+    first = [cls for cls in kind.__mro__ if is_array_type(cls)][-1]
+    return first.__module__.partition(".")[0]
+
+
+def _functions(library: str) -> Any:
+    return import_module("jax.numpy" if library == "jax" else library)
 
 
 def on_host(value: Any) -> Any:
-    """A tensor, or a list of them, as numpy's arrays; all else as it is."""
-    if isinstance(value, list):
+    """A tensor, or a list of them, as numpy's arrays; all else as it is. TypeError for one that is
+    sparse."""
+    if isinstance(value, list | tuple):
         return [on_host(row) for row in value]
     if not is_tensor(value):
         return value
     if hasattr(value, "detach"):  # torch's; numpy has no bfloat16
         value = value.detach().cpu()
-        return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        return value.numpy(force=True)  # what is a conjugate, too
     return value.get() if hasattr(value, "get") else np.asarray(value)  # CuPy's
 
 
@@ -53,32 +67,56 @@ def as_declared(column: Any, spec: TensorSpec, device: str = "") -> Any:
 
 
 def _of_library(value: Any, spec: TensorSpec, device: str) -> Any:
-    value = of_library(value, spec.library)
-    if spec.library != "torch":
+    value = of_library(in_datatype(value, spec.datatype), spec.library)
+    if spec.library == "torch":
+        value = in_datatype(value.to(device or value.device), spec.datatype)
+    return value
+
+
+def fits_datatype(tensor: Any, datatype: Datatype) -> bool:
+    """Are its numbers these, or can torch make them so, where they are, by numpy's rules and
+    without a look at their values?"""
+    name = _dtype(tensor)
+    if library_of(type(tensor)) != "torch":
+        return name == ("bfloat16" if datatype is BF16 else datatype.dtype.name)
+    try:
+        found = np.dtype("float32" if name == "bfloat16" else name)
+    except TypeError:
+        return False
+    integers = {found.kind, datatype.dtype.kind} <= {*"iu"}
+    casts = np.can_cast(found, datatype.dtype, "safe" if integers else "same_kind")
+    return casts and str(tensor.layout) == "torch.strided"
+
+
+def in_datatype(value: Any, datatype: Datatype) -> Any:
+    """A tensor that `fits_datatype`, or an array, in it. What is so already is not copied."""
+    if library_of(type(value)) != "torch":
         return value
-    bf16 = spec.datatype is BF16
-    return value.to(device or value.device, import_module("torch").bfloat16 if bf16 else None)
+    name = "bfloat16" if datatype is BF16 else datatype.dtype.name
+    return value.to(getattr(import_module("torch"), name))
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).rpartition(".")[2]
 
 
 def of_library(value: Any, library: str) -> Any:
-    module = import_module(library)
     if library_of(type(value)) == library:
         return value
     if is_tensor(value):
-        return module.from_dlpack(value)
-    return module.asarray(np.require(value, requirements=["C", "W"]))
+        return _functions(library).from_dlpack(value)
+    return _functions(library).asarray(np.require(value, requirements=["C", "W"]))
 
 
 def joined(columns: Sequence[Any]) -> Any:
     """The rows of several columns as one, where the first of their tensors is."""
     first = next(filter(is_tensor, columns))
     library, device = library_of(type(first)), str(first.device)
-    module: Any = import_module(library)
     rows = [of_library(column, library) for column in columns]
     if library == "torch":
         rows = [row.to(device) for row in rows]
     try:
-        return module.concatenate(rows)
+        return _functions(library).concatenate(rows)
     except RuntimeError as error:  # numpy's error, as torch's may be of memory, too
         if len({column.shape[1:] for column in rows}) > 1:
             raise ValueError(str(error)) from None

@@ -164,6 +164,21 @@ def test_a_pipeline_is_an_async_function_of_one_row() -> None:
         async def columns(text: list[str]) -> list[str]:
             return text
 
+    with pytest.raises(ConfigError, match=r"'lists' takes one row"):
+
+        @wherry.pipeline
+        async def lists(x: Annotated[list[np.ndarray], wherry.FP32[-1]]) -> list[float]:
+            return [0.0]
+
+    @wherry.pipeline
+    async def arrays(x: Annotated[np.ndarray, wherry.FP32[2]]) -> list[float]:
+        return [float(one) for one in x]
+
+    with wherry.Runtime(arrays) as runtime:
+        assert runtime.infer("arrays", x=np.ones(2, np.float32)).tolist() == [1, 1]
+        found = runtime.infer_batch("arrays", x=np.ones((3, 2), np.float32))["output"]
+        assert [np.asarray(row).tolist() for row in found] == [[1, 1]] * 3
+
     @wherry.pipeline(name="fine", max_queue_size=3)
     async def pipe(text: str) -> str:
         return text

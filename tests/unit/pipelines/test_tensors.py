@@ -227,9 +227,79 @@ def test_rows_of_different_shapes_pass_too(host_copies: list[tuple[int, ...]]) -
 
 
 @pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: x.half(),  # as a network in half precision returns it
+        lambda x: x.double(),
+        lambda x: x.bfloat16(),
+        lambda x: (x > 0).int() + x.int(),  # numbers that are exact
+        lambda x: tuple(row for row in x),
+        lambda x: torch.view_as_complex(x[:, None].contiguous()).conj().real[:, :1].expand(-1, 2),
+        lambda x: x.t().contiguous().t().requires_grad_(),
+        torch.nn.Parameter,
+    ],
+)
+def test_a_chain_stays_on_the_device_whatever_form_its_tensors_have(
+    made: Callable[[Any], Any], host_copies: list[tuple[int, ...]]
+) -> None:
+    @wherry.model(max_batch_size=8)
+    def a(x: Tensor) -> Tensor:
+        return made(x)
+
+    @wherry.model(max_batch_size=8)
+    def b(x: Tensor) -> Tensor:
+        assert (x.dtype, x.requires_grad) == (torch.float32, False)
+        return x.add_(1)
+
+    @wherry.pipeline
+    async def chained(x: Pair) -> Pair:
+        return await b.ainfer(await a.ainfer(x))  # type: ignore[no-any-return]
+
+    with wherry.Runtime(a, b, chained) as runtime, ThreadPoolExecutor(8) as pool:
+        rows = [np.full(2, n, np.float32) for n in range(1, 17)]
+        found = list(pool.map(lambda row: runtime.infer("chained", x=row).tolist(), rows))
+    assert found == [made(torch.from_numpy(row[None]))[0].add(1).tolist() for row in rows]
+    assert host_copies == [(2,)] * 16
+
+
+def test_a_tensor_goes_to_a_model_of_another_datatype_as_an_array_would(
+    host_copies: list[tuple[int, ...]],
+) -> None:
+    @wherry.model(max_batch_size=8)
+    def halves(x: Half) -> Half:
+        return x * 2
+
+    @wherry.model(max_batch_size=8)
+    def places(x: Tensor) -> Annotated[torch.Tensor, wherry.INT64]:  # type: ignore[name-defined]
+        assert x.dtype == torch.float32
+        return x.argmax(1)
+
+    @wherry.model(max_batch_size=8)
+    def counted(n: Annotated[torch.Tensor, wherry.INT32]) -> list[int]:  # type: ignore[name-defined]
+        assert n.dtype == torch.int32
+        return n.tolist()  # type: ignore[no-any-return]
+
+    @wherry.pipeline
+    async def best(x: Pair) -> int:
+        place = await places.ainfer(await halves.ainfer(x))
+        return await counted.ainfer(place)  # type: ignore[no-any-return]
+
+    @wherry.pipeline
+    async def wrong(x: Pair) -> int:
+        return await counted.ainfer(await halves.ainfer(x[0]))  # type: ignore[no-any-return]
+
+    with wherry.Runtime(halves, places, counted, best, wrong) as runtime:
+        assert runtime.infer("best", x=ROW) == 1
+        assert host_copies == [()]  # whether an integer fits into less bits, its value decides
+        with pytest.raises(InvalidRequest, match="halves"):
+            runtime.infer("wrong", x=ROW)
+
+
+@pytest.mark.parametrize(
     ("made", "why"),
     [
-        (lambda x: x.double(), None),  # another datatype of its kind: as for numpy's
+        (lambda x: x.mean(), "one row for each"),
+        (lambda x: x.to_sparse(), "sparse|Sparse"),
         (lambda x: (x * 1).requires_grad_(), None),
         (lambda x: list(x * 1), None),
         (lambda x: x.numpy(force=True), None),
@@ -281,6 +351,34 @@ def test_half_the_bits_stay_so_on_the_way() -> None:
 
     with wherry.Runtime(halves, twice) as runtime:
         assert runtime.infer("twice", n=1).tolist() == [4, 8]
+
+
+class JaxArray:
+    """As JAX's public class: its namespace tells that it is an array."""
+
+    __array_namespace__ = None
+
+
+class JaxArrayImpl(JaxArray):
+    __dlpack__ = None
+    __module__ = "jaxlib._jax"
+
+
+JaxArray.__module__ = "jax"
+
+
+def test_jax_says_what_its_arrays_are_by_their_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = SimpleNamespace(asarray=lambda value: JaxArrayImpl())
+    monkeypatch.setitem(sys.modules, "jax.numpy", functions)
+
+    @wherry.model(max_batch_size=8)
+    def a(x: Annotated[JaxArray, wherry.FP32[2]]) -> list[str]:
+        return [type(x).__name__]
+
+    with wherry.Runtime(a) as runtime:
+        assert runtime.infer("a", x=ROW) == "JaxArrayImpl"
+    assert tensors.library_of(JaxArrayImpl) == "jax"
+    assert tensors.library_of(type("Image", (torch.Tensor,), {"__module__": "vision"})) == "torch"
 
 
 class Array:
