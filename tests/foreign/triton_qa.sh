@@ -4,7 +4,7 @@
 # SERVER, CLIENT: checkouts of triton-inference-server/server and /client. WORK: a folder for models, copies and
 # outputs; WORK/venv must have tritonclient[all], onnx, ml_dtypes, pytest, requests, prettytable and sseclient-py, and
 # torch for models of libtorch (else they are ONNX). Copy this folder if you change it meanwhile. The suites' own
-# test.sh runs, with `tritonserver` a script that calls `wherry serve` (of PATH; --triton-strict unless STRICT=0),
+# test.sh runs, with `tritonserver` a script that calls `wherry serve` (of PATH; --triton-errors unless OWN_ERRORS=1),
 # as root, for each has its own network and /dev/shm. What fails is compared by hand: docs/reference/triton-clients.md.
 # A suite of the Python backend is L0_backend_python/NAME (bls, env, ...). PYTHON_BACKEND: a checkout of
 # triton-inference-server/python_backend, for those that clone it. PACKED: a .tar.gz of a Python 3.12 with what env
@@ -72,7 +72,7 @@ more=() all=" \$* "
 [[ \$all == *--grpc-port* || \$all == *--allow-grpc=* ]] || more+=(--grpc-port=8001)
 [[ \$all == *--metrics-port* || \$all == *--allow-metrics=* ]] || more+=(--metrics-port=8002)
 [[ \$all == *--backend-directory* ]] || more+=(--backend-directory=$work/tritonserver/backends)
-[ "\${STRICT:-1}" = 0 ] || more+=(--triton-strict)
+[ "\${OWN_ERRORS:-0}" = 1 ] || more+=(--triton-errors)
 exec $interpreter $here/delayed.py serve "\${more[@]}" "\$@"
 SERVER
     printf '#!/bin/sh\n[ "$1" != clone ] || cp -r "%s" ./python_backend\n' "${PYTHON_BACKEND:-none}" >"$work/stubs/git"

@@ -6,61 +6,42 @@ The requests, its answers and our reasons to answer otherwise are tests/golden/a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.golden.calls import Address, send
 from tests.golden.replay import judged, recorded
-from tests.golden.table import PAGE, Comparison, compared, page, server
+from tests.golden.table import PAGE, Comparison, compared, page
 
 CASES = recorded()
 GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[Address]:
-    with server() as found:
-        yield found
+def default() -> Comparison:
+    """The answers of a server of one process, in the order of the file: `control` loads and
+    unloads, and comes last."""
+    return compared()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # the first one starts the server with all models
+@pytest.mark.timeout(300)  # the first one asks the server everything
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_client_of_triton_gets_the_answers_it_knows(address: Address, group: str) -> None:
-    """In the order of the file: `control` loads and unloads, and comes last."""
+def test_a_client_of_triton_gets_the_answers_it_knows(default: Comparison, group: str) -> None:
+    answers = iter(default.answers)
+    told = [(case, step, next(answers)) for case in CASES for step in case["steps"]]
     wrong = [
-        f"{case['name']}: step {number}: {difference}"
-        for case in CASES
+        f"{case['name']}: {step.get('http') or step['grpc']}: {difference}"
+        for case, step, answer in told
         if case["name"].startswith(f"{group}: ")
-        for number, step in enumerate(case["steps"])
-        for difference in judged(step, send(address, step))
+        for difference in judged(step, answer)
     ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.fixture(scope="module")
-def strict() -> Comparison:
-    """A strict server of one process beside the recorded one."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("WHERRY_FRONTS", raising=False)
-        return compared("--triton-strict")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_page_of_the_differences_is_true(
-    monkeypatch: pytest.MonkeyPatch, strict: Comparison
-) -> None:
-    """`python -m tests.golden.table` writes it anew. It is about a server of one process."""
-    monkeypatch.delenv("WHERRY_FRONTS", raising=False)
-    assert page(compared(), strict) == PAGE.read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_fronts_of_a_strict_server_answer_as_one_process_does(strict: Comparison) -> None:
-    assert compared("--triton-strict", "--fronts=2").equal == strict.equal
+def test_the_page_of_the_differences_is_true(default: Comparison) -> None:
+    """`python -m tests.golden.table` writes it anew."""
+    assert page(default, compared("--triton-errors")) == PAGE.read_text()
 
 
 def test_whoever_answers_otherwise_says_why() -> None:

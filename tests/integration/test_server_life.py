@@ -644,17 +644,3 @@ def test_check_runs_the_examples_and_shows_where_each_setting_comes_from(tmp_pat
     assert table["request_timeout"].endswith("WHERRY_REQUEST_TIMEOUT")
     assert table["max_batch_size"].endswith("model")
     assert table["stall_timeout"].endswith("default")
-
-
-@pytest.mark.parametrize("fronts", [(), ("--fronts=2",)])
-def test_a_strict_server_writes_tritons_lines_of_a_start_once(fronts: tuple[str, ...]) -> None:
-    with server(
-        MODELS, "--triton-strict", "--grpc-port=0", "--log-level=debug", *fronts
-    ) as process:
-        log = process.log
-    assert len(re.findall(r'^I\d{4} [\d:.]+ \d+ \w+\.py:\d+\] "Started \w+', log, re.M)) == 2
-    where = process.url.removeprefix("http://")
-    assert log.count(f'] "Started HTTPService at {where}"\n') == 1
-    assert log.count('] "Started GRPCInferenceService at 127.0.0.1:') == 1
-    assert len(re.findall(r"^\| Model +\| Version \| Status +\|$", log, re.M)) == 1
-    assert "successfully loaded '" in log

@@ -17,23 +17,23 @@ _MODEL_FILES = (".onnx", ".pt", ".pt2", ".xml", ".ubj", ".tl", ".plan", ".savedm
 
 
 def check_repositories_exist(
-    folders: Sequence[str], mode: str, *, empty: bool = False, exit_on_error: bool = True
+    folders: Sequence[str], mode: str, *, exit_on_error: bool = True
 ) -> None:
     """ConfigError, with what was looked for and what is likely meant, for one without a model.
 
-    Where models may come later (modes poll and explicit) an empty folder is none, and with `empty`
-    in no mode. What is wrong is logged only, if an error is not to end the server.
+    Where models may come later (modes poll and explicit) an empty folder is none. What is wrong is
+    logged only, if an error is not to end the server.
     """
     for folder in folders:
         try:
-            _check_repository(folder, empty or mode != "none", mode)
+            _check_repository(folder, mode)
         except ConfigError as error:
             if exit_on_error:
                 raise
             log.warning("not a model repository", extra={"folder": folder, "why": str(error)})
 
 
-def _check_repository(folder: str, empty: bool, mode: str) -> None:
+def _check_repository(folder: str, mode: str) -> None:
     if is_remote(folder):
         return  # it is asked when the models are to be loaded
     path = Path(folder)
@@ -49,7 +49,7 @@ def _check_repository(folder: str, empty: bool, mode: str) -> None:
     folders_here = [one for one in entries if one.is_dir() and one.name != "__pycache__"]
     if any(_is_model(one) for one in folders_here):
         return
-    if not entries and empty:
+    if not entries and mode != "none":
         log.warning("model repository is empty", extra={"folder": folder, "mode": mode})
         return
     raise ConfigError(_explained(path, entries, folders_here))

@@ -48,7 +48,6 @@ def serve(args: argparse.Namespace) -> int:
         said.log_level,
         said.log_format,
         file=said.log_file,
-        as_triton=given.protocols.triton_strict,
         off=said.log_off,
     )
     # Until the server listens for it. The first process of a container has no default action:
@@ -124,7 +123,6 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     check_repositories_exist(
         repositories,
         given.model_control_mode,
-        empty=settings.options.protocols.triton_strict,
         exit_on_error=given.exit_on_error,
     )
     options = replace(
@@ -246,12 +244,7 @@ def tell_load_failure(error: ConfigError | LoadFailed) -> int:
 
 def cannot_listen(settings: Settings, error: OSError) -> str:
     listen = settings.options.listen
-    grpc, strict = isinstance(error, CannotListen), settings.options.protocols.triton_strict
-    if strict and (grpc or error.errno == errno.EADDRINUSE):
-        where = error.filename if grpc else f"{listen.host}:{listen.port}"
-        service = "GRPC" if grpc else "HTTP"
-        return f"failed to start {service} service: Unavailable - Socket '{where}' already in use"
-    if grpc:
+    if isinstance(error, CannotListen):
         return (
             f"cannot listen for gRPC on {error.filename}: {error.strerror}; choose another"
             " --grpc-port, or 0 for a free one"

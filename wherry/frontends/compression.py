@@ -45,7 +45,8 @@ def decompressed(body: Buffer, coding: str, max_bytes: int) -> Buffer:
     if name in ("", "identity"):
         return body
     raise UnknownCoding(
-        f"Unsupported compression type '{coding}'; a Content-Encoding is gzip, deflate or identity"
+        "Unsupported compression type",
+        more=f" '{coding}'; a Content-Encoding is gzip, deflate or identity",
     )
 
 

@@ -27,6 +27,7 @@ from wherry.frontends.v2.grpc.repository import RepositoryCalls
 from wherry.frontends.v2.grpc.settings import SettingCalls
 from wherry.frontends.v2.grpc.shared_memory import SharedMemoryCalls
 from wherry.frontends.v2.grpc.stream import InferStream
+from wherry.frontends.v2.triton_errors import code_and_sentence
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 
@@ -52,6 +53,7 @@ class GrpcApp:
     ) -> None:
         """With `pass_on` this is a front's application: an owner answers what it passes on."""
         common = common or Common()
+        self._triton_errors = common.triton_errors
         self._keys = common.keys or None
         self._restrictions = restrictions or None
         load = runtime.registry.load_report if pass_on is None else pass_on.load_report
@@ -82,7 +84,6 @@ class GrpcApp:
         self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.
         self.methods: Mapping[str, Method] = described
-        self.no_method = "Method not found!"
         #: Methods that tell whether the server lives, and end at once.
         self.vital = frozenset(
             path
@@ -92,6 +93,8 @@ class GrpcApp:
 
     def __call__(self, rpc: Rpc) -> None:
         handler = self._handlers[rpc.path]
+        if self._triton_errors:
+            rpc.metadata.words = code_and_sentence
         if self._keys is not None and not handler.open:
             caller = self._keys.name_of(rpc.metadata)
             if caller is None:

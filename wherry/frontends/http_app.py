@@ -37,6 +37,7 @@ from wherry.frontends.v2.http.kserve import KServeRoutes, respond_fine
 from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.settings import setting_routes
 from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
+from wherry.frontends.v2.triton_errors import TritonErrors
 from wherry.observability.fronts import FrontsSource
 from wherry.observability.metrics import Metrics
 from wherry.runtime.control import ModelControl
@@ -148,6 +149,8 @@ class HttpApp:
         """Check that this client may use the route, and have its handler answer."""
         request = exchange.request
         head = request.head
+        if self._entry.common.triton_errors and head.path.startswith("/v2/"):
+            exchange = TritonErrors(exchange)
         route = head.route or self.route(head)
         if self._keys is not None and (route is None or not route.open):
             caller = self._keys.name_of(head.headers)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import InvalidRequest, Tag
 
 #: A year: the system's own timers cannot wait for every number that JSON can say.
 _LONGEST: Final = 365 * 86400.0
@@ -67,7 +67,8 @@ def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> flo
     microseconds = parameters["timeout"]
     if type(microseconds) is not int or not 0 <= microseconds < 2**64:
         raise InvalidRequest(
-            "parameter 'timeout' must be a whole number of microseconds, of at most 64 bits"
+            "parameter 'timeout' must be a whole number of microseconds, of at most 64 bits",
+            tag=Tag.JSON,
         )
     seconds = min(microseconds * 1e-6, _LONGEST) or None
     if timeout is None or seconds is None:

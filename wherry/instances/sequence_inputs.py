@@ -8,7 +8,6 @@ with the step before. All of them are ordinary inputs, filled in just before a b
 from __future__ import annotations
 
 import copy
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -54,8 +53,6 @@ class SequenceInputs:
 
     def __init__(self, model: str, sequence: SequenceBatching, signature: Signature) -> None:
         self._model = model
-        #: Whether a text may be the id where the control is a number, which is made of it then.
-        self.takes_texts = False
         self._states = sequence.states
         self._returned = {state.output for state in sequence.states if state.returned}
         self._flags = [
@@ -123,8 +120,6 @@ class SequenceInputs:
     def _id(self, id: int | str, datatype: Datatype, name: str) -> object:
         if datatype is BYTES:
             return str(id)
-        if isinstance(id, str) and self.takes_texts:
-            return zlib.crc32(id.encode()) & int(np.iinfo(datatype.dtype.name).max)
         if isinstance(id, str):
             raise InvalidRequest(
                 f"model {self._model!r}: sequence id {id!r} is text, but the model takes it as"

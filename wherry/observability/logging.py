@@ -4,9 +4,6 @@
 
     12:00:01 INFO  model ready  model=bert seconds=3.1
     {"ts":"2026-11-21T12:00:01.123Z","level":"INFO","logger":"wherry","msg":"model ready",...}
-    I1121 12:00:01.123456 1 loader.py:405] "successfully loaded 'bert'"
-
-The last is a line of tritonserver, for `--triton-strict`.
 
 Logs go to stderr; stdout is for results. Only the command line calls `configure`: `import wherry`
 leaves a program's logging alone.
@@ -14,7 +11,6 @@ leaves a program's logging alone.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -22,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -33,15 +29,6 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 #: Characters that could control a terminal, forge a log line, or turn its direction.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\u061c]")
-
-#: Triton's words for an event, made of its fields; others keep ours.
-_TRITON_EVENTS: Final = {
-    "model ready": "successfully loaded '{model}'",
-    "model unloaded": "successfully unloaded '{model}' version {version}",
-    "model not loaded": "failed to load '{model}': {why}",
-}
-#: Switches off that Triton writes each message as a JSON string.
-_ESCAPES: Final = "TRITON_SERVER_ESCAPE_LOG_MESSAGES"
 
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
@@ -84,43 +71,6 @@ class HumanFormatter(logging.Formatter):
         return f"{line}\n{below}" if below else line
 
 
-class TritonFormatter(HumanFormatter):
-    """Formats a record as tritonserver 2.51 does: severity, time in UTC, process, place, and the
-    message as a JSON string in one line. A field `table` stands below it as it is."""
-
-    def __init__(self, *, iso: bool = False, escapes: bool = True) -> None:
-        super().__init__(iso=iso)
-        self.escapes = escapes
-
-    def format(self, record: logging.LogRecord) -> str:
-        severity = "E" if record.levelno >= logging.ERROR else record.levelname[0]
-        severity = "I" if record.levelno < logging.WARNING else severity
-        moment = datetime.fromtimestamp(record.created, UTC)
-        layout = f"%Y-%m-%dT%H:%M:%SZ {severity}" if self.iso else f"{severity}%m%d %H:%M:%S.%f"
-        file = re.sub(r"[^\w.]", "_", record.filename)
-        place = f"{moment:{layout}} {record.process} {file}:{record.lineno}] "
-        fields = fields_of(record)
-        if "table" in fields:
-            return f"{place}\n{fields['table']}\n"
-        return place + self._message(record, fields)
-
-    def _message(self, record: logging.LogRecord, fields: dict[str, Any]) -> str:
-        text = record.getMessage()
-        traceback = fields.pop("traceback", "")
-        if record.exc_info:
-            traceback = self.formatException(record.exc_info)
-        if text in _TRITON_EVENTS:
-            text = _TRITON_EVENTS[text].format_map(fields)
-        elif fields:
-            text += "  " + " ".join(
-                f"{one_line(key)}={_text(value)}" for key, value in fields.items()
-            )
-        text = f"{text}\n\nAt:\n{traceback}" if traceback else text
-        if not self.escapes:
-            return text
-        return one_line(json.dumps(text, ensure_ascii=False))
-
-
 class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object in a line."""
 
@@ -150,13 +100,11 @@ class JsonFormatter(logging.Formatter):
             return msgspec.json.encode(plain).decode()
 
 
-def formatter_of(format: str, *, colour: bool, as_triton: bool) -> HumanFormatter | JsonFormatter:
+def formatter_of(format: str, *, colour: bool) -> HumanFormatter | JsonFormatter:
     """Return what formats records so. `format` is "human", "iso8601" or "json"."""
     iso = format == "iso8601"
     if format == "json":
         return JsonFormatter()
-    if as_triton:
-        return TritonFormatter(iso=iso, escapes=os.environ.get(_ESCAPES) != "0")
     return HumanFormatter(colour=colour, iso=iso)
 
 
@@ -187,16 +135,15 @@ def configure(
     stream: TextIO | None = None,
     *,
     file: str | None = None,
-    as_triton: bool = False,
     off: Iterable[str] = (),
 ) -> logging.Handler:
-    """Send this program's log to `stream` (default stderr), or append it to `file`. For programs,
-    not for libraries. `as_triton`: lines for people are tritonserver's; of the severities `off`
-    there are none. ConfigError if the file cannot be written, or there is no such severity."""
+    """Send this program's log to `stream` (default stderr), or append it to `file`, but for the
+    severities `off`. For programs, not for libraries. ConfigError if the file cannot be written, or
+    there is no such severity."""
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream) if file is None else _to_file(file)
     colour = file is None and _colour_is_welcome(stream, os.environ)
-    handler.setFormatter(formatter_of(format, colour=colour, as_triton=as_triton))
+    handler.setFormatter(formatter_of(format, colour=colour))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -82,21 +82,12 @@ class Builder:
         self._clock = clock
         self._summarises = False
         self._times_first_responses = False
-        self._takes_texts = False
 
     def keep_summaries(self, loaded: Iterable[LoadedModel]) -> None:
         """Have these models, and those that are built from now on, keep LatencySummaries."""
         self._summarises = True
         for one in loaded:
             one.statistics.summaries = one.statistics.summaries or LatencySummaries()
-
-    def take_texts_of_sequences(self, loaded: Iterable[LoadedModel]) -> None:
-        """Let a text be the id of a sequence whose control is a number, of these models and of
-        those that are built from now on."""
-        self._takes_texts = True
-        for one in loaded:
-            if one.sequence_inputs is not None:
-                one.sequence_inputs.takes_texts = True
 
     def time_first_responses(self, loaded: Iterable[LoadedModel]) -> None:
         """Have these models, and those that are built from now on, count how long their first
@@ -121,7 +112,6 @@ class Builder:
         inputs = None
         if config.sequence is not None:
             inputs = SequenceInputs(config.name, config.sequence, signature)
-            inputs.takes_texts = self._takes_texts
             signature = callers_signature(signature, config.sequence)
         runner: Runner
         if isinstance(model, Pipeline | EnsembleModel):

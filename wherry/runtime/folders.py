@@ -18,7 +18,7 @@ from wherry.repository.namespaces import key_of, name_of, split
 from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
-from wherry.values.errors import ConfigError, ModelNotFound, ModelNotReady
+from wherry.values.errors import ConfigError, ModelNotFound, ModelNotReady, Tag
 
 Config = TritonConfig | Mapping[str, Any] | str | bytes
 Patch = Mapping[str, Any] | str | bytes
@@ -145,8 +145,9 @@ class RepositoryFolders:
             return replace(layout.read(found.folder, config=changed), namespace=namespace)
         except FileNotFoundError:
             raise ModelNotFound(
-                f"failed to load '{name}', failed to poll from model repository: there is no"
-                " model of this name"
+                f"failed to load '{name}', failed to poll from model repository",
+                tag=Tag.INTERNAL,
+                more=": there is no model of this name",
             ) from None
         except BadConfig as error:
             raise cannot_load(name, error.problems) from None
@@ -164,8 +165,9 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
     """Save the files that came with a load request in this folder, and read the model there."""
     if config is None:
         raise ConfigError(
-            f"failed to load '{name}', failed to poll from model repository: files need a"
-            " config beside them, which says how to serve them"
+            f"failed to load '{name}', failed to poll from model repository",
+            tag=Tag.INTERNAL,
+            more=": files need a config beside them, which says how to serve them",
         )
     if not layout.is_name(name):
         raise ConfigError(f"failed to load '{name}': it is no name of a model")
@@ -183,7 +185,9 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
 def cannot_load(name: str, problems: Sequence[str]) -> ConfigError:
     """Make the error for a model whose files have these problems."""
     return ConfigError(
-        f"failed to load '{name}', failed to poll from model repository: " + "; ".join(problems)
+        f"failed to load '{name}', failed to poll from model repository",
+        tag=Tag.INTERNAL,
+        more=f": {'; '.join(problems)}",
     )
 
 

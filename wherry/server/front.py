@@ -194,7 +194,6 @@ def main(link: int, number: int) -> int:
         said.log_level,
         said.log_format,
         file=said.log_file,
-        as_triton=options.protocols.triton_strict,
         off=said.log_off,
     )
 

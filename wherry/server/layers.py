@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Layers:
     """Makes the listeners of one server, which share what its connections may hold.
 
-    From the listener inwards: origins, traces, the access log, Triton's words, the application. A
-    layer that is off is not there.
+    From the listener inwards: origins, traces, the access log, the application. A layer that is off
+    is not there.
     """
 
     def __init__(self, applications: Applications, options: Options, limits: Limits) -> None:
@@ -37,10 +37,6 @@ class Layers:
 
     def over_http(self, application: Application) -> Listener:
         protocols, tracing = self._options.protocols, self._applications.common.tracing
-        if protocols.triton_strict:
-            from wherry.server.strict_http import StrictHttp
-
-            application = StrictHttp(application, self._applications.view_of)
         if protocols.access_log:
             application = AccessLog(application)
         if tracing is not None:
@@ -69,10 +65,6 @@ class Layers:
         protocols, common = self._options.protocols, self._applications.common
         calls: GrpcApplication = self._applications.grpc
         ended = None
-        if protocols.triton_strict:
-            from wherry.server.strict_calls import StrictCalls
-
-            calls = StrictCalls(calls, self._applications.view_of)
         if common.tracing is not None:
             from wherry.server.traced_calls import TracedCalls
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,13 +19,11 @@ from wherry.frontends.http.listener import Listener
 from wherry.frontends.http_app import MANAGEMENT, PartOfApp
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.observability.otel.providers import metrics_of
-from wherry.runtime.control import ModelStatus
 from wherry.runtime.threads import in_thread
 from wherry.server.fronts import Fronts
 from wherry.server.layers import Layers
 from wherry.server.options import Options, TlsFiles
 from wherry.server.parts import Applications
-from wherry.server.triton_start import started
 from wherry.server.watched_files import watched_context
 from wherry.values.errors import ConfigError
 
@@ -65,8 +62,6 @@ class Listeners:
         fronts = None if rows is None else Fronts(options, rows)
         self._tls = options.tls
         self._watched = applications.watched
-        #: Whether the log has Triton's lines of a start. Of fronts the owner writes them, once.
-        self._says_started = options.protocols.triton_strict and not is_front
         #: Whether it accepts while models are loading; not if a predecessor can answer meanwhile.
         self._serves_at_once = not self._listen.reuse_port and (
             self._listen.fd is None and self._listen.grpc_fd is None
@@ -151,8 +146,8 @@ class Listeners:
             await self.end()
             raise
 
-    async def serve(self, index: Callable[[], Sequence[ModelStatus]]) -> None:
-        """Accept connections from now on, if `start` did not; the models of `index` are ready."""
+    async def serve(self) -> None:
+        """Accept connections from now on, if `start` did not; the models are ready."""
         if not self._serves_at_once:
             for listener in self._all():
                 await listener.serve()
@@ -162,9 +157,6 @@ class Listeners:
         for what, where in self._listening_later:
             self._say_listening(what, where, accepts=True)
         self._listening_later.clear()
-        if self._says_started:
-            for event, fields in started(index(), self.grpc_address, self.urls):
-                log.info(event, extra=fields)
 
     async def drain(self, timeout: float) -> bool:
         """Accept no more, and wait until accepted requests are answered. False after `timeout`

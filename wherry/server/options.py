@@ -220,9 +220,8 @@ class Protocols:
         "how to compress what gRPC clients are sent")
     strict_fields: bool = option(False,
         "refuse fields of OpenAI requests that are not known, instead of ignoring them")
-    triton_strict: bool = option(False,
-        "answer as Triton does where wherry means to be better: statuses, words, limits; the log "
-        "has its lines, too")
+    triton_errors: bool = option(False,
+        "errors of KServe V2 have Triton's status, gRPC code, Content-Type and sentence")
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
 
 

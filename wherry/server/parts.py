@@ -18,10 +18,8 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import FETCHING_THREADS, Common, OpenAISettings
 from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
-from wherry.frontends.v2.settings import LogSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.trace_settings import TraceSettings
-from wherry.frontends.v2.triton_core import ViewOf
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
 from wherry.observability.metrics_config import MetricsConfig
@@ -30,7 +28,6 @@ from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 from wherry.server.agent_check import AgentCheck
 from wherry.server.options import Capacity, Options, Protocols
-from wherry.server.strict_views import views_of
 from wherry.server.watched_files import WatchedFiles
 from wherry.values.errors import ConfigError
 
@@ -93,8 +90,6 @@ class Applications:
     common: Common
     #: Keys and certificates.
     watched: WatchedFiles
-    #: For `--triton-strict`.
-    view_of: ViewOf
     agent: AgentCheck
 
 
@@ -113,12 +108,9 @@ def applications(
         control.runtime.calls.tracing = common.tracing
     if common.metrics.summary_latencies:
         control.runtime.builder.keep_summaries(control.runtime.models())
-    if options.protocols.triton_strict:
-        control.runtime.builder.take_texts_of_sequences(control.runtime.models())
     if common.metrics.histogram_latencies:
         control.runtime.builder.time_first_responses(control.runtime.models())
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
-    view_of = views_of(control.runtime, common.shared_memory)
     http = HttpApp(
         control.runtime,
         common=common,
@@ -130,7 +122,7 @@ def applications(
         control.runtime.registry.load_report, control.not_ready, lambda: http.draining
     )
     if not options.listen.speaks_grpc:
-        return Applications(http, None, common, watched, view_of, agent)
+        return Applications(http, None, common, watched, agent)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
     from wherry.frontends.rows.pass_on_calls import PassOnCalls
@@ -145,7 +137,7 @@ def applications(
         restrictions=Restrictions(access.restricted_protocols, closed, others=restrictions),
         pass_on=None if pass_on is None else PassOnCalls(pass_on.choose),
     )
-    return Applications(http, grpc, common, watched, view_of, agent)
+    return Applications(http, grpc, common, watched, agent)
 
 
 def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common:
@@ -159,14 +151,13 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         forwarding=_forwarding(protocols),
         allow_model_upload=access.allow_model_upload
         or bool(access.api_keys or access.api_key_file),
-        triton_strict=protocols.triton_strict,
+        triton_errors=protocols.triton_errors,
         openai=OpenAISettings(
             strict_fields=protocols.strict_fields,
             max_kept_responses=options.capacity.max_kept_responses,
         ),
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(protocols.trace_config),
-        log_settings=LogSettings(as_triton=protocols.triton_strict),
         metrics=MetricsConfig.of(
             protocols.metrics_config,
             only_triton=protocols.metrics_compat == "triton",
@@ -182,7 +173,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
 
 def _forwarding(protocols: Protocols) -> Forwarding:
     over_http, over_grpc = (
-        None if pattern is None else HeaderForwarding(pattern, strict=protocols.triton_strict)
+        None if pattern is None else HeaderForwarding(pattern)
         for pattern in (
             protocols.http_header_forward_pattern,
             protocols.grpc_header_forward_pattern,

@@ -264,7 +264,7 @@ class Server:
                 # Sending a model's files is running code: without a key from this machine only.
                 common.allow_model_upload |= listeners.local
                 if await self._load():
-                    await listeners.serve(self.control.index)
+                    await listeners.serve()
                     self._tell_ready()
                     await self._stopping.wait()
             finally:

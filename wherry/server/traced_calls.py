@@ -30,7 +30,6 @@ class TracedCalls:
         self._passes_by = tracing.passes_by
         self.methods = application.methods
         self.vital = application.vital
-        self.no_method = application.no_method
         self.drain = application.drain
         self.end_streams = application.end_streams
 

@@ -37,7 +37,17 @@ field and the remedy; they hold no paths and no tracebacks.
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Any
+
+
+class Tag(Enum):
+    """What an error is about, where other servers have other codes for that than its class."""
+
+    #: A request's JSON, or the kind of a value in it.
+    JSON = auto()
+    #: What tritonserver calls a failure of its own.
+    INTERNAL = auto()
 
 
 class WherryError(Exception):
@@ -49,6 +59,18 @@ class WherryError(Exception):
     retry_after: float | None = None
     #: The reason of the failure in the metrics: one of Triton's four.
     reason = "OTHER"
+    tag: Tag | None = None
+    #: The message without what is said behind it; "": it is all one.
+    sentence = ""
+
+    def __init__(self, *args: object, tag: Tag | None = None, more: str = "") -> None:
+        """`more` follows the message: the place of the fault, and what to do about it."""
+        if more:
+            self.sentence = str(args[0])
+            args = (self.sentence + more,)
+        super().__init__(*args)
+        if tag is not None:
+            self.tag = tag
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the constructor, which makes the message of several classes: a process pool that
@@ -69,8 +91,14 @@ class InvalidRequest(WherryError, ValueError):
     http_status = 400
     grpc_code = "INVALID_ARGUMENT"
 
-    def __init__(self, *args: object, field: str | None = None) -> None:
-        super().__init__(*args)
+    def __init__(
+        self,
+        *args: object,
+        field: str | None = None,
+        tag: Tag | None = None,
+        more: str = "",
+    ) -> None:
+        super().__init__(*args, tag=tag, more=more)
         #: The input or parameter at fault, if it is a single one.
         self.field = field
 
@@ -292,6 +320,7 @@ class ExecutionTimeout(WorkerDied):
 
 def _restored(cls: type[WherryError], args: tuple[Any, ...], state: dict[str, Any]) -> WherryError:
     error = cls.__new__(cls, *args)
+    error.args = args  # a TimeoutError's are set by its constructor
     error.__dict__.update(state)
     return error
 

@@ -59,16 +59,6 @@ def test_an_empty_folder_is_a_repository_only_where_models_may_come_later(
     assert caplog.text.count("model repository is empty") == 2
 
 
-def test_an_empty_folder_may_be_taken_in_any_mode(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    check_repositories_exist([str(tmp_path)], "none", empty=True)
-    assert caplog.text.count("model repository is empty") == 1
-    put(tmp_path, "README.md")
-    with pytest.raises(ConfigError, match="has no folders"):
-        check_repositories_exist([str(tmp_path)], "none", empty=True)
-
-
 @pytest.mark.parametrize("files", [[], ["app.py"], ["a/weights.bin"]], ids=str)
 def test_what_is_wrong_is_logged_only_if_an_error_is_not_to_end_the_server(
     tmp_path: Path, files: list[str], caplog: pytest.LogCaptureFixture

@@ -62,24 +62,16 @@ def test_a_star_stands_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "strict", "text"),
+    ("error", "text"),
     [
-        (OSError(errno.EADDRINUSE, ""), True,
-         "failed to start HTTP service: Unavailable - Socket '0.0.0.0:80' already in use"),
-        (CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", "[::]:81"), True,
-         "failed to start GRPC service: Unavailable - Socket '[::]:81' already in use"),
-        (OSError(errno.EACCES, ""), True, "cannot listen on 0.0.0.0:80: Permission denied"),
-        (OSError(errno.EADDRINUSE, ""), False,
-         "cannot listen on 0.0.0.0:80: Address already in use"),
-        (CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", "[::]:81"), False,
+        (OSError(errno.EACCES, ""), "cannot listen on 0.0.0.0:80: Permission denied"),
+        (OSError(errno.EADDRINUSE, ""), "cannot listen on 0.0.0.0:80: Address already in use"),
+        (CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", "[::]:81"),
          "cannot listen for gRPC on [::]:81: taken, or not there"),
     ],
 )  # fmt: skip
-def test_an_address_that_is_taken_is_told_in_tritons_words_if_they_are_wanted(
-    tmp_path: Path, error: OSError, strict: bool, text: str
-) -> None:
-    flags = {"host": "0.0.0.0", "port": 80, "triton_strict": strict}
-    settings = read_settings(flags, {}, folder=tmp_path)
+def test_an_address_that_is_taken_is_named(tmp_path: Path, error: OSError, text: str) -> None:
+    settings = read_settings({"host": "0.0.0.0", "port": 80}, {}, folder=tmp_path)
     assert cannot_listen(settings, error).partition("; choose")[0] == text
 
 

@@ -48,7 +48,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "log_level": "error", "log_off": ["info"], "log_format": "json", "log_file": "g", "id": "i",
         "access_log": True,
         "ready_fd": 9, "stop_fd": 9,
-        "strict_fields": True, "triton_strict": True,
+        "strict_fields": True, "triton_errors": True,
         "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
         "load_model": ["l"], "repository_poll_secs": 11.0, "model_load_thread_count": 12,
         "model_load_retry_count": 13, "strict_readiness": True, "exit_on_error": True,

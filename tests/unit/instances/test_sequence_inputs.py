@@ -94,15 +94,6 @@ def test_an_id_that_has_no_such_number_is_refused(id: int | str, why: str) -> No
     made.refuse(SequenceStep(2**32 - 1))
 
 
-def test_a_text_may_stand_for_a_number_if_the_server_is_told_so() -> None:
-    made = inputs(plain, SequenceControl("id", "N", datatype="INT32"))
-    made.takes_texts = True
-    first, again, other = (made.columns(SequenceStep(id))["N"] for id in ("a", "a", "b"))
-    assert first == again != other
-    assert isinstance(first, np.ndarray)
-    assert first.dtype == np.int32
-
-
 def test_mistakes_of_the_author_are_told_when_the_model_loads() -> None:
     for controls, states, why in (
         ([SequenceControl("start", "S", datatype="FP31")], [], "no datatype 'FP31'"),

@@ -15,7 +15,6 @@ from wherry.frontends.v2.settings import LogSettings
 from wherry.observability.logging import (
     HumanFormatter,
     JsonFormatter,
-    TritonFormatter,
     configure,
 )
 from wherry.values.errors import ConfigError
@@ -172,64 +171,6 @@ def test_half_of_a_pair_is_written_to_a_file(
 def test_a_log_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"log_file .*: No such file or directory"):
         configure(file=str(tmp_path / "nowhere" / "server.log"))
-
-
-def triton(made: logging.LogRecord, *, iso: bool = False, escapes: bool = True) -> str:
-    made.process = 7
-    return TritonFormatter(iso=iso, escapes=escapes).format(made)
-
-
-def test_a_line_of_triton_has_severity_time_in_utc_process_place_and_a_json_string() -> None:
-    made = record('say "hi"\tnow', model="a b")
-    assert triton(made) == r'I1114 22:13:20.250000 7 file.py:1] "say \"hi\"\tnow  model=\"a b\""'
-    assert triton(made, iso=True).startswith("2023-11-14T22:13:20Z I 7 file.py:1] ")
-    assert triton(made, escapes=False).endswith('7 file.py:1] say "hi"\tnow  model="a b"')
-
-
-@pytest.mark.parametrize(
-    ("level", "letter"),
-    [("DEBUG", "I"), ("INFO", "I"), ("WARNING", "W"), ("ERROR", "E"), ("CRITICAL", "E")],
-)
-def test_triton_has_three_severities(level: str, letter: str) -> None:
-    made = record("x")
-    made.levelno, made.levelname = getattr(logging, level), level
-    assert triton(made).startswith(f"{letter}1114 ")
-
-
-def test_a_model_that_is_loaded_unloaded_or_neither_is_told_of_in_tritons_words() -> None:
-    told = [
-        triton(record("model ready", model="m", version="1", seconds=2.0)),
-        triton(record("model unloaded", model="m", version="2")),
-        triton(record("model not loaded", model="m", why="no weights", traceback="line\nline")),
-    ]
-    assert [line.partition("] ")[2] for line in told] == [
-        "\"successfully loaded 'm'\"",
-        "\"successfully unloaded 'm' version 2\"",
-        r'''"failed to load 'm': no weights\n\nAt:\nline\nline"''',
-    ]
-
-
-def test_a_name_in_a_line_of_triton_forges_no_other_and_a_table_stands_below_it() -> None:
-    line = triton(record("model ready", model="x\n\x1b[2J\x9b\u2028E0101"))
-    assert len(line.splitlines()) == 1
-    assert not {"\x1b", "\x9b", "\u2028"} & {*line}
-    assert triton(record("models", table="+-+\n+-+")).partition("] ")[2] == "\n+-+\n+-+\n"
-
-
-@pytest.mark.usefixtures("_root_logger")
-def test_strict_lines_are_tritons_unless_they_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    configure("info", "iso8601", stream, as_triton=True)
-    logging.getLogger("wherry").info("one")
-    monkeypatch.setenv("TRITON_SERVER_ESCAPE_LOG_MESSAGES", "0")
-    configure("info", "human", stream, as_triton=True)
-    logging.getLogger("wherry").info("two")
-    configure("info", "json", stream, as_triton=True)
-    logging.getLogger("wherry").info("three")
-    first, second, third = stream.getvalue().splitlines()
-    assert re.fullmatch(r'\d{4}-\d\d-\d\dT[\d:]{8}Z I \d+ test_logging.py:\d+\] "one"', first)
-    assert re.fullmatch(r"I\d{4} [\d:]{8}\.\d{6} \d+ test_logging.py:\d+\] two", second)
-    assert json.loads(third)["msg"] == "three"
 
 
 def test_the_text_of_an_exception_can_forge_no_line_and_control_no_terminal() -> None:

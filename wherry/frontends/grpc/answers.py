@@ -9,7 +9,6 @@ import os
 from wherry.frontends.client_text import text_of
 from wherry.frontends.grpc.rpc import Metadata, Rpc
 from wherry.observability.internal_errors import log_internal_error
-from wherry.values.buffer import Buffer
 from wherry.values.errors import WherryError
 
 #: An error's text travels in the trailers, and clients refuse long ones: their whole error is lost.
@@ -24,9 +23,8 @@ def fail(rpc: Rpc, error: Exception) -> None:
     rpc.fail(*status_of(rpc, error))
 
 
-def status_of(rpc: Rpc, error: Exception, message: Buffer = b"") -> tuple[str, str, Metadata]:
-    """Code, text and trailers of an error; a bug of ours is logged and not shown. `message`: the
-    one of a stream that it is about."""
+def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
+    """Code, text and trailers of an error; a bug of ours is logged and not shown."""
     if not isinstance(error, WherryError):
         request_id = f"{_PREFIX}-{next(_numbers):x}"
         logged = log_internal_error(error, request_id=request_id, path=rpc.path)
@@ -36,21 +34,15 @@ def status_of(rpc: Rpc, error: Exception, message: Buffer = b"") -> tuple[str, s
     if error.retry_after is not None:
         # What gRPC's own retries wait for, where the client has a policy for them.
         trailers = (("grpc-retry-pushback-ms", str(math.ceil(error.retry_after * 1000))),)
-    text = text_of(error)
-    if error.grpc_code == "DEADLINE_EXCEEDED":
+    words = rpc.metadata.words
+    code, text = (error.grpc_code, text_of(error)) if words is None else words(error)
+    if code == "DEADLINE_EXCEEDED":
         # What a client's own clock says, which ends the call as often: its users look for that.
         text = f"Deadline Exceeded: {text}"
-    return *told(rpc, error.grpc_code, text, message), trailers
+    return code, _shortened(text), trailers
 
 
-def told(rpc: Rpc, code: str, text: str, message: Buffer = b"") -> tuple[str, str]:
-    """Code and text of an error as this call's client is told of it."""
-    if rpc.metadata.words is not None:
-        code, text = rpc.metadata.words(code, text, message)
-    return code, shortened(text)
-
-
-def shortened(text: str) -> str:
+def _shortened(text: str) -> str:
     """An error text may quote anything: a huge name, or lone surrogates, which are no UTF-8."""
     data = text.encode(errors="replace")
     if len(data) <= MAX_TEXT_BYTES:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from wherry.frontends.grpc.proto import Method
 from wherry.values.buffer import Buffer
+from wherry.values.errors import WherryError
 
 #: Names and values that end a call.
 Metadata = Sequence[tuple[str, str]]
@@ -24,8 +25,8 @@ class CallMetadata(dict[str, str]):
 
     Equal calls may share it, and with it `notes`, in which the application keeps what it finds out
     once, and `trailers`, which gives names and values for the end of each. `trace` is the call's
-    RequestTrace, if it is traced, and `words` gives an error's code and text others, with the
-    message of the stream that it is about, if it is known: with either it is one call's alone.
+    RequestTrace, if it is traced: then it is one call's alone. `words` gives errors the code and
+    text that this server's clients expect.
     """
 
     __slots__ = ("notes", "trace", "trailers", "words")
@@ -35,7 +36,7 @@ class CallMetadata(dict[str, str]):
         self.notes: Any = None
         self.trailers: Callable[[], Metadata] | None = None
         self.trace: Any = None
-        self.words: Callable[[str, str, Buffer], tuple[str, str]] | None = None
+        self.words: Callable[[WherryError], tuple[str, str]] | None = None
 
 
 class CannotListen(OSError):
@@ -154,10 +155,6 @@ class Application(Protocol):
     @property
     def methods(self) -> Mapping[str, Method]:
         """The methods by path."""
-
-    @property
-    def no_method(self) -> str:
-        """What a call is told whose path is none of them."""
 
     @property
     def vital(self) -> Collection[str]:

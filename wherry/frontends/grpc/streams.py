@@ -152,7 +152,7 @@ class Streams:
         self._ids.served = stream_id
         method = serving.application.methods.get(head.path)
         if method is None:
-            raise heads.refusal("UNIMPLEMENTED", serving.application.no_method)
+            raise heads.refusal("UNIMPLEMENTED", "Method not found!")
         if self.check_path is not None:
             self.check_path(head.path)
         coding = serving.coding

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wherry.frontends.offload import give_way
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import InvalidRequest, Tag
 
 VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
 
@@ -37,7 +37,9 @@ class Malformed(InvalidRequest):
     """The bytes are not a message of the wanted kind."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"failed to parse the request message: {problem}")
+        super().__init__(
+            "failed to parse the request message", tag=Tag.INTERNAL, more=f": {problem}"
+        )
 
 
 def wire_type(kind: str) -> int:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from wherry.frontends.client_text import text_of
 from wherry.frontends.compression import (
     MAX_BYTES_IN_LOOP,
     MIN_BYTES,
@@ -89,7 +88,8 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, str, Headers]:
         headers.append(("Retry-After", str(math.ceil(error.retry_after))))
     if isinstance(error, UnknownCoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
-    return error.http_status, _encodable(text_of(error)), headers
+    status, text = exchange.outcome_of(error)
+    return status, _encodable(text), headers
 
 
 def _encodable(text: str) -> str:

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from wherry.frontends.client_text import text_of
 from wherry.values.buffer import Buffer
+from wherry.values.errors import WherryError
 
 #: The body of an answer: a sequence of buffers is sent end to end.
 Body = bytes | Sequence[Buffer]
@@ -155,6 +157,10 @@ class Exchange(ABC):
         """The body of an error that no protocol's handler tells."""
         return error_body(message)
 
+    def outcome_of(self, error: WherryError) -> tuple[int, str]:
+        """The status and the text of an error, as the request's client expects them."""
+        return error.http_status, text_of(error)
+
     # For transports
 
     def leave(self) -> None:
@@ -217,6 +223,9 @@ class PassedOn(Exchange):
 
     def refusal(self, status: int, message: str) -> bytes:
         return self._inner.refusal(status, message)
+
+    def outcome_of(self, error: WherryError) -> tuple[int, str]:
+        return self._inner.outcome_of(error)
 
     def _left(self) -> None:
         if self.on_disconnect is not None:

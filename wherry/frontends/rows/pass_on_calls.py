@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from wherry.frontends.grpc.answers import told
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
@@ -75,7 +74,7 @@ class PassedOnCall:
         if part is None:
             _no_owner(rpc)
         elif part.code not in ("", "OK"):
-            rpc.fail(*told(rpc, part.code, part.text), part.metadata)
+            rpc.fail(part.code, part.text, part.metadata)
         elif part.message is None:
             rpc.finish()
         elif part.ends:

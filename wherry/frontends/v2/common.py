@@ -50,8 +50,8 @@ class Common:
     forwarding: Forwarding = field(default_factory=Forwarding)
     #: Whether a load request may bring the model's files; a server decides when it listens.
     allow_model_upload: bool = True
-    #: Whether what a request may be is Triton's to the letter.
-    triton_strict: bool = False
+    #: Whether errors have Triton's status, code, type and sentence.
+    triton_errors: bool = False
     openai: OpenAISettings = field(default_factory=OpenAISettings)
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
     trace_settings: TraceSettings = field(default_factory=TraceSettings)

@@ -40,8 +40,6 @@ class DecodedRequest(msgspec.Struct):
     empty_final_response: bool = False
     #: Seconds of the request's timeout, if some of them have passed.
     seconds_left: float | None = None
-    #: The server acts on none of the parameters.
-    all_for_the_model: bool = False
     #: At a natural route: the client sent a list of rows.
     several: bool = False
 

@@ -15,7 +15,7 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.terms import Terms, shorter_timeout, terms_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
-from wherry.frontends.v2.model_tensors import MAX_PARTS, ModelTensors
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.observability.otel.following import FollowedRequest
 from wherry.runtime.loaded_model import LoadedModel
@@ -62,9 +62,6 @@ class Entry:
             common.shared_memory,
             common.input_urls,
             common.max_body_bytes,
-            1 if common.triton_strict else MAX_PARTS,
-            strict=common.triton_strict,
-            is_ensemble=loaded.model.is_ensemble,
         )
 
     def reply(
@@ -119,13 +116,10 @@ class Entry:
         timeout = terms.timeout
         priority, sequence, of_the_model = 0, None, None
         if parameters:
-            if decoded.all_for_the_model:
-                of_the_model = parameters
-            else:
-                priority = parameters.get("priority", 0)
-                sequence = sequence_of(parameters)
-                of_the_model = for_the_model(parameters)
-                timeout = shorter_timeout(timeout, parameters)
+            priority = parameters.get("priority", 0)
+            sequence = sequence_of(parameters)
+            of_the_model = for_the_model(parameters)
+            timeout = shorter_timeout(timeout, parameters)
         if seconds_left is not None:
             timeout = seconds_left if timeout is None else min(timeout, seconds_left)
         if terms.parameters:

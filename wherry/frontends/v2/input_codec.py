@@ -154,16 +154,16 @@ class InputCodec:
         elements = [v if type(v) is bytes else bytes(v) for v in values]
         return self._column_of_elements(elements, rows, shape)
 
-    def from_raw(self, data: memoryview, *, one_row: bool = False) -> tuple[Column, int]:
-        """The column, and its rows, of a body that is nothing but this tensor's data: as many rows
-        as there are, or one."""
+    def from_raw(self, data: memoryview) -> tuple[Column, int]:
+        """The column, and its rows, of a body that is nothing but this tensor's data."""
         datatype = self.spec.datatype
         row_shape = self.spec.shape
         if datatype is BYTES:
             if math.prod(row_shape) != 1:
                 raise InvalidRequest(
                     f"For BYTE datatype raw input '{self.name}', the model must have input shape"
-                    f" [1]; it has {dims_text(row_shape)}"
+                    " [1]",
+                    more=f"; it has {dims_text(row_shape)}",
                 )
             column = self._column_of_elements([bytes(data)], 1, [1] * len(self.wire_shape))
             return column, 1
@@ -176,8 +176,7 @@ class InputCodec:
         if rest or not count:
             raise self.errors.invalid(f"{len(data)} bytes are no {self.datatype} data")
         dims = self.wire_shape
-        rows_alone = 1 if one_row and self._batched else 0
-        unknown = [i for i, d in enumerate(dims) if d == -1 and i >= rows_alone]
+        unknown = [i for i, d in enumerate(dims) if d == -1]
         shape = [1 if d == -1 else d for d in dims]
         if unknown:
             shape[unknown[-1]] = count // max(1, math.prod(shape))
@@ -214,7 +213,8 @@ class InputCodec:
         if datatype is FP16 or datatype is BF16:
             raise InvalidRequest(
                 f"receiving {datatype} data via JSON is not supported. Please use the binary data"
-                f" format for input {self.name} of model '{self._model}'"
+                f" format for input {self.name}",
+                more=f" of model '{self._model}'",
             )
         try:
             array: Array = np.array(values, datatype.dtype)

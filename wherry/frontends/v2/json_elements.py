@@ -16,7 +16,7 @@ from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, ex
 from wherry.frontends.v2.long_arrays import LongArray, check_values
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import InvalidRequest, Tag
 
 #: Floats that JSON has no number for. Triton's clients send and expect the bare literals, others
 #: send them as strings where a number is expected, as in protobuf's JSON.
@@ -67,7 +67,8 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
     if 0 in begins or begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise InvalidRequest(
             "failed to parse the request JSON buffer: it begins as UTF-16 or UTF-32 does; send JSON"
-            " as UTF-8"
+            " as UTF-8",
+            tag=Tag.JSON,
         )
     if not isinstance(error, msgspec.ValidationError):
         text = bytes(body).removeprefix(codecs.BOM_UTF8)
@@ -85,7 +86,7 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
             bytes(body).decode()
         except UnicodeDecodeError as whole:
             error = whole
-    raise InvalidRequest(malformed(error)) from None
+    raise malformed(error) from None
 
 
 def _with_stand_ins(text: bytes) -> bytes | None:
@@ -183,7 +184,7 @@ class JsonElements:
         return self.checked(value)
 
     def malformed(self, error: Exception) -> InvalidRequest:
-        return self._errors.invalid(f"data: {explain(error)}")
+        return self._errors.invalid(f"data: {explain(error)}", Tag.JSON)
 
     def pieces(self, data: LongArray) -> Iterator[list[Any]]:
         first = 0
@@ -196,7 +197,7 @@ class JsonElements:
             raise
         except (ValueError, RecursionError) as error:
             said = explain(error).partition(" (byte ")[0]  # of the piece, not of the body
-            raise self._errors.invalid(f"data: {said}") from None
+            raise self._errors.invalid(f"data: {said}", Tag.JSON) from None
 
     def _piece(self, text: bytes, first: int) -> list[Any]:
         try:
@@ -210,7 +211,7 @@ class JsonElements:
         """Flat elements of the right type, from anything that JSON may be; there are `first`
         before them."""
         if not isinstance(values, list):
-            raise self._errors.invalid(f"data: expected array, got {_json_kind(values)}")
+            raise self._errors.invalid(f"data: expected array, got {_json_kind(values)}", Tag.JSON)
         if self.are_rows:
             return values
         flat = _flat(values)
@@ -257,7 +258,7 @@ def _flat(value: Any, depth: int = 1) -> list[Any]:
     if not isinstance(value, list):
         return [value]
     if depth > MAX_DEPTH:
-        raise InvalidRequest(TOO_DEEP)
+        raise InvalidRequest(TOO_DEEP, tag=Tag.JSON)
     if not any(isinstance(element, list) for element in value):
         return value
     flat: list[Any] = []

@@ -14,7 +14,7 @@ import msgspec
 
 from wherry.frontends.v2.wire_shape import dims_text
 from wherry.values.datatypes import BYTES, Datatype
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import InvalidRequest, Tag
 
 MAX_DEPTH: Final = 100
 TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
@@ -47,18 +47,18 @@ _BYTE: Final = re.compile(r" \(byte (\d+)\)$")
 _EXPECTED: Final = re.compile(r"expected (\w+)")
 
 
-def malformed(error: Exception) -> str:
-    """Return the message for a text that is not JSON, or JSON that has the wrong form."""
+def malformed(error: Exception) -> InvalidRequest:
+    """The error for a text that is not JSON, or JSON that has the wrong form."""
     if isinstance(error, RecursionError):
-        return TOO_DEEP
+        return InvalidRequest(TOO_DEEP, tag=Tag.JSON)
     said = explain(error)
     if isinstance(error, msgspec.ValidationError) and "number out of range" not in said:
-        return f"{_wrong_member(said)} ({said})"
+        return InvalidRequest(_wrong_member(said), tag=Tag.JSON, more=f" ({said})")
     found = _BYTE.search(said)
     for ours, theirs in _MALFORMED:
         if ours in said and found:
             said = f"{theirs} at {found[1]}"
-    return f"failed to parse the request JSON buffer: {said}"
+    return InvalidRequest(f"failed to parse the request JSON buffer: {said}", tag=Tag.JSON)
 
 
 def mismatch(kind: str) -> str:
@@ -124,10 +124,12 @@ class InputErrors:
         if self._datatype.dtype.kind == "u" and (kind == "int" or ">= 0" in said):
             kind = "unsigned"
         elif kind is None or "got" not in said:
-            return self.invalid(said)
+            return self.invalid(said, Tag.JSON)
         what = "Unable to parse 'data'" if kind != "str" else "Unable to parse JSON bytes array"
         return InvalidRequest(
-            f"{what}: {mismatch(kind)} (input '{self._name}' of model '{self._model}': {said})"
+            f"{what}: {mismatch(kind)}",
+            tag=Tag.JSON,
+            more=f" (input '{self._name}' of model '{self._model}': {said})",
         )
 
     def wrong_count(self, shape: list[int], count: int, got: int) -> InvalidRequest:
@@ -149,10 +151,11 @@ class InputErrors:
                 f"unexpected number of string elements {got} {where}, expecting {count}"
             )
         return InvalidRequest(
-            "Unable to parse 'data': Shape does not match true shape of 'data' field (input"
-            f" '{self._name}' of model '{self._model}': shape {dims_text(shape)} needs {count}"
-            f" elements, data has {got})"
+            "Unable to parse 'data': Shape does not match true shape of 'data' field",
+            tag=Tag.JSON,
+            more=f" (input '{self._name}' of model '{self._model}': shape {dims_text(shape)} needs"
+            f" {count} elements, data has {got})",
         )
 
-    def invalid(self, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"input '{self._name}' of model '{self._model}': {problem}")
+    def invalid(self, problem: str, tag: Tag | None = None) -> InvalidRequest:
+        return InvalidRequest(f"input '{self._name}' of model '{self._model}': {problem}", tag=tag)

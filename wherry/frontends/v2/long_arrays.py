@@ -20,7 +20,7 @@ import numpy.typing as npt
 from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, give_way
 from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP
 from wherry.values.buffer import Buffer
-from wherry.values.errors import InvalidRequest, RequestTooLarge
+from wherry.values.errors import InvalidRequest, RequestTooLarge, Tag
 
 Mask = npt.NDArray[np.bool_]
 
@@ -141,7 +141,7 @@ def check_values(body: Buffer, most: int = MAX_VALUES) -> None:
             depths = depth + np.cumsum(part.steps())
             depth = int(depths[-1])
             if depths.max() > MAX_DEPTH:
-                raise InvalidRequest(TOO_DEEP)
+                raise InvalidRequest(TOO_DEEP, tag=Tag.JSON)
         values += len(part.brackets) + len(part.commas) + len(part.colons)
         if values > most:
             raise RequestTooLarge(
@@ -223,14 +223,16 @@ def _parts(body: memoryview) -> Iterator[_Part]:
         if not _may_be_json(text, letters, quotes, outside, len(brackets) + len(commas)):
             raise InvalidRequest(
                 "failed to parse the request JSON buffer: values without a comma between them, or"
-                f" a backslash outside of a string, between {position} and {end}"
+                f" a backslash outside of a string, between {position} and {end}",
+                tag=Tag.JSON,
             )
         if len(brackets) or len(commas) or in_string or quotes.any():
             seen = end
         elif end - seen > MAX_RUN_BYTES:
             raise InvalidRequest(
                 "failed to parse the request JSON buffer: more than"
-                f" {MAX_RUN_BYTES} bytes of white space, or of one number, at {seen}"
+                f" {MAX_RUN_BYTES} bytes of white space, or of one number, at {seen}",
+                tag=Tag.JSON,
             )
         in_string = not outside[-1]
         yield _Part(position, text, letters, brackets, commas, colons)
@@ -315,7 +317,7 @@ class _Folder:
                     self._open, self._values = 1, 0
                     return place + 1
             if len(stack) >= MAX_DEPTH:
-                raise InvalidRequest(TOO_DEEP)
+                raise InvalidRequest(TOO_DEEP, tag=Tag.JSON)
             stack.append(bracket)
         self._keep(text[done:])
         return len(text)
@@ -336,7 +338,7 @@ class _Folder:
             end = int(brackets[ends[0]])
             brackets, depths = brackets[: ends[0]], depths[: ends[0]]
         if len(depths) and depths.max() > MAX_DEPTH:
-            raise InvalidRequest(TOO_DEEP)
+            raise InvalidRequest(TOO_DEEP, tag=Tag.JSON)
         commas = commas[np.searchsorted(commas, done) : np.searchsorted(commas, end)]
         array.commas += len(commas)
         array.objects = array.objects or bool((letters[brackets] == ord("{")).any())
@@ -344,7 +346,8 @@ class _Folder:
             if letters[end] != ord("]"):
                 raise InvalidRequest(
                     "failed to parse the request JSON buffer: an array ends with '}' at"
-                    f" {start + end}"
+                    f" {start + end}",
+                    tag=Tag.JSON,
                 )
             array.add(start + end, 1)
             self._array = None

@@ -15,7 +15,6 @@ from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters
 from wherry.frontends.v2.shared_memory import SharedMemory, Window
-from wherry.frontends.v2.unordered import in_order_of_a_hash_table
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.errors import InvalidRequest
@@ -44,33 +43,20 @@ class ModelTensors:
         shared_memory: SharedMemory | None = None,
         urls: InputUrls | None = None,
         most_bytes: int = sys.maxsize,
-        most_batches: int = MAX_PARTS,
-        *,
-        strict: bool = False,
-        is_ensemble: bool = False,
     ) -> None:
-        """`most_bytes` may come from all URLs of a request, which may be so many batches.
-
-        `strict`: what a request may be, and the order of an ensemble's outputs, are Triton's.
-        """
-        self.strict = strict
+        """`most_bytes` may come from all URLs of a request."""
         self.urls = urls or InputUrls()
         self.most_bytes = most_bytes
         self.model = config.name
         self.version = config.version
         batched = self._batched = config.max_batch_size > 0
-        self.most_batches = most_batches
-        self.most_rows = most_batches * max(1, config.max_batch_size)
+        self.most_rows = MAX_PARTS * max(1, config.max_batch_size)
         self.inputs = {
             spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
         }
         self.outputs = {
             spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
         }
-        if strict and is_ensemble:
-            self.outputs = in_order(
-                dict.fromkeys(in_order_of_a_hash_table(self.outputs)), self.outputs
-            )
         self._labels = labels or {}
         self._shared_memory = shared_memory or SharedMemory()
 
@@ -95,8 +81,8 @@ class ModelTensors:
             raise self._too_many(f"input '{codec.name}'", rows)
         if others and rows != others:
             raise InvalidRequest(
-                f"input '{codec.name}' batch size does not match other inputs for '{self.model}':"
-                f" {rows} rows, the others have {others}"
+                f"input '{codec.name}' batch size does not match other inputs for '{self.model}'",
+                more=f": {rows} rows, the others have {others}",
             )
         return rows
 
@@ -112,7 +98,7 @@ class ModelTensors:
     def _too_many(self, what: str, rows: int) -> InvalidRequest:
         return InvalidRequest(
             f"{what} has {rows} rows, and a request to model '{self.model}' at most"
-            f" {self.most_rows} ({self.most_batches} batches of its max_batch_size); send several"
+            f" {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
         )
 
     def complete(self, columns: Columns) -> Columns:
@@ -124,10 +110,6 @@ class ModelTensors:
     def _check_missing(self, columns: Columns) -> None:
         required = [name for name, codec in self.inputs.items() if not codec.spec.optional]
         missing = [name for name in required if name not in columns]
-        if self.strict and len(required) <= len(columns):
-            missing = []  # Triton counts them only
-        if self.strict and self._batched and not columns and not missing:
-            raise InvalidRequest("out of bounds index 0: request has 0 inputs")
         if not missing:
             return
         wanted = f"{len(required)} inputs"
@@ -148,13 +130,14 @@ class ModelTensors:
     def _unexpected(self, kind: str, name: str, known: Iterable[str]) -> InvalidRequest:
         named = ", ".join(f"'{one}'" for one in itertools.islice(known, _NAMES_TOLD))
         return InvalidRequest(
-            f"unexpected inference {kind} '{name}' for model '{self.model}'; it has {named}"
+            f"unexpected inference {kind} '{name}' for model '{self.model}'",
+            more=f"; it has {named}",
         )
 
     def window(self, parameters: Parameters, what: str) -> Window:
         """The shared memory that an input's or output's parameters name."""
         region = parameters["shared_memory_region"]
-        size = parameters.get("shared_memory_byte_size", 0 if self.strict else None)
+        size = parameters.get("shared_memory_byte_size")
         offset = parameters.get("shared_memory_offset", 0)
         if type(region) is not str:
             raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
@@ -163,12 +146,7 @@ class ModelTensors:
                 f"{what}: parameters 'shared_memory_byte_size' (required with"
                 " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
             )
-        window = self._shared_memory.window(region, offset, size, what)
-        if self.strict and not offset + size:  # Triton looks for the byte before it
-            raise InvalidRequest(
-                f"{what}: Invalid offset + byte size for shared memory region: '{region}'; no bytes"
-            )
-        return window
+        return self._shared_memory.window(region, offset, size, what)
 
     def classified(
         self, codec: OutputCodec, column: Column, classes: int

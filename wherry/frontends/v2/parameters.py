@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from wherry.frontends.content.re2 import python_pattern
 from wherry.frontends.header_names import as_sent
-from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
+from wherry.values.errors import ConfigError, InvalidRequest, Tag
 from wherry.values.request import SequenceStep
 
 Parameters = dict[str, Any]
@@ -33,8 +33,6 @@ OF_THE_SERVER: Final = frozenset(
 _RESERVED_PREFIX: Final = "triton_"
 #: What a whole number of Triton's can be: an id, a priority.
 _LARGEST: Final = 2**64 - 1
-#: Bytes of a sequence's id that is a text, in Triton.
-_MOST_OF_AN_ID: Final = 128
 
 
 class InvalidParameter(InvalidRequest):
@@ -47,20 +45,20 @@ class InvalidParameter(InvalidRequest):
         )
 
 
-def checked_parameters(parameters: Parameters, *, of_the_server: bool = True) -> Parameters:
-    """A request's parameters as they are; InvalidRequest for keys and types that may not be.
-    `of_the_server`: some of them are not for the model."""
+def checked_parameters(parameters: Parameters) -> Parameters:
+    """A request's parameters as they are; InvalidRequest for keys and types that may not be."""
     for name, value in parameters.items():
-        if of_the_server and name.startswith(_RESERVED_PREFIX):
+        if name.startswith(_RESERVED_PREFIX):
             raise InvalidRequest(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should"
-                f" not be specified: '{name}'"
+                " not be specified",
+                more=f": '{name}'",
             )
         if type(value) not in (str, int, bool, float):
             raise InvalidParameter(name)
-    priority = parameters.get("priority", 0) if of_the_server else 0
+    priority = parameters.get("priority", 0)
     if type(priority) is not int or not 0 <= priority <= _LARGEST:
-        raise InvalidRequest("parameter 'priority' must be a whole number from 0 up")
+        raise InvalidRequest("parameter 'priority' must be a whole number from 0 up", tag=Tag.JSON)
     return parameters
 
 
@@ -71,7 +69,8 @@ def check_window(parameters: Mapping[str, Any], what: str) -> None:
         value = parameters.get(name, 0)
         if type(value) is not int or not 0 <= value <= _LARGEST:
             raise InvalidRequest(
-                f"{what}: parameter '{name}' must be a whole number of bytes from 0 up"
+                f"{what}: parameter '{name}' must be a whole number of bytes from 0 up",
+                tag=Tag.JSON,
             )
 
 
@@ -94,24 +93,18 @@ def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
     return {k: v for k, v in parameters.items() if k not in OF_THE_SERVER} or None
 
 
-def check_text_of_sequence(parameters: Mapping[str, Any]) -> None:
-    """Unsupported for a text that Triton takes for no sequence's id."""
-    given = parameters.get("sequence_id", 0)
-    if type(given) is str and len(given.encode("utf-8", "replace")) > _MOST_OF_AN_ID:
-        raise Unsupported("string correlation ID cannot be longer than 128 characters")
-
-
 def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     """The place of a request in its sequence; None if it names none (0 and "" are no ids)."""
     given = parameters.get("sequence_id", 0)
     if type(given) is not str and (type(given) is not int or not 0 <= given <= _LARGEST):
         raise InvalidRequest(
-            "parameter 'sequence_id' must be a string or a whole number of at most 64 bits"
+            "parameter 'sequence_id' must be a string or a whole number of at most 64 bits",
+            tag=Tag.JSON,
         )
     flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
     for name, flag in zip(("sequence_start", "sequence_end"), flags, strict=True):
         if type(flag) is not bool:
-            raise InvalidRequest(f"parameter '{name}' must be a bool")
+            raise InvalidRequest(f"parameter '{name}' must be a bool", tag=Tag.JSON)
     return SequenceStep(given, *flags) if given else None
 
 
@@ -131,23 +124,13 @@ class HeaderForwarding:
     as they are known: HTTP/2 has none.
     """
 
-    def __init__(self, pattern: str, *, strict: bool = False) -> None:
-        """`strict`: as in Triton, a header that is called like a parameter of the server makes a
-        request invalid. Browsers send such ones (`Priority`)."""
+    def __init__(self, pattern: str) -> None:
         try:
             self._search = re.compile(python_pattern(pattern), re.IGNORECASE).search
         except (re.error, ValueError, OverflowError) as error:
             raise ConfigError(f"header forward pattern {pattern!r}: {error}") from None
-        self._strict = strict
 
     def of(self, headers: Mapping[str, str]) -> dict[str, str]:
         """The parameters that these headers become. Those of a request's body win over them."""
         found = ((as_sent(name), value) for name, value in headers.items())
-        added = {name: value for name, value in found if self._search(name)}
-        if self._strict:
-            for name in added:
-                if name in OF_THE_SERVER or name == "headers" or name.startswith(_RESERVED_PREFIX):
-                    raise InvalidRequest(
-                        f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
-                    )
-        return added
+        return {name: value for name, value in found if self._search(name)}

@@ -7,7 +7,7 @@ from typing import Any, Final
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.content.base64_text import decoded
 from wherry.runtime.control import ModelStatus
-from wherry.values.errors import AccessDenied, InvalidRequest
+from wherry.values.errors import AccessDenied, InvalidRequest, Tag
 
 FILE: Final = "file:"
 _TEXTS: Final = {"config": "config", "config_patch": "patch"}
@@ -34,7 +34,8 @@ def load_options(parameters: dict[str, Any], *, upload: bool) -> dict[str, Any]:
     for key, value in parameters.items():
         if key in _TEXTS:
             if not isinstance(value, str):
-                raise InvalidRequest(f"parameter {key!r} must be a string that holds JSON")
+                problem = f"parameter {key!r} must be a string that holds JSON"
+                raise InvalidRequest(problem, tag=Tag.JSON)
             options[_TEXTS[key]] = value
         elif key.startswith(FILE):
             files[key.removeprefix(FILE)] = _content(key, value)

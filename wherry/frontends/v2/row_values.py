@@ -19,7 +19,7 @@ from wherry.frontends.v2.json_elements import NON_FINITE, element_type
 from wherry.frontends.v2.json_errors import explain
 from wherry.frontends.v2.wire_shape import dims_text
 from wherry.values.datatypes import Form, TensorSpec
-from wherry.values.errors import InvalidRequest, RequestTooLarge
+from wherry.values.errors import InvalidRequest, RequestTooLarge, Tag
 from wherry.values.media import FileBytes, FileSpec
 from wherry.values.request import Array, Column, Columns, ShapedRow, bytes_of
 
@@ -89,7 +89,9 @@ class RowValues:
 
     def wrong(self, expected: str, value: Any, place: str = "") -> InvalidRequest:
         """The error for a value of another type than the one that is expected."""
-        return self.invalid(f"expected {expected}, got {kind_of(value)}", place)
+        error = self.invalid(f"expected {expected}, got {kind_of(value)}", place)
+        error.tag = Tag.JSON
+        return error
 
     def invalid(self, problem: str, place: str = "") -> InvalidRequest:
         where = f"input '{self.name}{place}' of model '{self._model}'"

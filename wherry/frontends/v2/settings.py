@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wherry.observability.logging import HumanFormatter, JsonFormatter, formatter_of, severities
-from wherry.values.errors import InvalidRequest, Unsupported
+from wherry.values.errors import InvalidRequest, Tag, Unsupported
 
 log = logging.getLogger("wherry")
 
@@ -30,12 +30,10 @@ class LogSettings:
     """The log of this process's servers, as a switch for each severity.
 
     Levels are those of the logger "wherry", what a program's other loggers say stays. The format
-    can be changed where the program's log is wherry's (`wherry serve`); `as_triton`: lines for
-    people are tritonserver's.
+    can be changed where the program's log is wherry's (`wherry serve`).
     """
 
-    def __init__(self, *, as_triton: bool = False) -> None:
-        self._as_triton = as_triton
+    def __init__(self) -> None:
         self._verbose_level = 1
         self._lock = threading.Lock()
 
@@ -95,7 +93,7 @@ class LogSettings:
         for handler in ours:
             colour = getattr(handler.formatter, "colour", False)
             named = name.lower()
-            handler.setFormatter(formatter_of(named, colour=colour, as_triton=self._as_triton))
+            handler.setFormatter(formatter_of(named, colour=colour))
 
 
 def _log_file() -> str:
@@ -117,8 +115,8 @@ def _our_handlers() -> list[logging.Handler]:
 def _checked_log_setting(name: str, value: Any) -> bool | int | str:
     if name == "log_file":
         raise Unsupported(
-            "log file location can not be updated through network protocol; start the server with"
-            " --log-file PATH"
+            "log file location can not be updated through network protocol",
+            more="; start the server with --log-file PATH",
         )
     if name == "log_format":
         if value not in LOG_FORMATS:
@@ -126,8 +124,9 @@ def _checked_log_setting(name: str, value: Any) -> bool | int | str:
         return str(value)
     if name == "log_verbose_level":
         if type(value) is not int or value < 0:
-            raise InvalidRequest("log_verbose_level must be a whole number from 0 up")
+            problem = "log_verbose_level must be a whole number from 0 up"
+            raise InvalidRequest(problem, tag=Tag.JSON)
         return value
     if type(value) is not bool:
-        raise InvalidRequest(f"{name} must be a bool")
+        raise InvalidRequest(f"{name} must be a bool", tag=Tag.JSON)
     return value

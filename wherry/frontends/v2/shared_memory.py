@@ -23,6 +23,7 @@ from wherry.values.errors import (
     AlreadyRegistered,
     InvalidRequest,
     RegionNotFound,
+    Tag,
     Unsupported,
     WherryError,
 )
@@ -74,7 +75,8 @@ class Window:
         if len(view) > len(self):
             raise InvalidRequest(
                 f"{self._what}: the tensor has {len(view)} bytes, shared_memory_byte_size is"
-                f" {len(self)}"
+                f" {len(self)}",
+                tag=Tag.INTERNAL,
             )
         self._check()
         self._map[self._start : self._start + len(view)] = view
@@ -163,8 +165,8 @@ class SharedMemory:
         if offset < 0 or byte_size < 0 or max(ends, offset + 1) > region.byte_size:
             wrong = "offset" if offset >= region.byte_size else "offset + byte size"
             raise InvalidRequest(
-                f"{what}: Invalid {wrong} for shared memory region: '{name}'; it has"
-                f" {region.byte_size} bytes, not {byte_size} from {offset} on"
+                f"{what}: Invalid {wrong} for shared memory region: '{name}'",
+                more=f"; it has {region.byte_size} bytes, not {byte_size} from {offset} on",
             )
         start = region.offset + offset
         return Window(mapped, start, start + byte_size, what)
@@ -206,7 +208,8 @@ def _open(name: str, key: str) -> int:
     plain = key.removeprefix("/")
     if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
         raise InvalidRequest(
-            f"shared memory region '{name}': key '{key}' is no name of a shared memory object"
+            f"shared memory region '{name}': key '{key}' is no name of a shared memory object",
+            tag=Tag.INTERNAL,
         )
     if plain.startswith(RESERVED):
         raise InvalidRequest(f"shared memory region '{name}': key '{key}' is reserved")
@@ -224,5 +227,7 @@ def _open(name: str, key: str) -> int:
 
 def _unable(name: str, key: str, why: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Unable to open shared memory region: '{name}' (key '{key}'): {why.lower()}"
+        f"Unable to open shared memory region: '{name}'",
+        tag=Tag.INTERNAL,
+        more=f" (key '{key}'): {why.lower()}",
     )

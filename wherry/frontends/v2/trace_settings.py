@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wherry.observability.otel import triton_mode as opentelemetry
-from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
+from wherry.values.errors import ConfigError, InvalidRequest, Tag, Unsupported
 
 TRACE_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 #: As after a start: text, as the protocol has it, except for the levels.
@@ -111,8 +111,8 @@ class TraceSettings:
             )
         if checked.get("trace_level") not in (None, ["OFF"]) and not self.file:
             raise InvalidRequest(
-                "Attempting to set invalid trace setting :trace file name is not given; start the"
-                " server with --trace-config triton,file=PATH"
+                "Attempting to set invalid trace setting :trace file name is not given",
+                more="; start the server with --trace-config triton,file=PATH",
             )
         with self._lock:
             ended = self._change(checked, model) if checked else []
@@ -176,8 +176,8 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
         if value is not None and value != TRACE_DEFAULTS[name]:
             what, how = _AT_START[name]
             raise Unsupported(
-                f"{what} can not be updated through network protocol; start the server with"
-                f" --trace-config {how}"
+                f"{what} can not be updated through network protocol",
+                more=f"; start the server with --trace-config {how}",
             )
         return None
     if value is None:
@@ -186,7 +186,8 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
         levels = [value] if isinstance(value, str) else value
         known = isinstance(levels, list) and levels and all(one in TRACE_LEVELS for one in levels)
         if not known:
-            raise InvalidRequest(f"trace_level must be a list of {', '.join(TRACE_LEVELS)}")
+            problem = f"trace_level must be a list of {', '.join(TRACE_LEVELS)}"
+            raise InvalidRequest(problem, tag=Tag.JSON)
         return _in_order(one for one in levels if one != "OFF") or ["OFF"]
     try:
         number = int(value) if type(value) in (str, int) else None

@@ -17,7 +17,7 @@ def said_of(text: bytes) -> str:
     with pytest.raises((ValueError, RecursionError)) as caught:
         DECODER.decode(text)
     error: Any = caught.value
-    return malformed(error)
+    return str(malformed(error))
 
 
 @pytest.mark.parametrize(

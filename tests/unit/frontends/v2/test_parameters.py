@@ -8,12 +8,11 @@ from wherry.frontends.header_names import name_with_capitals
 from wherry.frontends.v2.parameters import (
     OF_THE_SERVER,
     HeaderForwarding,
-    check_text_of_sequence,
     checked_parameters,
     for_the_model,
     sequence_of,
 )
-from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
+from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.request import SequenceStep
 
 
@@ -82,13 +81,6 @@ def test_a_sequence_that_is_none_is_refused_with_the_parameters_name(
         sequence_of(given)
 
 
-@pytest.mark.parametrize("given", [{}, {"sequence_id": 2**64}, {"sequence_id": "\u00e9" * 64}])
-def test_triton_takes_texts_of_128_bytes_for_ids(given: dict[str, Any]) -> None:
-    check_text_of_sequence(given)
-    with pytest.raises(Unsupported, match="cannot be longer than 128 characters"):
-        check_text_of_sequence({"sequence_id": "\u00e9" * 64 + "a"})
-
-
 HEADERS = {"header_1": "a", "my_header_1": "b", "content-type": "json"}
 
 
@@ -118,15 +110,6 @@ def test_headers_that_match_become_parameters(pattern: str, added: dict[str, str
 def test_a_parameter_has_the_capitals_of_its_header(pattern: str, added: dict[str, str]) -> None:
     headers = {name_with_capitals("X-User"): "ann", "other": "o"}
     assert HeaderForwarding(pattern).of(headers) == added
-
-
-@pytest.mark.parametrize("name", ["priority", "headers", "triton_x", "sequence_id"])
-def test_a_header_with_a_name_of_tritons_is_refused_if_strict(name: str) -> None:
-    headers = {name: "1", "x-other": "2"}
-    assert HeaderForwarding(".").of(headers) == headers
-    assert HeaderForwarding("x-", strict=True).of(headers) == {"x-other": "2"}
-    with pytest.raises(InvalidRequest, match=f"Header '{name}' is reserved"):
-        HeaderForwarding(".", strict=True).of(headers)
 
 
 def test_a_pattern_that_is_none_is_the_operators_error() -> None:

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,17 +98,6 @@ def test_the_format_takes_effect_at_once(lines: io.StringIO) -> None:
     assert dated[10:11] == "T"
     assert machines.startswith('{"ts":')
     assert plain[2:3] == ":"
-
-
-def test_of_a_strict_server_lines_stay_tritons_when_the_format_changes(lines: io.StringIO) -> None:
-    settings = LogSettings(as_triton=True)
-    for name in ("ISO8601", "json", "default"):
-        assert settings.update({"log_format": name})["log_format"] == name
-        log.info("a line")
-    dated, machines, plain = lines.getvalue().splitlines()
-    assert re.fullmatch(r'\S+Z I \d+ test_settings.py:\d+\] "a line"', dated)
-    assert machines.startswith('{"ts":')
-    assert re.fullmatch(r'I\d{4} \S+ \d+ test_settings.py:\d+\] "a line"', plain)
 
 
 @pytest.mark.parametrize(

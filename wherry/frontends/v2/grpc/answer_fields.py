@@ -24,7 +24,6 @@ class AnswerFields:
         self._kind = kind
         #: The first fields: the model's name and version.
         self.begin = kind.encode({"model_name": model, "model_version": version})
-        self.begin_of_end = kind.encode({"model_name": model})
         self._tag_of_id = varint(kind.tag("id"))
         tag_of_raw = self._tag_of_raw = varint(kind.tag("raw_output_contents"))
         self._short_raw = [tag_of_raw + varint(size) for size in range(0x80)]

@@ -14,8 +14,6 @@ from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.grpc.known_requests import Decoded, KnownRequests
-from wherry.frontends.v2.grpc.triton_reading import taken_by_triton
-from wherry.frontends.v2.whole_numbers import number_before
 from wherry.models.model import Pipeline
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loaded_model import LoadedModel
@@ -25,8 +23,7 @@ from wherry.values.errors import InvalidRequest
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
 
-#: A version has 64 bits and a sign.
-_MOST: Final = 2**63 - 1
+#: Of a version, which has 64 bits and a sign.
 _MOST_DIGITS: Final = 18
 
 
@@ -87,13 +84,10 @@ class GrpcEntry(Entry):
             return None
         if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS:
             return given.lstrip("0") or "0"
-        number = number_before(given) if self.common.triton_strict else None
-        if number is None or not 0 <= number <= _MOST:
-            raise InvalidRequest(
-                f"failed to get model version from specified version string '{given}' (details:"
-                " stol), version should be an integral value > 0"
-            )
-        return str(number)
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{given}' (details:"
+            " stol), version should be an integral value > 0"
+        )
 
     def find(self, wire: Values) -> tuple[LoadedModel, InferCodec]:
         """The model that a ModelInferRequest names, with its codec. Raises what `model` does."""
@@ -102,12 +96,7 @@ class GrpcEntry(Entry):
         if codec is None:
             views = not isinstance(loaded.model, Pipeline)
             tensors = self.tensors(loaded)
-            codec = self._codecs[loaded] = InferCodec(
-                tensors,
-                self._answer,
-                views=views,
-                versioned_ends=not self.common.triton_strict,
-            )
+            codec = self._codecs[loaded] = InferCodec(tensors, self._answer, views=views)
         return loaded, codec
 
     def decode(
@@ -117,8 +106,6 @@ class GrpcEntry(Entry):
 
         InvalidRequest as of InferCodec.decode.
         """
-        if self.common.triton_strict:
-            wire = taken_by_triton(wire, batched=loaded.config.max_batch_size > 0)
         found = loaded, codec, codec.decode(wire)
         self.known.learn(message, wire, found)
         return found

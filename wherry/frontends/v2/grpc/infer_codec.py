@@ -62,8 +62,7 @@ class InferCodec:
     """The wire form of one model's requests and answers.
 
     With `views`, arrays may be views of the request's message, which cannot be written to: an
-    instance copies what its model may write. `answer` is the ModelInferResponse. Without
-    `versioned_ends` the empty response that ends a stream says no version.
+    instance copies what its model may write. `answer` is the ModelInferResponse.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class InferCodec:
         answer: Message,
         *,
         views: bool = True,
-        versioned_ends: bool = True,
     ) -> None:
         self.model = tensors.model
         self.tensors = tensors
@@ -83,7 +81,6 @@ class InferCodec:
             if views and codec.spec.form is not Form.ARRAYS
         )
         self._fields = AnswerFields(answer, tensors.model, tensors.version)
-        self._versioned_ends = versioned_ends
         self._all_outputs = [WantedOutput(codec) for codec in tensors.outputs.values()]
 
     # The request
@@ -174,7 +171,8 @@ class InferCodec:
                 raise InvalidRequest(
                     f"unexpected explicit tensor data for input tensor '{codec.name}' for model"
                     f" '{self.model}' of type '{KIND_OF_FIELD[field]}', expected datatype"
-                    f" '{codec.datatype}': it belongs into contents.{wanted}, not {field}"
+                    f" '{codec.datatype}'",
+                    more=f": it belongs into contents.{wanted}, not {field}",
                 )
         values = contents.get(wanted, ())
         if count and not len(values):
@@ -222,8 +220,8 @@ class InferCodec:
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             raise InvalidRequest(
-                "invalid value type for 'classification' parameter, expected int64_param: a whole"
-                f" number from 1 up (output '{codec.name}')"
+                "invalid value type for 'classification' parameter, expected int64_param",
+                more=f": a whole number from 1 up (output '{codec.name}')",
             )
         if classes:
             check_classifiable(codec.spec, self.model)
@@ -259,8 +257,6 @@ class InferCodec:
         is said in a stream only."""
         fields = self._fields
         head = fields.begin
-        if final and not response.outputs and not self._versioned_ends:
-            head = fields.begin_of_end
         if id:
             head += fields.id(id)
         if response.parameters or final is not None:

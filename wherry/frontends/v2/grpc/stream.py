@@ -73,40 +73,38 @@ class InferStream:
                 request_id = wire.get("id", "")
                 found = self.entry.decode(message, wire, *self.entry.find(wire))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            self._refuse(error, request_id, message)
+            self._refuse(error, request_id)
             return
-        self._submit(found, message)
+        self._submit(found)
 
     def _read(self, request: LargeRequest, error: Exception | None) -> None:
         """Submit a large request that was decoded, or refuse it with `error`."""
         self._reading = None
         if error is None:
-            self._submit(request.found, b"")
+            self._submit(request.found)
         else:
-            self._refuse(error, request.id, b"")
+            self._refuse(error, request.id)
         self._hold_back()
         self._end_if_done()
 
-    def _submit(self, found: Decoded, message: Buffer) -> None:
+    def _submit(self, found: Decoded) -> None:
         loaded, codec, decoded = found
         turn = None if loaded.signature.streams else self.turn()
         try:
             request = StreamedRequest(self, loaded, codec, decoded, turn)
             request.submit()
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            self._refuse(error, decoded.id, message, turn)
+            self._refuse(error, decoded.id, turn)
             return
         self._running.add(request)
         self._hold_back()
 
-    def _refuse(
-        self, error: Exception, request_id: str, message: Buffer, turn: Turn | None = None
-    ) -> None:
-        """Tell of a request that did not begin; a large `message` is not looked at again."""
+    def _refuse(self, error: Exception, request_id: str, turn: Turn | None = None) -> None:
+        """Tell of a request that did not begin."""
         if self.errors_end_it:
-            self.fail(error, request_id, message)
+            self.fail(error, request_id)
         else:
-            (turn or self.turn()).comes(lambda: self.fail(error, request_id, message))
+            (turn or self.turn()).comes(lambda: self.fail(error, request_id))
 
     def _half_close(self) -> None:
         self._half_closed = True
@@ -183,13 +181,13 @@ class InferStream:
 
         self.rpc.send(*message, sent=sent)
 
-    def fail(self, error: Exception, request_id: str, message: Buffer = b"", **said: Any) -> None:
+    def fail(self, error: Exception, request_id: str, **said: Any) -> None:
         """Send one request's error, with the fields of its response that are known."""
         if self.errors_end_it:
             self._end()
-            self.rpc.fail(*status_of(self.rpc, error, message))
+            self.rpc.fail(*status_of(self.rpc, error))
             return
-        _, text, _ = status_of(self.rpc, error, message)
+        _, text, _ = status_of(self.rpc, error)
         said = {"error_message": text, "infer_response": {"id": request_id, **said}}
         self._send([self._method.response.encode(said)], None)
 

@@ -137,9 +137,7 @@ class HttpEntry(Entry):
         timeout, or when the client leaves, whatever the thread waits for.
         """
         notes: HeadNotes = exchange.request.head.notes or self.note(exchange.request.head)
-        timeout = notes.terms.timeout
-        if not decoded.all_for_the_model:
-            timeout = shorter_timeout(timeout, decoded.parameters)
+        timeout = shorter_timeout(notes.terms.timeout, decoded.parameters)
         timeout = loaded.config.request_timeout if timeout is None else timeout
         seconds = TIMEOUT if timeout is None else min(TIMEOUT, timeout)
         offload, loop = self.common.fetching, self.port().loop

@@ -146,9 +146,9 @@ class GenerateCall(GenerateRequest):
             count = len(self._responses)
             if count > 1 or (count == 0 and error is None):
                 raise InvalidRequest(
-                    "generate expects model to produce exactly 1 response, use generate_stream for"
-                    f" models that produce any other number; model '{self.loaded.name}' produced"
-                    f" {'more than 1' if count else 'none'}"
+                    "generate expects model to produce exactly 1 response",
+                    more=", use generate_stream for models that produce any other number; model"
+                    f" '{self.loaded.name}' produced {'more than 1' if count else 'none'}",
                 )
             if error is not None:
                 raise error

@@ -24,7 +24,7 @@ from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form
-from wherry.values.errors import BadModelOutput, InvalidRequest
+from wherry.values.errors import BadModelOutput, InvalidRequest, Tag
 from wherry.values.request import Columns, InferResponse
 
 
@@ -47,7 +47,7 @@ class GenerateCodec:
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
-        values = None if self._tensors.strict else self._forms.values(head, body)
+        values = self._forms.values(head, body)
         return self.decode(body) if values is None else self._forms.decode(values)
 
     def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
@@ -65,25 +65,23 @@ class GenerateCodec:
             members = members_with_files(body, self._file_inputs)
         if members is None:
             members = parse_object(body)
-        text, given_id = bytes(body), members.get("id")
+        text = bytes(body)
         if "parameters" in members and "parameters" not in inputs:
             if not isinstance(parameters := members.pop("parameters"), dict):
-                raise InvalidRequest("parameters must be an object")
+                raise InvalidRequest("parameters must be an object", tag=Tag.JSON)
             members = {**parameters, **members}
         request_id = "" if "id" in inputs else members.pop("id", "")
         if type(request_id) is not str:
-            raise InvalidRequest("id: expected str")
+            raise InvalidRequest("id: expected str", tag=Tag.JSON)
         if any(_told_twice(text, name) for name in inputs):
             self._refuse_twice(text)
         columns: Columns = {}
         rows = 0
         for name in [name for name in members if name in inputs]:  # as the client wrote them
             value, codec = members.pop(name), inputs[name]
-            if value is None and not self._tensors.strict:
+            if value is None:
                 continue
             elements = codec.elements.of(value)
-            if self._tensors.strict and len(elements) != _elements_in(value):
-                raise InvalidRequest(f"Unable to parse 'data': Shape does not match ({name})")
             shape = codec.shape_of(len(elements))
             count = codec.rows_of(shape)
             if rows and count != rows:
@@ -98,12 +96,9 @@ class GenerateCodec:
                 columns[name] = codec.from_elements(files, count, shape)
             else:
                 columns[name] = codec.from_values(elements, count, shape)
-        strict = self._tensors.strict
-        if strict and "id" not in inputs and given_id is not None:
-            members["id"] = given_id  # to Triton it is a parameter, too
-        parameters = checked_parameters(members, of_the_server=not strict)
+        parameters = checked_parameters(members)
         columns = self._tensors.complete(columns)
-        return DecodedRequest(columns, rows or 1, request_id, parameters, all_for_the_model=strict)
+        return DecodedRequest(columns, rows or 1, request_id, parameters)
 
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Do what `read` does, in another thread. RequestTooLarge if JSON has too many values:
@@ -136,11 +131,6 @@ class GenerateCodec:
             return encode_json(answer)
         except (TypeError, ValueError, RecursionError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
-
-
-def _elements_in(value: Any) -> int:
-    """How many Triton sees: nested lists are none to it."""
-    return len(value) if isinstance(value, list) else 1
 
 
 def _told_twice(text: bytes, name: str) -> bool:

@@ -32,18 +32,15 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     loaded, codec = model.find()
     if loaded.signature.streams:
         raise Unsupported(
-            "HTTP end point doesn't support models with decoupled transaction policy: model"
-            f" '{model.name}' streams its responses, which infer cannot carry; POST to"
-            f" /v2/models/{model.name}/generate_stream"
+            "HTTP end point doesn't support models with decoupled transaction policy",
+            more=f": model '{model.name}' streams its responses, which infer cannot carry; POST to"
+            f" /v2/models/{model.name}/generate_stream",
         )
     request = exchange.request
     head = request.head
-    strict = entry.common.triton_strict
-    notes = head.notes or entry.note(head, json_bytes_of(head.headers, by_atoi=strict))
+    notes = head.notes or entry.note(head, json_bytes_of(head.headers))
     call = HttpInferCall(entry, entry.port(), exchange, loaded, codec, notes)
     body, json_bytes = request.body, notes.json_bytes
-    if strict and not body:
-        json_bytes = 0  # to Triton nothing is data without JSON
     if notes.coding is None:
         if len(body) <= LARGE_BYTES or codec.reads_in_place(json_bytes):
             call.submit(codec.decode(body, json_bytes))

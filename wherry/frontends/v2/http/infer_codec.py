@@ -28,13 +28,11 @@ from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import (
     Parameters,
-    check_text_of_sequence,
     check_window,
     checked_parameters,
 )
-from wherry.frontends.v2.whole_numbers import number_before
 from wherry.values.buffer import Buffer
-from wherry.values.errors import BadModelOutput, InvalidRequest
+from wherry.values.errors import BadModelOutput, InvalidRequest, Tag
 from wherry.values.request import Columns, InferResponse
 
 OCTET_STREAM: Final = "application/octet-stream"
@@ -117,8 +115,6 @@ class ModelCodec:
             wanted = self._wanted(wire)
         if parameters:
             parameters = checked_parameters(parameters)
-            if self._tensors.strict:
-                check_text_of_sequence(parameters)
         named = None if wanted is None or not wire.outputs else names_of(wanted)
         return DecodedRequest(columns, rows, wire.id, parameters, wanted, named)
 
@@ -160,8 +156,8 @@ class ModelCodec:
             position += size
         if rest is not None and position < len(rest):
             raise InvalidRequest(
-                f"unexpected additional input data for model '{self.model}':"
-                f" {len(rest) - position} bytes belong to no input"
+                f"unexpected additional input data for model '{self.model}'",
+                more=f": {len(rest) - position} bytes belong to no input",
             )
         return tensors.complete(columns), rows or 1  # all inputs may be optional
 
@@ -172,7 +168,7 @@ class ModelCodec:
                 f" {len(self.inputs)} inputs in '{self.model}' model configuration"
             )
         ((name, codec),) = self.inputs.items()
-        column, rows = codec.from_raw(data, one_row=self._tensors.strict)
+        column, rows = codec.from_raw(data)
         wanted = [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
         return DecodedRequest({name: column}, rows, "", {}, wanted)
 
@@ -201,7 +197,8 @@ class ModelCodec:
         if type(classes) is not int or not 0 <= classes < 2**64:
             raise InvalidRequest(
                 f"{what}: parameter 'classification' must be a whole number from 1 up, of at most"
-                " 64 bits"
+                " 64 bits",
+                tag=Tag.JSON,
             )
         if classes:
             check_classifiable(codec.spec, self.model)
@@ -335,15 +332,12 @@ class ModelCodec:
         return b'{%b%b%b"outputs":[' % (given, self._names, said)
 
 
-def json_bytes_of(headers: Mapping[str, str], *, by_atoi: bool = False) -> int | None:
-    """The bytes of JSON before binary data; None if there is only JSON. InvalidRequest.
-
-    `by_atoi`: a number is enough at the header's beginning, and none is 0, as in Triton.
-    """
+def json_bytes_of(headers: Mapping[str, str]) -> int | None:
+    """The bytes of JSON before binary data; None if there is only JSON. InvalidRequest."""
     header = headers.get("inference-header-content-length")
     if header is None:
         return None
-    header = str(number_before(header) or 0) if by_atoi else header.strip(" \t")
+    header = header.strip(" \t")
     if not (header.isascii() and header.isdigit() and len(header) < 16):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header}")
     return int(header)
@@ -359,7 +353,9 @@ def _binary_bytes(given: WireInput) -> int | None:
         raise _one_source(given)
     if type(size) is not int or size < 0:
         raise InvalidRequest(
-            f"Unable to parse 'binary_data_size': {mismatch('unsigned')} (input '{given.name}')"
+            f"Unable to parse 'binary_data_size': {mismatch('unsigned')}",
+            tag=Tag.JSON,
+            more=f" (input '{given.name}')",
         )
     return size
 
@@ -371,5 +367,6 @@ def _one_source(given: WireInput) -> InvalidRequest:
     but = f"But set {' '.join(told)}" if told else "But no field is set"
     return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in"
-        f" 'parameters', 'shared_memory_region' in 'parameters'. {but} (input '{given.name}')"
+        f" 'parameters', 'shared_memory_region' in 'parameters'. {but}",
+        more=f" (input '{given.name}')",
     )

@@ -17,7 +17,7 @@ from wherry.frontends.json_text import encode_json
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.repository import index_row, load_options, unload_dependents
 from wherry.runtime.control import ModelControl
-from wherry.values.errors import InvalidRequest, Unsupported
+from wherry.values.errors import InvalidRequest, Tag, Unsupported
 
 GROUP: Final = "model-repository"
 
@@ -49,7 +49,7 @@ class RepositoryRoutes:
     def _index(self, exchange: Exchange) -> None:
         ready = self._entry.members(exchange).get("ready", False)
         if not isinstance(ready, bool):
-            raise InvalidRequest(f"ready must be true or false, not {ready!r}")
+            raise InvalidRequest(f"ready must be true or false, not {ready!r}", tag=Tag.JSON)
 
         def index() -> bytes:
             return encode_json([index_row(one) for one in self._control.index(ready)])
@@ -92,7 +92,7 @@ class RepositoryRoutes:
         members = self._entry.members(exchange, has_files=has_files)
         parameters = members.get("parameters", {})
         if not isinstance(parameters, dict):
-            raise InvalidRequest("parameters must be an object")
+            raise InvalidRequest("parameters must be an object", tag=Tag.JSON)
         return parameters
 
 

@@ -16,7 +16,7 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.json_elements import parse_object
-from wherry.values.errors import InvalidRequest, RegionNotFound, Unsupported
+from wherry.values.errors import InvalidRequest, RegionNotFound, Tag, Unsupported
 
 
 class SharedMemoryRoutes:
@@ -98,16 +98,18 @@ class SharedMemoryRoutes:
 
 def _without_name(kind: str) -> InvalidRequest:
     return InvalidRequest(
-        f"'region name' is necessary to register {kind} shared memory region; POST to"
-        f" /v2/{kind}sharedmemory/region/NAME/register"
+        f"'region name' is necessary to register {kind} shared memory region",
+        more=f"; POST to /v2/{kind}sharedmemory/region/NAME/register",
     )
 
 
 def _member(region: str, given: dict[str, Any], name: str, kind: type) -> Any:
     value = given.get(name)
     if type(value) is not kind:
-        problem = "is missing" if name not in given else f"must be {_KINDS[kind]}"
-        raise InvalidRequest(f"shared memory region '{region}': '{name}' {problem}")
+        problem, tag = "is missing", None
+        if name in given:
+            problem, tag = f"must be {_KINDS[kind]}", Tag.JSON
+        raise InvalidRequest(f"shared memory region '{region}': '{name}' {problem}", tag=tag)
     return value
 
 
