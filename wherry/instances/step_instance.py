@@ -74,6 +74,7 @@ class StepThread(StepInstance):
             self._changed.notify()
 
     def serve(self) -> None:
+        self.hand_out(self, self._loop.progress(()))  # its gauges, before the first request
         while (mail := self._next_mail()) is not None:
             self.hand_out(self, self._loop.progress(mail))
 

@@ -272,6 +272,7 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
 
 def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
     """Step while requests are active; between two steps requests join and leave."""
+    connection.send(_stepped(loop.progress(())))  # its gauges, before the first request
     while True:
         mail: list[messages.Join | messages.Leave] = []
         while connection.readable() or not (mail or loop.active_requests):

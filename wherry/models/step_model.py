@@ -96,7 +96,8 @@ class StepModel(Model):
         """Drop the state of a request that was cancelled. It is not stepped again."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Numbers for statistics and metrics, called after a step. Must be fast."""
+        """Numbers for statistics and metrics, called after the load and after each step. Must be
+        fast."""
         return {}
 
     def execute(self, *args: Any, **inputs: Any) -> Any:

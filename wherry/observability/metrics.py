@@ -23,6 +23,7 @@ from wherry.observability.machine import Machine, Use
 from wherry.observability.metrics_config import MetricsConfig
 from wherry.observability.model_values import LABELS, Loaded, ModelValues, cumulative
 from wherry.observability.nvml import gpus
+from wherry.observability.picker_metrics import picker_metrics
 from wherry.observability.triton_metrics import (
     CacheNumbers,
     cache_metrics,
@@ -151,6 +152,7 @@ class Metrics:
             yield from summary_metrics(models, config.quantiles)
         if config.histogram_latencies:
             yield first_response_metric(models)
+        yield from picker_metrics(models, vllm=not config.only_triton)
         cache = self._source.cache
         yield from cache_metrics(None if cache is None else cache.statistics())
         yield from machine_metrics(use)

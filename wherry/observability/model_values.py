@@ -37,6 +37,8 @@ class Counting(Protocol):
     custom_metrics: CustomMetrics | None
     metric_labels: Mapping[str, str]
 
+    def variants(self) -> Sequence[str]: ...
+
 
 class Loaded(Protocol):
     """The parts of a loaded model that are measured."""
@@ -114,6 +116,15 @@ class ModelValues:
     def labels(self) -> list[str]:
         """Of LABELS."""
         return [self._loaded.key, self._loaded.version]
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a language model."""
+        return any("running" in told for told in self.gauges.values())
+
+    def variants(self) -> Sequence[str]:
+        """The names of its adapters. May read files."""
+        return self._loaded.model.variants()
 
     @property
     def triton_labels(self) -> dict[str, str]:
