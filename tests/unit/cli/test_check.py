@@ -9,7 +9,7 @@ import pytest
 
 from wherry.backends.elsewhere import INSTEAD
 from wherry.cli import main
-from wherry.cli.checkpoints import print_checkpoint
+from wherry.cli.check import print_checkpoint
 from wherry.llm import facts
 from wherry.values.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wherry.cli.passed_sockets import with_passed_sockets
+from wherry.cli.serve import with_passed_sockets
 from wherry.cli.settings import read_settings
 from wherry.values.errors import ConfigError
 

@@ -18,8 +18,8 @@ from wherry.llm import LLM
 from wherry.llm.constraint import AnswerForm, Grammars
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.families import TOOL_FAMILIES
+from wherry.llm.prompt import ThoughtMarks, ThoughtsFirst
 from wherry.llm.strict_calls import FormedCalls, are_strict, strict_functions
-from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import InvalidRequest
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from wherry.llm.chat_form import Messages
-from wherry.llm.system_first import rendered
 from wherry.llm.template_turns import TooManyTurns
+from wherry.llm.tokenizer import rendered
 
 
 def said(role: str, content: Any = "") -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""llm/thoughts_first.py: thoughts that end after so many tokens, by marks of several tokens."""
+"""llm/prompt.py: thoughts that end after so many tokens, by marks of several tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from wherry.llm.thoughts_first import ThoughtMarks, ThoughtsFirst
+from wherry.llm.prompt import ThoughtMarks, ThoughtsFirst
 
 
 def letters(most: int | None, begin: int | None = None) -> ThoughtsFirst:

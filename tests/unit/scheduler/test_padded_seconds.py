@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from wherry.scheduler.padded_seconds import PaddedSeconds
+from wherry.scheduler.costs import PaddedSeconds
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wherry.values.resample import resampled
+from wherry.values.audio_bytes import resampled
 
 PAIRS = [(44_100, 16_000), (48_000, 16_000), (8_000, 16_000), (44_100, 48_000), (16_001, 16_000)]
 

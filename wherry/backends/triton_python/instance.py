@@ -8,7 +8,7 @@ while it executes: its messages are received in any order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from wherry.backends.triton_python.calls import CallAnswer, Called, Calls, Host
@@ -18,11 +18,12 @@ from wherry.backends.triton_python.process import load_failed
 from wherry.backends.triton_python.request_codec import RequestCodec
 from wherry.backends.triton_python.running_batch import RunningBatch
 from wherry.backends.triton_python.stub.wire import Incoming
-from wherry.backends.triton_python.warm_up import WarmUp
 from wherry.instances.device_errors import broken_by
+from wherry.instances.execution import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.linked_worker import LinkedWorker
 from wherry.instances.sequence_inputs import WARM_UP
+from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.observability.custom_metrics import CustomMetrics, Kind
@@ -30,6 +31,71 @@ from wherry.values.errors import LoadFailed, WherryError, WorkerDied
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import Batch, Columns, InferRequest, InferResponse, rows_of
 from wherry.workers.frames import Garbage
+
+
+class WarmUp:
+    """Takes the place of an instance's `answers` for one batch, which is not counted.
+
+    `changed` is called after each thing that it is told.
+    """
+
+    def __init__(self, requests: Sequence[InferRequest], changed: Callable[[], None]) -> None:
+        self._requests = requests
+        self._changed = changed
+
+    def is_over(self) -> bool:
+        return all(request.reply.settled for request in self._requests)
+
+    def check(self) -> None:
+        """Raises LoadFailed if a request has failed."""
+        for request in self._requests:
+            if isinstance(failed := request.reply.outcome, WherryError):
+                raise LoadFailed(f"warm-up: {failed}") from failed
+
+    def now(self) -> float:
+        return 0.0
+
+    def prepared(self, batch: Batch) -> list[InferRequest]:
+        return list(batch.requests)
+
+    def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        for run in runs:
+            execution: Execution = run.execution
+            for request, outcome in zip(run.requests, execution.outcomes, strict=True):
+                if request in execution.later:
+                    continue
+                if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
+                    request.reply.settle(outcome.as_exception())
+                else:
+                    request.reply.settle(InferResponse({}, request.rows))
+        self._changed()
+
+    def crashed(self, instance: Instance, batch: Batch) -> None:
+        for request in batch.requests:
+            request.reply.settle(WherryError("internal error; see the server's log"))
+        self._changed()
+
+    def stream_run(
+        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
+    ) -> StreamRun:
+        raise NotImplementedError  # a Python model's streams outlive their batch
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        raise NotImplementedError
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        request.reply.settle(response)
+        self._changed()
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        return True
+
+    def fail(self, request: InferRequest, error: WherryError) -> None:
+        request.reply.settle(error)
+        self._changed()
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        self.fail(request, failure.as_exception())
 
 
 class PythonInstance(Instance):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
+import os
+import select
+import signal
 import sys
+import termios
 import threading
 import time
+import tty
 from collections.abc import Callable, Sequence
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console, Group
@@ -18,12 +25,70 @@ from rich.text import Text
 
 from wherry.cli.call import client_of
 from wherry.cli.show import print_line
-from wherry.cli.top.keys import Keys
 from wherry.cli.top.screen import SORTS, screen
 from wherry.cli.top.told import Snapshot, look, numbers_of
 from wherry.client import Client
 from wherry.values.errors import ConfigError, WherryError
 from wherry.values.quantities import duration
+
+#: What ends the program when the terminal is gone.
+GONE = "q"
+
+
+class Keys:
+    """The terminal's keys, one by one and without echo, inside the `with` block. SIGTERM and SIGHUP
+    end the block as an exception does, so that the terminal is left as it was.
+
+    For the main thread; `wake` may be called from any.
+    """
+
+    def __enter__(self) -> Keys:
+        self._terminal = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        if self._terminal is not None:
+            self._before = termios.tcgetattr(self._terminal)
+            tty.setcbreak(self._terminal)
+        self._handlers: dict[int, Any] = {
+            number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGHUP)
+        }
+        self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, self._resized)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._terminal is not None:
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
+        os.close(self._woken)
+        os.close(self._wakes)
+
+    def wake(self) -> None:
+        """Have `typed` return."""
+        with contextlib.suppress(OSError):  # it is awake, or gone
+            os.write(self._wakes, b"!")
+
+    def typed(self) -> str:
+        """Wait for keys, or for `wake`, or for another size of the terminal. "" without a key."""
+        files = [self._woken] + ([] if self._terminal is None else [self._terminal])
+        ready, _, _ = select.select(files, [], [])
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if self._terminal is None or self._terminal not in ready:
+            return ""
+        try:
+            keys = os.read(self._terminal, 1024)
+        except OSError:
+            return GONE
+        # An arrow or a function key is no letter.
+        return "" if keys.startswith(b"\x1b") else keys.decode("ascii", "replace") or GONE
+
+    def _resized(self, number: int, frame: FrameType | None) -> None:
+        self.wake()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
 
 #: Seconds between two looks, at least and if nothing else is said.
 LEAST, EVERY = 0.1, 1.0

@@ -7,17 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlencode
 
 from wherry.frontends.access.restricted import GROUPS, Restrictions
+from wherry.frontends.dashboard.page import whole_page
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.http.route import Route
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.openapi.page import docs_page
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.errors import InvalidRequest
+
+
+def docs_page(exchange: Exchange) -> None:
+    """The handler of `/docs`. The page tells nothing of the server before it has asked for it."""
+    respond(exchange, PAGE.encode(), content_type="text/html; charset=utf-8", headers=HEADERS)
+
+
+def _file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+#: Read when the server is imported: its event loop must not read files.
+PAGE, HEADERS = whole_page(_file("docs.html"), _file("docs.css"), _file("docs.js"))
+
 
 #: The document's path.
 OPENAPI: Final = "/openapi.json"

@@ -1,9 +1,9 @@
-"""backends/triton_python/open_requests.py: numbers, and requests that run again."""
+"""backends/triton_python/model_requests.py: numbers, and requests that run again."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.backends.triton_python.open_requests import OpenRequests
+from wherry.backends.triton_python.model_requests import OpenRequests
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
 

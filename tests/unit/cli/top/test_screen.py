@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.cli.top.screen import SORTS, screen
-from wherry.cli.top.table import clean
+from wherry.cli.top.screen import SORTS, clean, screen
 from wherry.cli.top.told import NumbersTold, Snapshot
 
 

@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.unit.frontends.grpc.raw import looped
-from wherry.frontends.connections.crowd import RESERVE, SCAN_INTERVAL
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import USED, MayAsk, OpenConnections
+from wherry.frontends.connections.open_connections import (
+    RESERVE,
+    SCAN_INTERVAL,
+    USED,
+    MayAsk,
+    OpenConnections,
+)
 
 
 @dataclass(eq=False)

@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from wherry.frontends.content import public_addresses
-from wherry.frontends.content.public_addresses import _can_bind as has_address
-from wherry.frontends.content.public_addresses import is_own, is_public
-from wherry.frontends.content.urls import MAX_REDIRECTS, TIMEOUT, Fetched, Fetching, InputUrls
+from wherry.frontends.content import urls
+from wherry.frontends.content.urls import (
+    MAX_REDIRECTS,
+    TIMEOUT,
+    Fetched,
+    Fetching,
+    InputUrls,
+    is_own,
+    is_public,
+)
+from wherry.frontends.content.urls import _can_bind as has_address
 from wherry.values.errors import ConfigError, InvalidRequest, RequestTooLarge
 
 MOST = 1000
@@ -189,7 +196,7 @@ def test_addresses_of_others_are_not_our_own() -> None:
 def test_a_system_that_binds_any_address_is_asked_where_it_would_send_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(public_addresses, "_can_bind", lambda *_: True)  # ip_nonlocal_bind
+    monkeypatch.setattr(urls, "_can_bind", lambda *_: True)  # ip_nonlocal_bind
     assert is_own("127.0.0.1")
     assert not is_own("93.184.216.34")
     assert not is_own("2606:2800:220:1::1")

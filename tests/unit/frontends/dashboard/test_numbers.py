@@ -14,7 +14,7 @@ from tests.fakes import PATIENCE, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.dashboard import viewers
+from wherry.frontends.dashboard import routes
 from wherry.frontends.dashboard.model_numbers import ModelNumbers
 from wherry.testing import GatedModel
 
@@ -62,7 +62,7 @@ def events(exchange: MemoryExchange) -> list[tuple[str, dict[str, Any]]]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is long for a test."""
-    monkeypatch.setattr(viewers, "INTERVAL", 0.02)
+    monkeypatch.setattr(routes, "INTERVAL", 0.02)
     monkeypatch.setattr("wherry.frontends.dashboard.numbers.FRESH", 0.0)
 
 
@@ -234,7 +234,7 @@ def test_streams_end_when_the_server_drains() -> None:
 
 
 def test_too_many_viewers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewers, "MOST_VIEWERS", 1)
+    monkeypatch.setattr(routes, "MOST_VIEWERS", 1)
     with served(shout) as client:
         first = watch(client)
         assert client.app.watchers == 1

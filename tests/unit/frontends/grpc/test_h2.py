@@ -33,8 +33,8 @@ from tests.unit.frontends.grpc.raw import (
     prefixed,
     turned,
 )
-from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.connections.open_connections import RESERVE
 from wherry.frontends.grpc import request_messages
 from wherry.frontends.grpc.call import STREAM_WINDOW
 from wherry.frontends.grpc.frame_reader import FRAME_BYTES, ROW_BYTES
@@ -60,13 +60,12 @@ from wherry.frontends.grpc.frames import (
     reset,
     window_update,
 )
-from wherry.frontends.grpc.h2 import SETTLED
+from wherry.frontends.grpc.h2 import KEEPALIVE_TIME, KEEPALIVE_TIMEOUT, SETTLED
 from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.grpc.messages import unpacked
 from wherry.frontends.grpc.request_messages import PACKED_BYTES
 from wherry.frontends.grpc.shutdown import ANNOUNCEMENT, LINGER
 from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Streams
-from wherry.frontends.grpc.timeouts import KEEPALIVE_TIME, KEEPALIVE_TIMEOUT
 from wherry.frontends.grpc.work import (
     CALL_WORK,
     MAX_CALLS,

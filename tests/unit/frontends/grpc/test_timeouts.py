@@ -1,8 +1,8 @@
-"""frontends/grpc/timeouts.py: what sweeps see of a connection, and what follows."""
+"""frontends/grpc/h2.py: what sweeps see of a connection, and what follows."""
 
 import pytest
 
-from wherry.frontends.grpc.timeouts import (
+from wherry.frontends.grpc.h2 import (
     KEEPALIVE_TIME,
     KEEPALIVE_TIMEOUT,
     ConnectionTimeouts,

@@ -20,8 +20,8 @@ from tests.unit.frontends.http.raw import (
     serving,
     until,
 )
-from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.connections.open_connections import RESERVE
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.waits import PROGRESS_BYTES
 

@@ -1,4 +1,4 @@
-"""frontends/rows/pass_on_events.py: what a front does with streams that have no end."""
+"""frontends/rows/pass_on.py: what a front does with streams that have no end."""
 
 from collections.abc import Callable
 from typing import Any
