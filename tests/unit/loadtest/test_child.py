@@ -12,16 +12,17 @@ from wherry.loadtest.child import _until
 
 def test_a_run_does_not_begin_early_where_timers_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    sleep = asyncio.sleep
+    now = 100.0
 
     async def early(seconds: float) -> None:
+        nonlocal now
         asked.append(seconds)
-        await sleep(seconds / 2)
+        now += max(seconds / 2, 1e-6)
 
     monkeypatch.setattr(asyncio, "sleep", early)
-    moment = time.perf_counter() + 0.01
-    asyncio.run(_until(moment))
-    assert time.perf_counter() >= moment
+    monkeypatch.setattr("wherry.loadtest.child.time.perf_counter", lambda: now)
+    asyncio.run(_until(100.01))
+    assert now >= 100.01
     assert len(asked) > 1
 
 
