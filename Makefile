@@ -15,6 +15,7 @@
 # make gpu     is this machine's GPU ready, and what does it give? seven minutes (GPU="--parts machine,decode")
 # make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
+# make board   writes the Grafana board again, after a change of tools/grafana
 
 PYTHON ?= python3
 VENV := .venv
@@ -41,7 +42,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist licences api docs bench gpu proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist licences api docs bench gpu proto board format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -184,6 +185,9 @@ gpu: $(VENV)/.stamp-dev
 
 proto: $(VENV)/.stamp-dev
 	@$(BIN)/python -m tools.triton_config
+
+board: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tools.grafana.board
 
 format: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check --quiet --fix-only $(SOURCES)

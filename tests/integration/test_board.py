@@ -22,8 +22,7 @@ import yaml
 import wherry
 from tests.fakes import until
 from tests.prometheus import Prometheus, needs_prometheus
-from wherry.cli.grafana import rules
-from wherry.observability.grafana.board import board
+from wherry.cli.grafana import board, rules
 from wherry.observability.statistics import SECONDS_BUCKETS
 from wherry.testing import GatedModel, local_server, running_server
 

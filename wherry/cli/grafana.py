@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from importlib import resources
+from typing import Any
 
 from wherry.cli.show import as_json, print_line
 from wherry.values.errors import ConfigError
@@ -25,13 +27,25 @@ def grafana(args: argparse.Namespace) -> int:
             raise ConfigError(f"--{name} is empty")
     if not re.fullmatch(r"[\w-]{1,40}", given.get("uid", "wherry"), re.ASCII):
         raise ConfigError("--uid: at most 40 letters, digits, - and _")
-    from wherry.observability.grafana.board import board
-
     print_line(as_json(board(**given), None))
     return 0
 
 
+def board(*, uid: str = "wherry", title: str = "wherry", datasource: str = "") -> dict[str, Any]:
+    """The board. `datasource` is the uid of the Prometheus that is chosen when it is opened; ""
+    leaves that to Grafana, which takes its default one."""
+    made: dict[str, Any] = json.loads(_packaged("board.json"))
+    made |= {"uid": uid, "title": title}
+    if datasource:
+        current = {"selected": True, "text": datasource, "value": datasource}
+        made["templating"]["list"][0]["current"] = current
+    return made
+
+
 def rules() -> str:
     """The rule file."""
-    package = resources.files("wherry.observability.grafana")
-    return (package / "rules.yml").read_text(encoding="utf-8")
+    return _packaged("rules.yml")
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("wherry.observability.grafana") / name).read_text(encoding="utf-8")

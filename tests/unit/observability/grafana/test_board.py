@@ -11,10 +11,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from tools.grafana.board import FILE, text
+from tools.grafana.panels import COLUMNS
 from wherry.cli import main
-from wherry.cli.grafana import rules
-from wherry.observability.grafana.board import board
-from wherry.observability.grafana.panels import COLUMNS
+from wherry.cli.grafana import board, rules
 
 
 def panels(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -37,6 +37,10 @@ def lost(told: Any, kept: Any, where: str = "") -> Iterator[str]:
             yield from lost(one, other, f"{where}/{i}")
     elif told != kept:
         yield f"{where}: {told!r} became {kept!r}"
+
+
+def test_the_file_is_what_make_board_writes() -> None:
+    assert FILE.read_text() == text()
 
 
 def test_grafanas_own_types_know_every_field_and_value_of_the_board() -> None:

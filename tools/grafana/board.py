@@ -1,27 +1,33 @@
-"""What is on the Grafana board?
+"""Writes wherry/observability/grafana/board.json: `make board`, after a change of its panels.
 
-It names no data source: that is one of its variables.
+The board names no data source: that is one of its variables.
 """
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, Final
 
-from wherry.observability.grafana.panels import DATASOURCE, SERVER, laid_out
-from wherry.observability.grafana.rows import ROWS
+from tools.grafana.panels import DATASOURCE, SERVER, laid_out
+from tools.grafana.rows import ROWS
 
-UID: Final = "wherry"
-TITLE: Final = "wherry"
+FILE: Final = Path(__file__).parents[2] / "wherry" / "observability" / "grafana" / "board.json"
 #: That of Grafana 10.0: later ones turn it into theirs when they read it.
 SCHEMA_VERSION: Final = 38
+#: `wherry grafana` may say which one is chosen at first.
+_DATASOURCE: Final = {
+    "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
+    "hide": 0, "refresh": 1, "regex": "", "multi": False, "includeAll": False, "options": [],
+    "skipUrlSync": False,
+}  # fmt: skip
 
 
-def board(*, uid: str = UID, title: str = TITLE, datasource: str = "") -> dict[str, Any]:
-    """The board as Grafana imports it. `datasource` is the uid of the Prometheus that is chosen
-    when the board is opened; "" leaves that to Grafana, which takes its default one."""
+def board() -> dict[str, Any]:
+    """The board as Grafana imports it."""
     return {
-        "uid": uid,
-        "title": title,
+        "uid": "wherry",
+        "title": "wherry",
         "description": "Requests, batches, instances and machines of wherry servers.",
         "tags": ["wherry", "inference"],
         "schemaVersion": SCHEMA_VERSION,
@@ -38,7 +44,7 @@ def board(*, uid: str = UID, title: str = TITLE, datasource: str = "") -> dict[s
         "annotations": {"list": []},
         "templating": {
             "list": [
-                _datasource(datasource),
+                _DATASOURCE,
                 # No expression for all: a job that is none of ours must not match.
                 _chosen("job", "Job", "wherry_info", ""),
                 _chosen("instance", "Server", 'wherry_info{job=~"$job"}', ".*"),
@@ -50,17 +56,6 @@ def board(*, uid: str = UID, title: str = TITLE, datasource: str = "") -> dict[s
         },
         "panels": laid_out(ROWS),
     }
-
-
-def _datasource(uid: str) -> dict[str, Any]:
-    variable = {
-        "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
-        "hide": 0, "refresh": 1, "regex": "", "multi": False, "includeAll": False, "options": [],
-        "skipUrlSync": False,
-    }  # fmt: skip
-    if uid:
-        variable["current"] = {"selected": True, "text": uid, "value": uid}
-    return variable
 
 
 def _chosen(name: str, label: str, series: str, of_all: str) -> dict[str, Any]:
@@ -85,3 +80,14 @@ def _chosen(name: str, label: str, series: str, of_all: str) -> dict[str, Any]:
     if of_all:
         variable["allValue"] = of_all
     return variable
+
+
+def text() -> str:
+    """The file: a line for each panel, so that a change shows."""
+    made = board()
+    panels = ",\n".join(json.dumps(panel) for panel in made.pop("panels"))
+    return f'{json.dumps(made)[:-1]}, "panels": [\n{panels}\n]}}\n'
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.observability.grafana.panels import Panel, Query, Row, Threshold
+from tools.grafana.panels import Panel, Query, Row, Threshold
 
 NAME: Final = "{{model}}:{{version}}"
 INSTANCE: Final = "{{model_instance}}"

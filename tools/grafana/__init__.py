@@ -1,0 +1,1 @@
+"""What is on the Grafana board that wherry brings? `make board` writes it."""
