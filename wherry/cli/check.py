@@ -26,7 +26,6 @@ from wherry.cli.settings import Settings, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
-from wherry.repository import string_arrays
 from wherry.repository.ensemble_graph import members
 from wherry.repository.layout import Found
 from wherry.repository.namespaces import key_of
@@ -247,7 +246,6 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
         problems = {model.key: _problems(model, failures, there, backends) for model in models}
         for model in models:
             _print_found(model, problems[model.key])
-        _print_clients(control.repositories)
     except OSError as error:
         raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
     finally:
@@ -282,15 +280,5 @@ def _print_found(model: Found, problems: list[str]) -> None:
     print_line(f"{model.key} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
     for problem in problems:
         print_line(f"  {problem}")
-    for notice in (*model.notices, *string_arrays.hints(model.folder)):
+    for notice in model.notices:
         print_line(f"  note: {notice}")
-
-
-def _print_clients(repositories: Iterable[str]) -> None:
-    """Hints for the clients' scripts beside the repositories."""
-    beside = sorted({os.path.dirname(os.path.abspath(repository)) for repository in repositories})
-    for folder in beside:
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            if entry.name.endswith(".py") and entry.is_file():
-                for hint in string_arrays.hints_of(entry.path, entry.name):
-                    print_line(f"note: {hint}")

@@ -57,25 +57,6 @@ def test_one_run_tells_of_every_problem_of_every_model(
     ]
 
 
-def test_scripts_that_take_strings_for_bytes_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old = "import numpy as np\nlabel = np.char.decode(result.as_numpy('LABEL'))\n"
-    (tmp_path / "models/m/1").mkdir(parents=True)
-    (tmp_path / "models/m/1/model.py").write_text(old)
-    (tmp_path / "client.py").write_text(old)
-    (tmp_path / "new.py").write_text(old.replace("'LABEL')", "'LABEL').astype(bytes)"))
-
-    assert main(["check", str(tmp_path / "models")]) == 3  # the script is no model
-
-    out = capsys.readouterr().out.splitlines()
-    notes = [line.partition(" takes ")[0] for line in out if "note:" in line]
-    assert notes == [
-        "  note: 1/model.py:2: np.char.decode()",
-        "note: client.py:2: np.char.decode()",
-    ]
-
-
 def test_a_folder_of_models_that_is_empty_is_good_only_if_models_may_come_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
