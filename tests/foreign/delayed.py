@@ -2,7 +2,7 @@
 
 TRITONSERVER_DELAY_SCHEDULER is the number of requests that a model's scheduler has before its
 first batch; TRITONSERVER_BACKLOG_DELAY_SCHEDULER that of requests of sequences that have no slot,
-beside them.
+beside them. It has the backends of samples.py, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from wherry.__main__ import main
+from wherry.backends.load import BACKENDS
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Wait
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
@@ -19,6 +20,9 @@ from wherry.scheduler.sequence_batcher import SequenceBatcher
 
 QUEUED = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "0"))
 IN_BACKLOG = int(os.environ.get("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "0"))
+
+for sample in ("Identity", "Repeat", "Square"):
+    BACKENDS[sample.lower()] = f"samples:{sample}Model"
 
 begun: WeakSet[Any] = WeakSet()
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.backends import elsewhere
 from wherry.backends.repository_model import RepositoryModel
 from wherry.instances.devices import gpu_count
 from wherry.repository.checksum import mismatches
@@ -35,9 +34,6 @@ BACKENDS: Final = {
     "openvino": "wherry.backends.openvino:OpenVinoModel",
     "fil": "wherry.backends.fil:FilModel",
     "vllm": "wherry.runtime.vllm_backend:VllmBackendModel",
-    "identity": "wherry.backends.triton_samples:IdentityModel",
-    "repeat": "wherry.backends.triton_samples:RepeatModel",
-    "square": "wherry.backends.triton_samples:SquareModel",
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
 }
 
@@ -48,6 +44,31 @@ PLATFORMS: Final = {
     "libtorch": "pytorch",
     "torch_aoti": "pytorch",
     "ensemble": "ensemble",
+}
+
+_AS_ONNX: Final = 'make it ONNX (tf2onnx, paddle2onnx do that), and say backend: "onnxruntime"'
+_PLAN: Final = (
+    "a plan fits one GPU type and one TensorRT: serve the ONNX file that it was built from with"
+    ' backend: "onnxruntime" (its gpu_execution_accelerator "tensorrt" builds the plan again)'
+)
+_CHECKPOINT: Final = (
+    'serve the checkpoint itself: backend: "vllm" with its model.json, or `wherry serve llm:FOLDER`'
+)
+#: What to do with a model of a backend or platform that is not here.
+INSTEAD: Final = {
+    **dict.fromkeys(("tensorrt", "tensorrt_plan"), _PLAN),
+    **dict.fromkeys(("tensorflow", "tensorflow_graphdef", "tensorflow_savedmodel"), _AS_ONNX),
+    **dict.fromkeys(("paddle", "fastdeploy", "stateful", "onnx"), _AS_ONNX),
+    **dict.fromkeys(("tensorrtllm", "fastertransformer"), _CHECKPOINT),
+    "dali": 'write the pipeline as a model.py (backend: "python"), where nvidia-dali does the same',
+}
+#: Files of such backends.
+_FILES_OF_OTHERS: Final = {
+    "model.plan": "tensorrt",
+    "model.savedmodel": "tensorflow",
+    "model.graphdef": "tensorflow_graphdef",
+    "model.dali": "dali",
+    "model.pdmodel": "paddle",
 }
 
 #: The backend by the model's file, if the configuration names none.
@@ -118,12 +139,11 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
     the model's name."""
     if is_ensemble(config):
         return "ensemble"
-    kinds = config.backend == "tensorflow" and config.platform  # what becomes of it depends on that
-    if config.backend and not kinds:
+    if config.backend:
         return config.backend
     if config.platform:
         return PLATFORMS.get(config.platform, config.platform)
-    known = {**FILES, **elsewhere.FILES}
+    known = {**FILES, **_FILES_OF_OTHERS}
     names = [config.default_model_filename] if config.default_model_filename else list(known)
     for name in names:
         if os.path.exists(os.path.join(version_folder, name)):
@@ -132,7 +152,7 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
                     return backend
     if suffix := config.name.partition(".")[2]:
         return suffix  # as in Triton, where a folder may be called model.dali
-    wanted = [name for name in names if name not in elsewhere.FILES]
+    wanted = [name for name in names if name not in _FILES_OF_OTHERS]
     raise ConfigError(
         f"model {config.name!r}: it says no backend, and version"
         f" {os.path.basename(version_folder)} has none of {', '.join(wanted)}; set backend to one"
@@ -140,12 +160,11 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
     )
 
 
-def unknown_backend(name: str, folder: str = "") -> str:
+def unknown_backend(name: str) -> str:
     """The error message for a backend that is not here: what to do instead of it, or the closest
-    known names. A model in `folder` may bring a compiled one."""
-    compiled = elsewhere.PROGRAM if folder and elsewhere.has_library(folder) else None
-    if (instead := elsewhere.INSTEAD.get(name, compiled)) is not None:
-        return f"backend {name!r} is not here: {instead}"
+    known names."""
+    if name in INSTEAD:
+        return f"backend {name!r} is not here: {INSTEAD[name]}"
     if is_blank(name):
         return unfilled(name, "the name of a backend")
     if close := difflib.get_close_matches(name, BACKENDS, n=1):
@@ -167,7 +186,7 @@ def not_here(
         return None
     if backend in BACKENDS or _program(backend, backend_directory):
         return None
-    return unknown_backend(backend, folder)
+    return unknown_backend(backend)
 
 
 def _program(backend: str, backend_directory: str | None) -> str | None:
@@ -192,7 +211,7 @@ def _pointers(folder: str) -> list[str]:
 def _imported(backend: str, model: str, folder: str) -> Any:
     where = BACKENDS.get(backend)
     if where is None:
-        raise ConfigError(f"model {model!r}: {unknown_backend(backend, folder)}")
+        raise ConfigError(f"model {model!r}: {unknown_backend(backend)}")
     module, _, name = where.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.elsewhere import INSTEAD
+from wherry.backends.load import INSTEAD
 from wherry.cli import main
 from wherry.cli.check import print_checkpoint
 from wherry.llm import facts
