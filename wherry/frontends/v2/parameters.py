@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wherry.frontends.content.re2 import python_pattern
 from wherry.frontends.header_names import as_sent
 from wherry.values.errors import ConfigError, InvalidRequest, Tag
 from wherry.values.request import SequenceStep
@@ -119,15 +118,15 @@ class Forwarding:
 class HeaderForwarding:
     """Gives models the headers that an operator's pattern matches, as string parameters.
 
-    The pattern is RE2's or Python's. It is looked for anywhere in a header's name, whatever its
+    The pattern is one of `re`. It is looked for anywhere in a header's name, whatever its
     case. The parameter is called like the header, with the capitals that the client wrote, as far
     as they are known: HTTP/2 has none.
     """
 
     def __init__(self, pattern: str) -> None:
         try:
-            self._search = re.compile(python_pattern(pattern), re.IGNORECASE).search
-        except (re.error, ValueError, OverflowError) as error:
+            self._search = re.compile(pattern, re.IGNORECASE).search
+        except (re.error, OverflowError) as error:
             raise ConfigError(f"header forward pattern {pattern!r}: {error}") from None
 
     def of(self, headers: Mapping[str, str]) -> dict[str, str]:
