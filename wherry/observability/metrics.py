@@ -31,7 +31,6 @@ from wherry.observability.triton_metrics import (
     gauge,
     gpu_metrics,
     machine_metrics,
-    summary_metrics,
     triton_metrics,
 )
 
@@ -148,8 +147,6 @@ class Metrics:
     def _of_triton(self, models: Sequence[ModelValues], use: Use) -> Iterator[Metric]:
         config = self._config
         yield from triton_metrics(models, latencies=config.counter_latencies)
-        if config.summary_latencies:
-            yield from summary_metrics(models, config.quantiles)
         if config.histogram_latencies:
             yield first_response_metric(models)
         yield from picker_metrics(models, vllm=not config.only_triton)

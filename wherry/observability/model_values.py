@@ -84,7 +84,6 @@ class ModelValues:
         with counted.lock:
             self.success, self.queue = replace(counted.success), counted.queue
             self.compute = replace(counted.compute)
-            self.summaries = counted.summaries
             self.inference_count = counted.inference_count
             self.execution_count = counted.execution_count
             self.responses = counted.responses

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wherry.observability.latency_summaries import LatencySummaries
 from wherry.observability.recent_errors import Failures
 from wherry.values.errors import WherryError
 from wherry.values.request import InferRequest
@@ -123,8 +122,6 @@ class ModelStatistics:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        #: Quantiles of the last minute, where they are asked for.
-        self.summaries: LatencySummaries | None = None
         #: Unix time in seconds.
         self.last_inference_at = 0.0
         self.inference_count = 0
@@ -219,13 +216,6 @@ class ModelStatistics:
             self.request_seconds.total += took
             self.success.count += counted
             self.success.ns += int(took * 1e9)
-        if self.summaries is not None:
-            for request in requests:
-                if request.whole is None:
-                    began, ended = request.enqueued_at, request.started_at or now
-                    self.summaries.add(
-                        (now - began) * 1e9, (ended - began) * 1e9, *request.compute_ns
-                    )
 
     def joined(self, request: InferRequest, error: WherryError | None, now: float) -> None:
         """Count a request that ran in parts, about to be answered or failed with this `error`.
@@ -299,8 +289,6 @@ class ModelStatistics:
 
     def looked_up(self, ns: int, *, hit: bool, seconds: float) -> None:
         """Count a lookup in the response cache. A hit is a success but no inference."""
-        if self.summaries is not None:
-            self.summaries.looked_up(ns, hit=hit)
         with self.lock:
             if not hit:
                 self.cache_miss.add(ns)
@@ -311,8 +299,6 @@ class ModelStatistics:
             self.request_seconds.observe([seconds])
             if (in_ms := self.first_response_seconds.in_ms) is not None:
                 in_ms.observe([int(seconds * 1000)])
-        if self.summaries is not None:
-            self.summaries.add(seconds * 1e9)
 
     def failed(self, error: WherryError, seconds: float) -> None:
         with self.lock:
@@ -331,8 +317,6 @@ class ModelStatistics:
             if waited_ns:
                 self._inlined.waits.add(waited_ns)
                 self.queue_seconds.observe([waited_ns * 1e-9])
-        if self.summaries is not None:
-            self.summaries.add(infer_ns + waited_ns, waited_ns, 0, infer_ns, 0)
 
     def fold(self) -> ModelStatistics:
         """Bring all counters up to date, before they are read."""

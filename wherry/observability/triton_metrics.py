@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from wherry.observability.latency_summaries import LOOKUPS
 from wherry.observability.machine import Use
 from wherry.observability.model_values import ModelValues
 from wherry.observability.nvml import GpuUse
@@ -83,54 +82,6 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
                     family.add_sample(name, {**labels, "reason": reason}, count)
             elif values.cached or not name.startswith("nv_cache_"):
                 family.add_sample(name, labels, value(values))
-        if family.samples:
-            yield family
-
-
-#: The parts of LatencySummaries: their name, and what is shown of each in all: how many, and their
-#: sum.
-SUMMARIES: Final[Sequence[tuple[str, str, str, Callable[[ModelValues], tuple[int, int]]]]] = (
-    ("request", "nv_inference_request_summary_us",
-     "inference request duration in microseconds (includes cached requests)",
-     lambda v: (v.success.count, v.success.ns)),
-    ("queue", "nv_inference_queue_summary_us",
-     "inference queuing duration in microseconds (includes cached requests)",
-     lambda v: (v.queue.count, v.queue.ns)),
-    ("compute_input", "nv_inference_compute_input_summary_us",
-     "compute input duration in microseconds (does not include cached requests)",
-     lambda v: (v.compute.count, v.compute.input_ns)),
-    ("compute_infer", "nv_inference_compute_infer_summary_us",
-     "compute inference duration in microseconds (does not include cached requests)",
-     lambda v: (v.compute.count, v.compute.infer_ns)),
-    ("compute_output", "nv_inference_compute_output_summary_us",
-     "inference compute output duration in microseconds (does not include cached requests)",
-     lambda v: (v.compute.count, v.compute.output_ns)),
-    ("cache_hit", "nv_cache_hit_summary_per_model",
-     "cache hit counts/durations per model, in microseconds.", lambda v: v.cached["hit"]),
-    ("cache_miss", "nv_cache_miss_summary_per_model",
-     "cache miss counts/durations per model, in microseconds.", lambda v: v.cached["miss"]),
-)  # fmt: skip
-
-
-def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> Iterator[Metric]:
-    """Triton's summaries: all durations since the model was loaded, and the quantiles of the last
-    minute."""
-    from prometheus_client.core import Metric
-
-    for part, name, documentation, in_all in SUMMARIES:
-        family = Metric(name, f"Summary of {documentation}", "summary")
-        for values in models:
-            if part in LOOKUPS and not values.cached:
-                continue
-            labels = values.triton_labels
-            count, ns = in_all(values)
-            if values.summaries is not None:
-                for share, value in zip(
-                    shares, values.summaries.quantiles(part, shares), strict=True
-                ):
-                    family.add_sample(name, {**labels, "quantile": f"{share:g}"}, value)
-            family.add_sample(f"{name}_count", labels, count)
-            family.add_sample(f"{name}_sum", labels, ns // 1000)
         if family.samples:
             yield family
 

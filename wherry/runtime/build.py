@@ -26,7 +26,6 @@ from wherry.models.config import ModelConfig, SequenceBatching
 from wherry.models.model import Device, FunctionModel, Model, Pipeline
 from wherry.models.signature import Signature
 from wherry.models.step_model import StepModel
-from wherry.observability.latency_summaries import LatencySummaries
 from wherry.observability.statistics import Histogram, ModelStatistics
 from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
@@ -80,14 +79,7 @@ class Builder:
         self._timer = timer
         self._pipelines = pipelines
         self._clock = clock
-        self._summarises = False
         self._times_first_responses = False
-
-    def keep_summaries(self, loaded: Iterable[LoadedModel]) -> None:
-        """Have these models, and those that are built from now on, keep LatencySummaries."""
-        self._summarises = True
-        for one in loaded:
-            one.statistics.summaries = one.statistics.summaries or LatencySummaries()
 
     def time_first_responses(self, loaded: Iterable[LoadedModel]) -> None:
         """Have these models, and those that are built from now on, count how long their first
@@ -187,8 +179,6 @@ class Builder:
         counted = ModelStatistics()
         if self._times_first_responses:
             counted.first_response_seconds.in_ms = _first_responses(model)
-        if self._summarises:
-            counted.summaries = LatencySummaries()
         return counted
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:

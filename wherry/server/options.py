@@ -208,8 +208,8 @@ class Protocols:
         "log-frequency=N, or by OpenTelemetry: mode=opentelemetry; may be repeated",
         "SETTING", separator=";")
     metrics_config: tuple[str, ...] = option((),
-        "which of Triton's metrics there are: counter_latencies=false, summary_latencies=true, "
-        "summary_quantiles=0.5:0.05,0.99:0.001, histogram_latencies=true; may be repeated",
+        "which of Triton's metrics there are: counter_latencies=false, "
+        "histogram_latencies=true; may be repeated",
         "SETTING", separator=";")
     metrics_compat: Literal["none", "triton"] = option("none",
         "triton: expose Triton's metrics only, without wherry's own")

@@ -15,9 +15,7 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import Client, app_loop, served
 from wherry.frontends.http_app import HttpApp
-from wherry.frontends.v2.common import Common
 from wherry.observability.custom_metrics import CustomMetrics, Kind
-from wherry.observability.metrics_config import MetricsConfig
 from wherry.testing import local_server
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -213,22 +211,6 @@ def test_what_the_batcher_has_learnt_is_shown(client: Client) -> None:
     assert after["wherry_predicted_wait_seconds", ()] == 0  # nobody waits
 
 
-def test_summaries_are_there_if_they_are_asked_for(client: Client) -> None:
-    assert not any("summary" in name for name, _ in scraped(client))
-    with local_server(shout, metrics_config=("summary_latencies=true",)) as server:
-        server.runtime.infer("shout", text="a")
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer:
-            text = answer.read().decode()
-    families = {family.name: family for family in parse_text(text)}
-    for part in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
-        family = families[f"nv_inference_{part}_summary_us"]
-        quantiles = {one.labels.get("quantile"): one.value for one in family.samples}
-        assert {"0.5", "0.9", "0.95", "0.99", "0.999"} <= quantiles.keys()
-        (count,) = [one.value for one in family.samples if one.name.endswith("_count")]
-        assert count == 1
-    assert families["nv_inference_request_summary_us"].samples[0].value > 0
-
-
 def first_responses(text: str) -> dict[str, dict[str, float]]:
     """The buckets of Triton's histogram by model, with "count"."""
     (family,) = [
@@ -291,27 +273,6 @@ def test_models_of_one_name_have_series_of_their_own() -> None:
 
 def samples(text: str, name: str) -> list[Sample]:
     return [s for family in parse_text(text) if family.name == name for s in family.samples]
-
-
-def test_lookups_in_the_response_cache_have_summaries_if_they_are_asked_for() -> None:
-    @wherry.model(response_cache=True)
-    def remembered(text: str) -> str:
-        return text.upper()
-
-    common = Common(metrics=MetricsConfig.of(["summary_latencies=true"]))
-    with wherry.Runtime(remembered, cache_bytes=10_000) as runtime, app_loop() as loop:
-        runtime.builder.keep_summaries(runtime.models())
-        for text in ("a", "a", "b"):
-            runtime.infer("remembered", text=text)
-        client = Client(HttpApp(runtime, common=common), runtime, loop)
-        shown = client.get("/metrics").body.decode()
-    families = {family.name: family for family in parse_text(shown)}
-    for part, expected in (("hit", 1), ("miss", 2)):
-        family = families[f"nv_cache_{part}_summary_per_model"]
-        values = {one.name.rpartition("_")[2]: one.value for one in family.samples}
-        assert values["count"] == expected
-        assert {one.labels["quantile"] for one in family.samples if one.labels.get("quantile")}
-        assert all(one.value > 0 for one in family.samples)
 
 
 def test_only_tritons_metrics_may_be_asked_for() -> None:
