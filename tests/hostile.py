@@ -28,8 +28,8 @@ from wherry.frontends.grpc_app import SERVICE
 from wherry.testing.servers import ServerProcess
 
 MIB = 2**20
-#: Seconds in which the event loop answers nobody: twice what limits.md says of an idle machine.
-MOST_STALL = 0.100
+#: Seconds in which the event loop answers nobody.
+MOST_STALL = 0.050
 #: Four times the bytes: more than this many times the CPU is not linear.
 MOST_GROWTH = 8.0
 #: Seconds of CPU below which growth says nothing.

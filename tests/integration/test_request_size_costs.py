@@ -289,6 +289,21 @@ OPENAI: dict[str, Callable[[int], Send]] = {
         names(CHATS, CHAT + SAID + b'],"chat_template_kwargs":{', b"}}")
     ),
     "some unknown fields": some(names(CHATS, CHAT + SAID + b"],", b"}")),
+    "long integers in a call": json_parts(
+        CHATS,
+        CHAT + b'{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"[',
+        b"1" * 4200,
+        b']"}}]}]}',
+    ),
+    "a long name of a model": lambda nbytes: post(
+        CHATS, b'{"model":"%b","messages":[%b]}' % (b"x" * (nbytes - 100), SAID)
+    ),
+    "some tokens that are allowed": some(
+        json_parts(CHATS, CHAT + SAID + b'],"allowed_token_ids":[', b"1", b"]}")
+    ),
+    "a text that is no UTF-8": lambda nbytes: post(
+        CHATS, CHAT + b'{"role":"user","content":"%b\xff"}]}' % (b"a" * (nbytes - 100))
+    ),
     "many prompts": json_parts("/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"),
     "as many prompts as may be": lambda nbytes: json_parts(
         "/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"
@@ -426,6 +441,9 @@ OTHER_CALLS: dict[str, tuple[str, Callable[[int], Mapping[str, Any]]]] = {
         ),
     ),
     "a long name": ("RepositoryModelLoad", lambda nbytes: {"model_name": "x" * (nbytes - 100)}),
+    "a long version": (
+        "ModelMetadata", lambda nbytes: {"name": "texts", "version": "9" * (nbytes - 100)}
+    ),
     "many parameters of an unload": (
         "RepositoryModelUnload",
         lambda nbytes: {"model_name": "a", "parameters": many({"bool_param": True})(nbytes)},
@@ -566,6 +584,13 @@ ROUTES: dict[str, Callable[[int], Send]] = {
         b'{"inputs":[',
         b'{"name":"text","datatype":"BYTES","shape":[1],"data":["a"]}',
         b"]}",
+    ),
+    "long integers of an object": json_parts("/object", b'{"a":[', b"1" * 4200, b"]}"),
+    "long integers in an infer request": json_parts(
+        "/v2/models/object/infer",
+        b'{"inputs":[{"name":"row","datatype":"BYTES","shape":[1],"data":[{"a":[',
+        b"1" * 4200,
+        b"]}]}]}",
     ),
     "many dimensions": json_parts(
         "/v2/models/texts/infer",

@@ -30,6 +30,9 @@ _FOR_CLIENTS: Final = (
     Unsupported,
 )
 
+#: Of an error's text.
+MAX_CHARS: Final = 8192
+
 #: An absolute path: in quotes up to their end, else up to what a path rarely has. Not the one in
 #: a URL, but for file:. No part can match in two ways, so that it costs in proportion to the text.
 _PATH: Final = re.compile(
@@ -42,11 +45,13 @@ _PATH: Final = re.compile(
 
 def text_of(error: WherryError) -> str:
     """The text of an error, as a client is told."""
-    return str(error) if isinstance(error, _FOR_CLIENTS) else without_paths(str(error))
+    return text_for_clients(type(error), str(error))
 
 
 def text_for_clients(kind: type[WherryError], text: str) -> str:
     """`text_of` an error of this kind that said this."""
+    if len(text) > MAX_CHARS:  # a request may hold a name of megabytes
+        text = f"{text[:MAX_CHARS]}..."
     return text if issubclass(kind, _FOR_CLIENTS) else without_paths(text)
 
 

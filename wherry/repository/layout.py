@@ -23,6 +23,8 @@ from wherry.repository.validate import without_effect
 
 #: Most bytes of a config.pbtxt, which is read whole.
 MAX_CONFIG_BYTES = 16 << 20
+#: No file system has a longer one.
+MAX_NAME_CHARS = 255
 
 IN_SEVERAL = "model appears in two or more repositories"
 
@@ -90,7 +92,11 @@ def look(name: str, repositories: Sequence[str], *, config_name: str | None = No
 def is_name(name: str) -> bool:
     """Whether this is a plain file name: names come from clients, and must not lead out of the
     repository."""
-    return bool(name) and not name.startswith(".") and not {"/", os.sep, "\0"} & set(name)
+    return (
+        0 < len(name) <= MAX_NAME_CHARS
+        and not name.startswith(".")
+        and not {"/", os.sep, "\0"} & set(name)
+    )
 
 
 def folders_of(name: str, repositories: Sequence[str]) -> list[str]:

@@ -174,6 +174,10 @@ def value_bytes(value: Any) -> int:
         return size
     while holders:  # it may be nested deeper than Python can call
         values = holders.pop()
+        if len(values) > _SLICE:  # one call for all would hold up other threads
+            every = list(values)
+            holders += [every[start : start + _SLICE] for start in range(0, len(every), _SLICE)]
+            continue
         if set(map(type, values)) <= _FLAT:
             size += sum(map(getsizeof, values))
             continue
@@ -190,6 +194,8 @@ def value_bytes(value: Any) -> int:
 
 
 _FLAT = {str, bytes, int, float, bool, type(None)}
+#: Values that are measured in one go, which takes some 2 ms.
+_SLICE = 2**14
 
 MASKED = "a masked array; fill it (.filled(value))"
 

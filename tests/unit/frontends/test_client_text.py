@@ -79,3 +79,8 @@ def test_errors_of_models_lose_their_paths_and_words_for_clients_stay() -> None:
 )
 def test_looking_for_paths_costs_in_proportion_to_the_text(piece: str) -> None:
     assert_linear(without_paths, lambda size: piece * size, largest=2**18)
+
+
+def test_a_text_that_quotes_megabytes_of_a_request_is_cut() -> None:
+    assert text_of(InvalidRequest("a" * 8192)) == "a" * 8192
+    assert text_of(InvalidRequest("a" * 2**22)) == "a" * 8192 + "..."

@@ -109,6 +109,8 @@ class InputCodec:
             values: list[Any] = []
             for piece in self.elements.pieces(data):
                 values += piece
+                if len(values) > count:  # what follows need not be built
+                    break
             return self._column_of_values(values, rows, shape)
         arrays: list[Array] = []
         with np.errstate(over="raise"):

@@ -38,9 +38,14 @@ MAX_ELEMENT_BYTES: Final = 16 * 2**20
 #: Bytes up to which an array stays in the body.
 KEPT_BYTES: Final = 256
 FEW: Final = 512
-#: What is not cut is built whole: this many brackets, commas and colons take a parser 30 ms, most
-#: of all one object with as many members.
+#: What is not cut is built whole: this many brackets, commas and colons take a parser 30 ms. Each
+#: colon counts as MEMBER of them: a member of an object takes as much longer than an element.
 MAX_VALUES: Final = 2**18
+MEMBER: Final = 3
+#: And this many bytes outside of strings.
+MAX_BARE_BYTES: Final = 2**23
+#: An integer takes time by the square of its digits. The largest FP64 has 309.
+MAX_DIGITS: Final = 512
 #: "[" and "{" differ in one bit, and so do "]" and "}".
 OPENS, CLOSES, ONE_BIT = ord("{"), ord("}"), 0x20
 NOTHING: Final = b" \t\r\n"
@@ -135,19 +140,24 @@ def check_values(body: Buffer, most: int = MAX_VALUES) -> None:
             return
     elif _is_long_strings(memoryview(body)):
         return
-    values = depth = 0
+    values = depth = bare = 0
     for part in _parts(memoryview(body)):
         if len(part.brackets):
             depths = depth + np.cumsum(part.steps())
             depth = int(depths[-1])
             if depths.max() > MAX_DEPTH:
                 raise InvalidRequest(TOO_DEEP, tag=Tag.JSON)
-        values += len(part.brackets) + len(part.commas) + len(part.colons)
+        values += part.values()
+        bare += part.bare_bytes
+        if bare > MAX_BARE_BYTES:
+            raise RequestTooLarge(
+                f"the body has more than {MAX_BARE_BYTES} bytes outside of texts; send less at a"
+                " time, or tensors to /v2/models/NAME/infer"
+            )
         if values > most:
             raise RequestTooLarge(
-                f"the body holds more than {most} values, names and brackets; send less at a"
-                " time,"
-                " or tensors to /v2/models/NAME/infer"
+                f"the body holds more than {most} values, names and brackets (a name counts as"
+                f" {MEMBER}); send less at a time, or tensors to /v2/models/NAME/infer"
             )
 
 
@@ -187,6 +197,7 @@ class _Part(msgspec.Struct, gc=False):
     brackets: npt.NDArray[np.intp]
     commas: npt.NDArray[np.intp]
     colons: npt.NDArray[np.intp]
+    bare_bytes: int
     _places: list[int] | None = None
 
     def places(self) -> list[int]:
@@ -194,6 +205,11 @@ class _Part(msgspec.Struct, gc=False):
         if self._places is None:
             self._places = self.brackets.tolist()
         return self._places
+
+    def values(self, done: int = 0) -> int:
+        """How long a parser takes for what is behind `done`, in values."""
+        marks = self.brackets, self.commas, *[self.colons] * MEMBER
+        return sum(len(places) - int(places.searchsorted(done)) for places in marks)
 
     def steps(self) -> npt.NDArray[np.intp]:
         """What each bracket adds to the number of those that are open: 1 or -1."""
@@ -226,6 +242,12 @@ def _parts(body: memoryview) -> Iterator[_Part]:
                 f" a backslash outside of a string, between {position} and {end}",
                 tag=Tag.JSON,
             )
+        if _has_long_number(letters, outside):
+            raise InvalidRequest(
+                f"failed to parse the request JSON buffer: a number of more than {MAX_DIGITS}"
+                f" digits between {position} and {end}",
+                tag=Tag.JSON,
+            )
         if len(brackets) or len(commas) or in_string or quotes.any():
             seen = end
         elif end - seen > MAX_RUN_BYTES:
@@ -235,7 +257,8 @@ def _parts(body: memoryview) -> Iterator[_Part]:
                 tag=Tag.JSON,
             )
         in_string = not outside[-1]
-        yield _Part(position, text, letters, brackets, commas, colons)
+        bare_bytes = int(np.count_nonzero(outside))
+        yield _Part(position, text, letters, brackets, commas, colons, bare_bytes)
         position = end
         give_way()
 
@@ -256,6 +279,14 @@ def _may_be_json(
     if b"\\" not in text:
         return True
     return not ((np.frombuffer(text, np.uint8) == ord("\\")) & outside).any()
+
+
+def _has_long_number(letters: npt.NDArray[np.uint8], outside: Mask) -> bool:
+    digits = (letters - np.uint8(ord("0")) < 10) & outside  # what is below "0" wraps
+    if np.count_nonzero(digits) <= MAX_DIGITS:
+        return False
+    others = np.flatnonzero(~digits)
+    return bool(np.diff(others, prepend=-1, append=len(letters)).max() > MAX_DIGITS + 1)
 
 
 class _Folder:
@@ -357,8 +388,7 @@ class _Folder:
         known = np.concatenate(([self._open], depths))
         open_there = known[np.searchsorted(brackets, commas)]
         self._open = int(known[-1])
-        colons = part.colons
-        self._values += len(brackets) + len(commas) + len(colons) - int(colons.searchsorted(done))
+        self._values += part.values(done)
         if array.objects:
             commas = commas[open_there == 1]
             open_there = open_there[open_there == 1]

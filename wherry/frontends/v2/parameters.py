@@ -32,6 +32,8 @@ OF_THE_SERVER: Final = frozenset(
 _RESERVED_PREFIX: Final = "triton_"
 #: What a whole number of Triton's can be: an id, a priority.
 _LARGEST: Final = 2**64 - 1
+#: Of one request; as many as a gRPC message may have.
+MAX_PARAMETERS: Final = 1024
 
 
 class InvalidParameter(InvalidRequest):
@@ -46,6 +48,8 @@ class InvalidParameter(InvalidRequest):
 
 def checked_parameters(parameters: Parameters) -> Parameters:
     """A request's parameters as they are; InvalidRequest for keys and types that may not be."""
+    if len(parameters) > MAX_PARAMETERS:
+        raise InvalidRequest(f"the request has more than {MAX_PARAMETERS} parameters")
     for name, value in parameters.items():
         if name.startswith(_RESERVED_PREFIX):
             raise InvalidRequest(

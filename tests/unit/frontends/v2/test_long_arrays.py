@@ -82,7 +82,7 @@ def test_what_is_no_json_as_a_whole_is_none_in_pieces() -> None:
 
 @pytest.mark.parametrize("unit", [b" ", b"1", b"e"])
 def test_a_run_without_any_structure_is_refused(unit: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="white space, or of one number"):
+    with pytest.raises(InvalidRequest, match=r"white space|512 digits"):
         fold(b'{"a":[' + unit * 2**20 + b"]}", "{")
 
 
@@ -113,6 +113,22 @@ def test_values_that_are_separated_are_not_refused(value: bytes) -> None:
 
     assert fold(body, "{").envelope.startswith(b'{"a":')
     check_values(body)
+
+
+@pytest.mark.parametrize("look", [check_values, lambda body: fold(body, "{[{")])
+def test_numbers_are_bounded_as_their_square_is_what_they_take(look: Any) -> None:
+    long = [b"1" * 512, b"-0." + b"1" * 512, b'"%b"' % (b"1" * 600)]
+    look(b"[[%b]]" % b",".join(long * 200))
+    with pytest.raises(InvalidRequest, match="more than 512 digits"):
+        look(b"[[%b]]" % b",".join([*long * 200, b"1" * 513]))
+
+
+def test_what_is_built_whole_is_bounded_by_what_it_takes_a_parser() -> None:
+    check_values(b"[%b]" % b",".join([b"1"] * 2**17))
+    with pytest.raises(RequestTooLarge, match="a name counts as 3"):
+        check_values(b"{%b}" % b",".join([b'"a":1'] * (2**17 // 2 + 2**10)))
+    with pytest.raises(RequestTooLarge, match="outside of texts"):
+        check_values(b"[%b]" % b",".join([b"1" * 512] * (2**23 // 512)))
 
 
 def test_what_stays_beside_the_long_arrays_is_bounded() -> None:

@@ -33,6 +33,13 @@ def test_names_of_triton_are_reserved(name: str) -> None:
         checked_parameters({name: 1})
 
 
+def test_parameters_are_as_many_as_over_grpc() -> None:
+    given = {f"a{number}": 1 for number in range(1024)}
+    assert checked_parameters(given) == given
+    with pytest.raises(InvalidRequest, match="more than 1024 parameters"):
+        checked_parameters({**given, "b": 1})
+
+
 @pytest.mark.parametrize("value", ["1", True, -1, 1.0])
 def test_a_priority_is_a_whole_number(value: Any) -> None:
     with pytest.raises(InvalidRequest, match="'priority' must be a whole number"):

@@ -19,6 +19,8 @@ from wherry.values.errors import InvalidRequest, RequestTooLarge
 
 #: How deeply arrays and objects may be nested; real schemas have a tenth of it.
 MAX_DEPTH: Final = 100
+#: Of a body whose fault is looked for.
+MAX_BYTES: Final = 2**20
 _TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} deep"
 
 # Possessive, and up to the end where a quote is missing: nothing is looked at twice.
@@ -29,7 +31,9 @@ _OPENS, _CLOSES = (b"[", b"{"), (b"]", b"}")
 
 def check_depth(body: Buffer) -> None:
     """Raise BadField if the body is nested more than MAX_DEPTH deep. Costs next to nothing for
-    bodies of few brackets."""
+    bodies of few brackets. Of large ones `check_values` has told."""
+    if len(body) > LARGE_BYTES:
+        return
     text = bytes(body)  # the same object, as a body most often is
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
         return
@@ -39,8 +43,8 @@ def check_depth(body: Buffer) -> None:
 
 def fault_of(body: Buffer) -> BadField | None:
     """The first text that is no Unicode, number that is none, or nesting that is too deep, with
-    its field; None if it is something else."""
-    fault = _first_fault(bytes(body), of_strings=True)
+    its field; None if it is something else, or too long to be looked for."""
+    fault = None if len(body) > MAX_BYTES else _first_fault(bytes(body), of_strings=True)
     return None if fault is None else BadField(fault.field, fault.problem)
 
 
@@ -55,8 +59,7 @@ def json_in(text: str, where: str) -> Any:
             raise
         except InvalidRequest:
             raise BadField(where, _TOO_DEEP) from None
-    fault = _first_fault(encoded, of_strings=False)
-    if fault is not None and fault.is_depth:
+    elif (fault := _first_fault(encoded, of_strings=False)) is not None and fault.is_depth:
         raise BadField(where, fault.problem)
     try:
         return msgspec.json.decode(encoded)

@@ -82,7 +82,7 @@ class GrpcEntry(Entry):
         """A request's model version; None for the highest. InvalidRequest if it is no number."""
         if not given:
             return None
-        if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS:
+        if len(given) <= _MOST_DIGITS and given.isascii() and given.isdigit():
             return given.lstrip("0") or "0"
         raise InvalidRequest(
             f"failed to get model version from specified version string '{given}' (details:"

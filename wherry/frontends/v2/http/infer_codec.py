@@ -23,7 +23,7 @@ from wherry.frontends.v2.http.wire_request import (
     parse,
 )
 from wherry.frontends.v2.json_errors import mismatch
-from wherry.frontends.v2.long_arrays import Folded, fold
+from wherry.frontends.v2.long_arrays import Folded, check_values, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import (
@@ -101,6 +101,7 @@ class ModelCodec:
         if len(body) > LARGE_BYTES:
             folded = fold(body, DATA_STANDS_IN)
             body = folded.envelope
+            check_values(body)
         wire = parse(body)
         columns, rows = self._columns(wire.inputs, rest, folded)
         decoded = self._decoded(wire, columns, rows)
