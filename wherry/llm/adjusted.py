@@ -129,7 +129,10 @@ def _fitting(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
     found = np.ones(lines.shape, np.bool_)
     for row, sequence in zip(found, sequences, strict=True):
         if sequence.constraint is not None:
-            sequence.constraint.mask(row)
+            try:
+                sequence.constraint.mask(row)
+            except Exception as error:  # noqa: BLE001 - of any constraint; only this one ends
+                sequence.error = error
     return pinned(torch.from_numpy(found), lines.device).to(lines.device, non_blocking=True)
 
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from wherry.llm.step_tensors import to_device
+from wherry.llm.step_tensors import to_device, with_chosen
 
 log = logging.getLogger("wherry")
 
@@ -107,11 +107,15 @@ class DecodeGraphs:
         for size in reversed(self._sizes):  # the smaller ones use the memory of the largest
             self._recording(size)
 
-    def run(self, rows: Sequence[DecodeRow]) -> Tensor | None:
-        """The logits of these rows, to be read before the next step; None: run it call by call."""
+    def run(self, rows: Sequence[DecodeRow], chosen: Tensor | None = None) -> Tensor | None:
+        """The logits of these rows, to be read before the next step; None: run it call by call.
+        Tokens below 0 are places in `chosen`."""
         for size in self._sizes:
             if size >= len(rows) and (replay := self._recording(size)) is not None:
                 self._send(rows, size)
+                if chosen is not None:
+                    tokens = self._numbers[0, :size]
+                    tokens.copy_(with_chosen(tokens, chosen))
                 return replay()[: len(rows)]
         return None
 

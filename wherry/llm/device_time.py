@@ -6,6 +6,7 @@ long it took to make them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
@@ -17,10 +18,8 @@ class StepTimer(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> None: ...
-
-    def seconds(self) -> float:
-        """The duration of the last step. Blocks until the device has computed it."""
+    def stop(self) -> Callable[[], float]:
+        """What says how long it took, and blocks until the device has computed it."""
 
 
 class HostTimer:
@@ -29,11 +28,9 @@ class HostTimer:
     def start(self) -> None:
         self._start = perf_counter()
 
-    def stop(self) -> None:
-        self._end = perf_counter()
-
-    def seconds(self) -> float:
-        return self._end - self._start
+    def stop(self) -> Callable[[], float]:
+        seconds = perf_counter() - self._start
+        return lambda: seconds
 
 
 class CudaTimer:
@@ -41,20 +38,31 @@ class CudaTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def start(self) -> None:
-        self._start.record(torch.cuda.current_stream(self._device))
+        self._start = _mark(self._device)
 
-    def stop(self) -> None:
-        self._end.record(torch.cuda.current_stream(self._device))
+    def stop(self) -> Callable[[], float]:
+        start, end = self._start, _mark(self._device)
 
-    def seconds(self) -> float:
-        self._end.synchronize()
-        milliseconds: float = self._start.elapsed_time(self._end)
-        return milliseconds / 1e3
+        def seconds() -> float:
+            end.synchronize()
+            milliseconds: float = start.elapsed_time(end)
+            return milliseconds / 1e3
+
+        return seconds
 
 
 def timer_of(device: torch.device) -> StepTimer:
     return CudaTimer(device) if device.type == "cuda" else HostTimer()
+
+
+def end_of(device: torch.device) -> Callable[[], object]:
+    """What blocks until the device has done what it was given so far."""
+    return _mark(device).synchronize if device.type == "cuda" else lambda: None
+
+
+def _mark(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event

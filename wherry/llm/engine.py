@@ -16,7 +16,6 @@ from itertools import count
 from time import perf_counter
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from wherry.instances.device_errors import out_of_memory
@@ -24,7 +23,7 @@ from wherry.llm.checks import check_tokens, no_room
 from wherry.llm.device_time import HostTimer, StepTimer
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
-from wherry.llm.sampler import prompt_report, sample
+from wherry.llm.sampler import AGAIN, NONE, NextTokens, choose, prompt_report
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
@@ -52,6 +51,29 @@ class Event:
     error: Exception | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that the device was given, and is not read yet."""
+
+    chunks: list[Chunk]
+    #: Those for which tokens are chosen.
+    sequences: list[Sequence]
+    choice: NextTokens | None
+    seconds: Callable[[], float]
+
+    def expect(self) -> None:
+        """Let those go on whose tokens are on the device alone; not who ends in any case."""
+        for place, sequence in enumerate(self.sequences):
+            if not sequence.ended and len(sequence.tokens) + 1 < sequence.max_length:
+                sequence.tokens.append(~place)
+
+    def forget(self) -> None:
+        """Take back what is still expected: it is to be chosen again."""
+        for sequence in self.sequences:
+            if sequence.tokens[-1] < 0:
+                sequence.tokens.pop()
+
+
 class Engine:
     """Generates tokens with one model on one device.
 
@@ -61,8 +83,9 @@ class Engine:
             for new in engine.step():
                 print(new)
 
-    `run` computes the chunks of a step and returns the logits that they request. All methods are
-    for one thread.
+    `run` computes the chunks of a step and returns the logits that they request. If it can take
+    tokens that the host does not know yet, `keep` is given them on the device, and a step returns
+    what the one before has chosen, while the device computes. All methods are for one thread.
     """
 
     def __init__(
@@ -79,6 +102,7 @@ class Engine:
         prompt_share: float = PROMPT_SHARE,
         context_per_token: float = float("inf"),
         timer: StepTimer | None = None,
+        keep: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.name = name
         #: What attaches adapters, if the network takes them.
@@ -95,6 +119,8 @@ class Engine:
         #: Maximum of prompt and generated tokens.
         self.context_tokens = min(context_tokens, cache.total_blocks * cache.block_size)
         self._run = run
+        self._keep = keep
+        self._unread: _Step | None = None
         self._ends = ends
         self._timer = timer or HostTimer()
         self._ids = count(1)
@@ -144,6 +170,7 @@ class Engine:
                 ends=ends,
                 lists=lists,
                 constraint=constraints[index] if constraints else None,
+                sorts_all=None if self._keep is None else False,
                 adapter=adapter,
             )
             for index in range(sampling.n)
@@ -187,31 +214,29 @@ class Engine:
     def step(self) -> list[Event]:
         """Compute one step. Returns a new token for each sequence whose prefill is complete."""
         started = perf_counter()
+        before, self._unread = self._unread, None
+        if before is not None:
+            before.expect()
         chunks = self.scheduler.next_step()
-        if not chunks:
-            return []
-        finished = [chunk.sequence for chunk in chunks if chunk.is_last]
-        self._timer.start()
         try:
-            logits = self._run(chunks)
-            self._timer.stop()
-            logits = self._report_prompts(chunks, logits)
-            chosen = self._chosen(logits, finished) if finished else []
+            try:
+                if chunks:
+                    self._timer.start()
+                    logits = self._run(chunks)
+                    seconds = self._timer.stop()
+            finally:  # whatever becomes of this one
+                events = [] if before is None else self._read(before)
+            if chunks:
+                self._unread = self._choose(chunks, logits, seconds)
         except Exception as error:
             if not out_of_memory(error):
                 raise
-            return self._found_no_memory(chunks, error)
-        self.scheduler.computed(chunks)
-        events = [self._advance(s, token) for s, token in zip(finished, chosen, strict=True)]
-        self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
-        self._generated_tokens += sum([event.sampled is not None for event in events])
-        # Waits for the device only where no token was chosen; else it would be given step after
-        # step, and whoever comes would wait for all of them.
-        seconds = self._timer.seconds()
-        self.scheduler.took(chunks, seconds)
-        self._steps += 1
+            events += self._found_no_memory([c for c in chunks if _goes_on(c.sequence)], error)
+        if before is not None:
+            before.forget()
+        elif self._keep is None and self._unread is not None:
+            events, self._unread = events + self._read(self._unread), None
         self._step_seconds += perf_counter() - started
-        self._model_seconds += seconds
         return events
 
     def gauges(self) -> Mapping[str, float]:
@@ -236,15 +261,28 @@ class Engine:
 
     # Parts
 
+    def _choose(self, chunks: list[Chunk], logits: Tensor, seconds: Callable[[], float]) -> _Step:
+        """Choose the tokens of a step, on the device."""
+        ahead = self._keep is not None
+        going = [c for c in chunks if _goes_on(c.sequence)] if ahead else chunks
+        if len(going) < len(chunks) or any(c.sequence.reports_prompt for c in chunks):
+            logits = self._report_prompts(chunks, logits)
+        chosen = [chunk.sequence for chunk in going if chunk.is_last]
+        choice = choose(logits, chosen) if chosen else None
+        if choice is not None and self._keep is not None:
+            self._keep(choice.tokens)
+        self.scheduler.computed(going)
+        return _Step(chunks, chosen, choice, seconds)
+
     def _report_prompts(self, chunks: Many[Chunk], logits: Tensor) -> Tensor:
         """Record log probabilities of prompts. Returns the remaining logits: those to sample
         from."""
-        if not any(chunk.sequence.reports_prompt for chunk in chunks):
-            return logits
         rows: list[int] = []
         end = 0
         for chunk in chunks:
             begin, end = end, end + chunk.logits
+            if not _goes_on(chunk.sequence):
+                continue
             if chunk.is_last:
                 rows.append(end - 1)
             sequence = chunk.sequence
@@ -257,21 +295,31 @@ class Engine:
                 sequence.prompt_report += prompt_report(unknown, tokens[known:], most)
         return logits.index_select(0, on_device(rows, logits.device))
 
-    def _chosen(self, logits: Tensor, sequences: Many[Sequence]) -> Many[Sampled | Exception]:
-        """A token for each of these sequences. One whose constraint or sampling raises ends alone:
-        the others' tokens do not depend on who is beside them."""
-        try:
-            return sample(logits, sequences)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of any constraint; found by asking each alone
-            if len(sequences) == 1:
-                return [error]
-            rows = zip(logits, sequences, strict=True)
-            return [choice for row, one in rows for choice in self._chosen(row[None], [one])]
+    def _read(self, step: _Step) -> list[Event]:
+        """What a step has chosen. Waits for it also where no token is: else the device would be
+        given step after step, and whoever comes would wait for all of them."""
+        chunks, seconds, events = step.chunks, step.seconds(), []
+        tokens = step.choice.read() if step.choice is not None else []
+        for sequence, sampled in zip(step.sequences, tokens, strict=True):
+            if sequence.ended:
+                continue
+            if sampled.token == AGAIN:
+                sequence.sorts_all = True
+                last = len(sequence.tokens) - 1 - (sequence.tokens[-1] < 0)
+                sequence.computed = min(sequence.computed, last)
+            else:
+                events.append(self._advance(sequence, sampled))
+        self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
+        self._generated_tokens += sum([event.sampled is not None for event in events])
+        self.scheduler.took(chunks, seconds)
+        self._steps += 1
+        self._model_seconds += seconds
+        return events
 
     def _found_no_memory(self, chunks: list[Chunk], error: Exception) -> list[Event]:
         """Nothing is computed and nobody ends, but who cannot be computed even alone."""
+        if not chunks:
+            return []
         never = self.scheduler.found_no_memory(chunks)
         reason = (str(error) or type(error).__name__).partition("\n")[0][:300]
         log.warning(
@@ -292,15 +340,21 @@ class Engine:
         self.remove(sequence)
         return Event(sequence, None, "error", error)
 
-    def _advance(self, sequence: Sequence, sampled: Sampled | Exception) -> Event:
+    def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
         """Append a token; remove the sequence if it ends."""
-        if isinstance(sampled, Exception):
-            return self._failed(sequence, sampled)
         token = sampled.token
+        if token == NONE and sequence.error is None:
+            sequence.error = ModelFailed(
+                "no token can follow: the model's logits are not numbers, or all are excluded"
+            )
+        if sequence.error is not None:
+            return self._failed(sequence, sequence.error)
         if sequence.sampling.max_tokens == 0:
             self._let_follow(sequence)
             self.scheduler.remove(sequence)
             return Event(sequence, None, "length")
+        if sequence.tokens[-1] < 0:  # it was expected
+            sequence.tokens.pop()
         sequence.tokens.append(token)
         if sequence.constraint is not None:
             try:
@@ -320,3 +374,8 @@ class Engine:
     def _let_follow(self, sequence: Sequence) -> None:
         for follower in self._followers.pop(sequence, ()):
             self.scheduler.add(follower)
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """Whether its chunk in a step that the device was given is of use."""
+    return not sequence.ended and sequence.tokens[-1] >= 0

@@ -116,6 +116,7 @@ def load_engine(
         prompt_share=wanted.prompt_share,
         context_per_token=built.context_per_token,
         timer=timer_of(device),
+        keep=built.keep,
     )
     made.adapters = built.adapters
     give_back_freed()
@@ -141,6 +142,7 @@ class _Built:
     max_running: int
     context_per_token: float = float("inf")
     adapters: Adapters | None = None
+    keep: Callable[[torch.Tensor], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class _Loading:
             wanted.max_running,
             _context_per_token(shape),
             adapters,
+            runner.keep,
         )
 
     def _blocks(self, per_token: int, context: int) -> int:

@@ -22,7 +22,7 @@ from wherry.llm.paged_attention import AttendInPlace, PagedAttention
 from wherry.llm.progress import stage
 from wherry.llm.scheduler import Chunk
 from wherry.llm.step_inputs import Attends, Context, StepInputs, Tables
-from wherry.llm.step_tensors import inputs_of_views, on_device, padded_inputs
+from wherry.llm.step_tensors import inputs_of_views, on_device, padded_inputs, with_chosen
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES, Weights
 
@@ -68,11 +68,16 @@ class ModelRunner:
         shape = network.shape
         self.attention: Attends
         self.graphs: DecodeGraphs | None = None
+        #: Takes the tokens chosen after a step, of which the next has those below 0 by their place;
+        #: None: a step has all its tokens.
+        self.keep: Callable[[Tensor], None] | None = None
+        self._chosen: Tensor | None = None
         self._inputs: Callable[[Sequence[Chunk]], StepInputs]
         if paged is False or (paged is None and device.type == "cpu"):
             self.attention = attention_for(shape, cache_tokens, dtype, device)
             self._inputs = partial(inputs_of_views, block_size=block_size)
             return
+        self.keep = self._keep
         self.attention = attention = PagedAttention(
             layers=shape.layers,
             kv_heads=shape.kv_heads,
@@ -102,14 +107,16 @@ class ModelRunner:
         """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
         the chunks request, in their order. Read them before the next step."""
         decoding = [*filter(_decodes, chunks)] if self.graphs is not None else []
-        replayed = self.graphs.run([*map(_row, decoding)]) if self.graphs and decoding else None
+        replayed = None
+        if self.graphs and decoding:
+            replayed = self.graphs.run([*map(_row, decoding)], self._chosen)
         if replayed is None:
-            return self.network.forward(self._inputs(chunks), self.attention)
+            return self._call(chunks)
         others = [chunk for chunk in chunks if not _decodes(chunk)]
         if not others:
             return replayed
         # A recording has no place for them; and many rows of a prompt are bound by arithmetic.
-        called = self.network.forward(self._inputs(others), self.attention)
+        called = self._call(others)
         place, other, order = 0, len(decoding), list[int]()
         for chunk in chunks:
             if _decodes(chunk):
@@ -120,6 +127,15 @@ class ModelRunner:
                 other += chunk.logits
         joined = torch.cat([replayed, called])
         return joined.index_select(0, on_device(order, self.device))
+
+    def _keep(self, chosen: Tensor) -> None:
+        self._chosen = chosen.clamp(min=0)  # one that is not valid is not looked up
+
+    def _call(self, chunks: Sequence[Chunk]) -> Tensor:
+        step = self._inputs(chunks)
+        if self._chosen is not None:
+            step.tokens = with_chosen(step.tokens, self._chosen)
+        return self.network.forward(step, self.attention)
 
     @torch.inference_mode()
     def prepare(self, max_running: int) -> None:

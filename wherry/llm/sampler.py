@@ -8,18 +8,20 @@ after preemption.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wherry.llm.adjusted import adjusted
+from wherry.llm.device_time import end_of
+from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sampled, Sequence
 from wherry.llm.step_tensors import on_device
-from wherry.values.errors import ModelFailed
 
 #: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
 #: sorting the vocabulary takes twenty times as long.
@@ -32,34 +34,57 @@ ROWS = 64
 COLDEST = 1e-4
 
 _NEVER = float("-inf")
-#: In place of a token, where none can follow.
-_NONE = -1
+#: In place of a token: none can follow; it is to be chosen again, by a sequence that `sorts_all`.
+NONE, AGAIN = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokens:
+    """The next tokens of some sequences, chosen on the device."""
+
+    tokens: Tensor
+    #: The rows whose log probabilities are requested.
+    _reported: Mapping[int, Sampling]
+    #: On their way to the host: the tokens, and what `_looked_up` gives of the reported rows.
+    _copies: Many[Tensor]
+    _wait: Callable[[], object]
+
+    def read(self) -> list[Sampled]:
+        """Each of them, NONE or AGAIN, as soon as the device has chosen."""
+        self._wait()
+        tokens, *found = [copy.tolist() for copy in self._copies]
+        read = [Sampled(token) for token in tokens]
+        if found:
+            named = [(tokens[row], *one.logprob_token_ids) for row, one in self._reported.items()]
+            counts = [one.logprobs or 0 for one in self._reported.values()]
+            for row, report in zip(self._reported, _reports(found, named, counts), strict=True):
+                read[row] = report
+        return read
 
 
 @torch.inference_mode()
-def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
-    """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary].
-    ModelFailed if one of them can have none."""
-    reported = [row for row, s in enumerate(sequences) if s.sampling.logprobs is not None]
+def choose(logits: Tensor, sequences: Many[Sequence]) -> NextTokens:
+    """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary]."""
+    reported = {
+        row: s.sampling for row, s in enumerate(sequences) if s.sampling.logprobs is not None
+    }
     logprobs = None
     if reported:
-        some = logits.index_select(0, on_device(reported, logits.device))
-        logprobs = some.float().log_softmax(-1)
-    tokens: list[int] = _chosen(adjusted(logits, sequences), sequences).tolist()
-    if _NONE in tokens:
-        raise ModelFailed(
-            "no token can follow: the model's logits are not numbers, or all are excluded"
-        )
-    sampled = [Sampled(token) for token in tokens]
+        rows = on_device([*reported], logits.device)
+        logprobs = logits.index_select(0, rows).float().log_softmax(-1)
+    tokens = _chosen(adjusted(logits, sequences), sequences)
+    copies = [tokens]
     if logprobs is not None:
-        asked = [sequences[row].sampling for row in reported]
-        named = [
-            (tokens[row], *one.logprob_token_ids) for row, one in zip(reported, asked, strict=True)
-        ]
-        reports = _reports(logprobs, named, [one.logprobs or 0 for one in asked])
-        for row, report in zip(reported, reports, strict=True):
-            sampled[row] = report
-    return sampled
+        own = tokens.index_select(0, rows).clamp_(min=0)[:, None]
+        others = [one.logprob_token_ids for one in reported.values()]
+        widest = max(map(len, others))
+        padded = [[*one, *[0] * (widest - len(one))] for one in others]
+        named = torch.cat([own, on_device(padded, own.device)], 1)
+        most = max(one.logprobs or 0 for one in reported.values())
+        copies += _looked_up(logprobs, named, most)
+    if logits.is_cuda:
+        copies = [copy.to("cpu", non_blocking=True) for copy in copies]
+    return NextTokens(tokens, reported, copies, end_of(logits.device))
 
 
 @torch.inference_mode()
@@ -70,9 +95,10 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
     for first in range(0, len(tokens), ROWS):
         some = tokens[first : first + ROWS]
         logprobs = logits[first : first + len(some)].float().log_softmax(-1)
-        own = logprobs.gather(1, on_device(some, logprobs.device)[:, None])
-        ranks = ((logprobs > own).sum(-1) + 1).tolist()
-        reports = _reports(logprobs, [(one,) for one in some], [alternatives] * len(some))
+        looked_up = _looked_up(logprobs, on_device(some, logprobs.device)[:, None], alternatives)
+        ranks = ((logprobs > looked_up[-1]).sum(-1) + 1).tolist()
+        read = [tensor.tolist() for tensor in looked_up]
+        reports = _reports(read, [(one,) for one in some], [alternatives] * len(some))
         found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
     return found
 
@@ -87,7 +113,7 @@ def random_number(seed: int, place: int) -> float:
 
 
 def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """The next token of each row, on the device; _NONE where no logit is a number."""
+    """The next token of each row, on the device; NONE where no logit is a number."""
     most, tokens = logits.max(-1)
     random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
     if random:
@@ -95,7 +121,7 @@ def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
         some = [sequences[row] for row in random]
         drawn = _draw(logits.index_select(0, rows), most.index_select(0, rows), some)
         tokens.index_copy_(0, rows, drawn)
-    return tokens.masked_fill_(~most.isfinite(), _NONE)
+    return tokens.masked_fill_(~most.isfinite(), NONE)
 
 
 def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
@@ -117,7 +143,8 @@ def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
     free = on_device([row for row in range(len(sequences)) if row not in set(filtered)], device)
     rows = on_device(filtered, device)
     tokens[free] = _place(logits[free].softmax(-1), numbers[free])
-    tokens[rows] = _filtered(logits[rows], numbers[rows], [sequences[row] for row in filtered])
+    some = [sequences[row] for row in filtered]
+    tokens[rows] = _filtered(logits[rows], numbers[rows], some)
     return tokens
 
 
@@ -130,7 +157,8 @@ def _filtered(
     logits: Tensor, numbers: Tensor, sequences: Many[Sequence], candidates: int = CANDIDATES
 ) -> Tensor:
     """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does. Rows for which
-    the `candidates` may not be all that is left are sorted as a whole, and only these."""
+    the `candidates` may not be all that is left are sorted as a whole, and only these: at once
+    if the device is waited for, else where it is known from an earlier choice."""
     vocabulary, device = logits.shape[1], logits.device
     top_k = on_device([s.sampling.top_k or vocabulary for s in sequences], device)
     top_p = on_device([s.sampling.top_p for s in sequences], device, torch.float)[:, None]
@@ -152,7 +180,12 @@ def _filtered(
     places = _place(probabilities.masked_fill(~keep, 0.0), numbers)
     chosen = tokens.gather(1, places[:, None])[:, 0]
     if count < vocabulary:
-        flags = (more & (keep[:, -1] | ~every)).tolist()
+        unsure = more & (keep[:, -1] | ~every)
+        flags: list[bool | None] = [s.sorts_all for s in sequences]
+        if None in flags:
+            flags = unsure.tolist()
+        else:
+            chosen.masked_fill_(unsure, AGAIN)
         further = [row for row, flag in enumerate(flags) if flag]
         if further:
             rows = on_device(further, device)
@@ -168,14 +201,17 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
-def _reports(logprobs: Tensor, named: Many[Many[int]], counts: Many[int]) -> Iterator[Sampled]:
+def _looked_up(logprobs: Tensor, named: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The log probabilities and the tokens of the `most` probable of each row, and the log
+    probabilities of its `named` tokens."""
+    values, tokens = logprobs.topk(most)
+    return values, tokens, logprobs.gather(1, named)
+
+
+def _reports(looked_up: Many[Any], named: Many[Many[int]], counts: Many[int]) -> Iterator[Sampled]:
     """The log probabilities of each row's first named token, and of the others that are named or,
-    if none is, of so many alternatives. Of all rows at once: on a GPU each read of a single value
-    would synchronise."""
-    values, tokens = (t.tolist() for t in logprobs.topk(max(counts)))
-    widest = max(map(len, named))
-    places = [[*one, *[one[0]] * (widest - len(one))] for one in named]
-    own = logprobs.gather(1, on_device(places, logprobs.device)).tolist()
+    if none is, of so many alternatives, from the lists of what was looked up."""
+    values, tokens, own = looked_up
     for row, (names, count) in enumerate(zip(named, counts, strict=True)):
         best = zip(tokens[row][:count], values[row][:count], strict=True)
         wanted = dict(zip(names, own[row], strict=False)).items() if len(names) > 1 else best

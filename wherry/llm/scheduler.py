@@ -125,6 +125,7 @@ class TokenScheduler:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+        sequence.ended = True
         self._free(sequence)
 
     def next_step(self) -> list[Chunk]:

@@ -44,7 +44,8 @@ class Sequence:
     """One generation: its prompt, the tokens generated so far, and its blocks in the KV cache."""
 
     id: int
-    #: The prompt's tokens, then the generated ones.
+    #: The prompt's tokens, then the generated ones. Within a step the last may be below 0: it is on
+    #: the device alone, and ~token its place among those chosen in the step before.
     tokens: list[int]
     prompt_tokens: int
     sampling: Sampling
@@ -74,6 +75,12 @@ class Sequence:
     preemptions: int = 0
     #: Steps of it alone for which there was no memory.
     failures: int = 0
+    #: Whether it was removed: it has ended, or was cancelled.
+    ended: bool = False
+    #: What its constraint has raised.
+    error: Exception | None = None
+    #: Whether it chooses among more tokens than are sorted first; None: it is waited for to see it.
+    sorts_all: bool | None = None
     #: Log probabilities of the prompt's tokens from the second on, as far as requested and
     #: computed.
     prompt_report: list[Sampled] = field(default_factory=list)

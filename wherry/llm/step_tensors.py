@@ -125,6 +125,11 @@ def on_device(
     return pinned(torch.tensor(numbers, dtype=dtype), device).to(device, non_blocking=True)
 
 
+def with_chosen(tokens: Tensor, chosen: Tensor) -> Tensor:
+    """Tokens of which those below 0 are on the device alone: ~token is the place in `chosen`."""
+    return torch.where(tokens < 0, chosen.index_select(0, (~tokens).clamp_(min=0)), tokens)
+
+
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the CPU in memory that a GPU reads by itself, if the device is one."""
     return tensor.pin_memory() if device.type == "cuda" else tensor

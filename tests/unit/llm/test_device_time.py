@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import pytest
@@ -40,12 +41,14 @@ class AsyncDevice:
     def start(self) -> None:
         self._start = max(self.now, self.free_at)
 
-    def stop(self) -> None:
-        self._end = self.free_at
+    def stop(self) -> Callable[[], float]:
+        start, end = self._start, self.free_at
 
-    def seconds(self) -> float:
-        self.now = max(self.now, self._end)
-        return self._end - self._start
+        def seconds() -> float:
+            self.now = max(self.now, end)
+            return end - start
+
+        return seconds
 
 
 def engine(device: AsyncDevice) -> Engine:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from tests.unit.llm import tiny
+from tests.unit.llm.choices import sample
 from tests.unit.llm.test_paged_attention import Calls
 from wherry.llm import adjusted as adjusting
-from wherry.llm import sampler, token_lists
+from wherry.llm import token_lists
 from wherry.llm.adjusted import adjusted
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.linear import best_for
@@ -26,6 +27,7 @@ from wherry.llm.loading import EngineSettings, _cache_bytes, load_engine
 from wherry.llm.model import Decoder
 from wherry.llm.paged_attention import _most_bytes
 from wherry.llm.runner import ModelRunner
+from wherry.llm.sampler import choose
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import TokenScheduler
 from wherry.llm.sequence import Sequence
@@ -120,7 +122,7 @@ def test_sampling_waits_for_the_device_once(wish: str, monkeypatch: pytest.Monke
         sequences = [sequence(number, **WISHES[wish]) for number in range(count)]
         with monkeypatch.context() as patched:
             waits = Waits(patched)
-            sampler.sample(logits, sequences)
+            sample(logits, sequences)
         assert waits.count <= WAITS.get(wish, 1)
 
 
@@ -130,9 +132,9 @@ def test_what_many_requests_change_takes_the_calls_of_two(wish: str) -> None:
     for number in (2, 64):
         logits = torch.randn(number, tiny.VOCABULARY, generator=torch.Generator().manual_seed(0))
         sequences = [sequence(place, **WISHES[wish]) for place in range(number)]
-        sampler.sample(logits, sequences)  # what is made once
+        sample(logits, sequences)  # what is made once
         with Calls() as made, torch.inference_mode():
-            sampler.sample(logits, sequences)
+            sample(logits, sequences)
         made.count.pop("aten.lift_fresh", None)  # a list becomes a tensor
         counts.append(made.count)
     assert counts[0] == counts[1]
@@ -185,12 +187,12 @@ def test_a_step_takes_the_same_calls_whatever_is_asked_for_and_by_how_many(
             for n in range(rows)
         ]  # fmt: skip
         logits = torch.randn(rows, tiny.VOCABULARY, generator=torch.Generator().manual_seed(0))
-        sampler.sample(logits, some)
+        sample(logits, some)
         for one in some:
             one.tokens.append(7)
         read.clear()
         with Calls() as made:
-            sampler.sample(logits, some)
+            sample(logits, some)
         made.count.pop("aten.lift_fresh", None)  # a list becomes a tensor
         counts.append(made.count)
         assert sum(read) == rows * (wish == "penalised")
@@ -221,19 +223,18 @@ class Copies:
         monkeypatch.setattr(torch, "tensor", tensor)
         monkeypatch.setattr(Tensor, "to", to)
         monkeypatch.setattr(Tensor, "__getitem__", getitem)
-        #: Whether more candidates are needed: it is waited for, and it is said above how often.
-        monkeypatch.setattr(Tensor, "__bool__", lambda this: False)
 
 
 @pytest.mark.parametrize("wish", WISHES)
 def test_copies_to_a_device_do_not_wait_for_it(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.empty(3, tiny.VOCABULARY, device=META)
     sequences = [sequence(0, **WISHES[wish]), sequence(1), sequence(2, seed=4)]
+    for one in sequences:
+        one.sorts_all = False
     with monkeypatch.context() as patched:
         Copies(patched)
-        # Up to what is read, which the device "meta" does not have.
-        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
-            sampler.sample(logits, sequences)
+        # The device "meta" has no numbers that could be read.
+        assert choose(logits, sequences).tokens.device == META
 
 
 def test_the_warning_that_debugging_is_a_prototype_is_no_synchronization(
@@ -304,9 +305,12 @@ def synchronizations(call: Callable[[], object]) -> int:
 def test_a_gpu_is_waited_for_once_in_sampling(wish: str) -> None:
     logits = torch.randn(64, 5000, device="cuda")
     sequences = [sequence(number, **WISHES[wish]) for number in range(64)]
-    sampler.sample(logits, sequences)
-    waits = synchronizations(lambda: sampler.sample(logits, sequences))
+    sample(logits, sequences)
+    waits = synchronizations(lambda: sample(logits, sequences))
     assert waits <= WAITS.get(wish, 1)
+    for one in sequences:
+        one.sorts_all = False
+    assert synchronizations(lambda: choose(logits, sequences)) == 0
 
 
 @pytest.mark.gpu
@@ -314,8 +318,8 @@ def test_a_gpu_samples_what_a_cpu_samples() -> None:
     torch.manual_seed(5)
     logits = torch.randn(len(WISHES), 5000) * 4
     sequences = [sequence(number, **wish) for number, wish in enumerate(WISHES.values())]
-    here = sampler.sample(logits, sequences)
-    there = sampler.sample(logits.to("cuda"), sequences)
+    here = sample(logits, sequences)
+    there = sample(logits.to("cuda"), sequences)
     assert [one.token for one in there] == [one.token for one in here]
     for one, other in zip(there, here, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)

@@ -12,7 +12,8 @@ import torch
 
 import wherry
 from tests.costs import assert_linear
-from wherry.llm import LLM, checks, sampler
+from tests.unit.llm.choices import sample
+from wherry.llm import LLM, checks
 from wherry.llm.checks import MOST_LOGPROBS, bounded
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.detokenizer import StopTexts
@@ -157,7 +158,7 @@ def test_answers_to_a_long_prompt_are_few(model: LLM) -> None:
 def test_the_coldest_draw_is_the_most_probable_token(temperature: float) -> None:
     sequence = Sequence(1, [5], 1, Sampling(temperature=temperature, seed=3))
     logits = torch.tensor([[1.0, 3.0, 2.9, -5.0]])
-    assert [s.token for s in sampler.sample(logits, [sequence])] == [1]
+    assert [s.token for s in sample(logits, [sequence])] == [1]
 
 
 STOPS: dict[str, Callable[[int], tuple[str, ...]]] = {

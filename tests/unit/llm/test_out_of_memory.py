@@ -13,7 +13,7 @@ from torch import Tensor
 from wherry.llm.engine import Engine, Event
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.loading import load_engine
-from wherry.llm.sampler import sample
+from wherry.llm.sampler import choose
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import MOST_FAILURES, STEPS_OF_CAUTION, Chunk
 from wherry.llm.sequence import Sequence
@@ -213,7 +213,7 @@ def test_what_else_fails_is_raised() -> None:
 
 def test_memory_that_is_missing_for_the_choice_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(lambda chunks: True)
-    monkeypatch.setattr("wherry.llm.engine.sample", _few)
+    monkeypatch.setattr("wherry.llm.engine.choose", _few)
     made = engine(device.run)
     sequences = [made.add(prompt, WISH)[0] for prompt in PROMPTS[:9]]
     assert finish(made, sequences) == []
@@ -223,7 +223,7 @@ def test_memory_that_is_missing_for_the_choice_ends_nobody(monkeypatch: pytest.M
 def _few(logits: Tensor, sequences: Many[Sequence]) -> Any:
     if len(sequences) > 4:
         raise torch.OutOfMemoryError(TEXT)
-    return sample(logits, sequences)
+    return choose(logits, sequences)
 
 
 def test_cudnn_plans_no_attention_on_a_gpu(tmp_path: Any) -> None:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from tests.unit.llm.choices import sample
 from wherry.llm.adjusted import adjusted
-from wherry.llm.sampler import CANDIDATES, ROWS, prompt_report, random_number, sample
+from wherry.llm.sampler import CANDIDATES, ROWS, prompt_report, random_number
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sequence
 from wherry.llm.token_lists import TokenLists
