@@ -27,7 +27,8 @@ def agent_line(
     """The line of a server with this load, where a row takes `row_seconds` on a good host.
 
     What a row takes counts by its cube: with its square a host that is five times slower still
-    gets more than 1 % of the requests, and so is their 99th percentile. The wait beyond a full
+    gets more than 1 % of the requests, and so is their 99th percentile. So does the share of
+    requests that did not fail: failing is quick, and attracts requests. The wait beyond a full
     batch counts as it is, or hosts that are all busy would get all requests in turns.
     """
     if draining:
@@ -35,11 +36,14 @@ def agent_line(
     if not_ready:
         why = "; ".join(f"{name}: {without_paths(reason)}" for name, reason in not_ready.items())
         return "down #" + " ".join(why.split())
-    speed = min(1.0, row_seconds / load.one_seconds) if load.one_seconds else 1.0
-    room = (
-        load.full_seconds / max(load.wait_seconds, load.full_seconds) if load.full_seconds else 1.0
-    )
-    return f"up ready {max(1, round(100 * speed**3 * room))}%"
+    speed = _share(row_seconds, load.one_seconds)
+    room = _share(load.full_seconds, load.wait_seconds)
+    answered = _share(load.requests_per_second, load.requests_per_second + load.errors_per_second)
+    return f"up ready {max(1, round(100 * (speed * answered) ** 3 * room))}%"
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole else 1.0
 
 
 def expected_seconds(sent: bytes) -> float | None:

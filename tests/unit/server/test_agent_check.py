@@ -30,10 +30,12 @@ IDLE = LoadReport(one_seconds=0.02, full_seconds=0.05)
         (LoadReport(one_seconds=0.02, full_seconds=0.05, wait_seconds=0.1), 0.02, 50),
         (LoadReport(one_seconds=0.02, full_seconds=0.05, wait_seconds=60.0), 0.02, 1),
         (IDLE, 1e300, 100),
+        (LoadReport(requests_per_second=30.0, errors_per_second=10.0), 0.02, 42),
+        (LoadReport(errors_per_second=10.0), 0.02, 1),
         (LoadReport(one_seconds=1e-9, full_seconds=1e-9, wait_seconds=1e300), 0.02, 1),
     ],
 )
-def test_the_weight_falls_with_what_a_row_takes_and_waits(
+def test_the_weight_falls_with_what_a_row_takes_and_waits_and_with_failures(
     load: LoadReport, row_seconds: float, weight: int
 ) -> None:
     line = agent_line(load, draining=False, not_ready={}, row_seconds=row_seconds)
@@ -90,7 +92,8 @@ def test_a_server_answers_with_and_without_agent_send() -> None:
         assert check(server.agent_address) == "up ready 100%\n"
         with wherry.Client(server.url) as client:
             client.infer("upper", text="a")
-        assert check(server.agent_address, b"0.000001ms\n") == "up ready 1%\n"
+        # The load is read anew after a moment.
+        until(lambda: check(server.agent_address, b"0.000001ms\n") == "up ready 1%\n")
         # What was said last holds for a check whose text is late.
         assert check(server.agent_address) == "up ready 1%\n"
         assert check(server.agent_address, b"9s\n") == "up ready 100%\n"
