@@ -20,7 +20,7 @@ from wherry.frontends.anthropic.routes import MESSAGES
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.dashboard.routes import Dashboard
 from wherry.frontends.http.answers import describe, fail, respond
-from wherry.frontends.http.exchange import Exchange, RequestHead, WithHeaders, error_body
+from wherry.frontends.http.exchange import SOON, Exchange, RequestHead, WithHeaders, error_body
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.load_reports import ASKS, LoadReports
 from wherry.frontends.natural.routes import NaturalRoutes
@@ -252,7 +252,7 @@ class HttpApp:
                 self._live(exchange)
             else:
                 body = error_body("the process that owns the models does not answer")
-                respond(exchange, body, status=503)
+                respond(exchange, body, status=503, headers=[SOON])
 
         self._routes |= {path: Route({"GET": live}, "health", open=True) for path in LIVE}
         self._known = dict(self._routes)
@@ -276,7 +276,7 @@ class HttpApp:
             "draining": self.draining,
             "models": reasons,
         }
-        respond(exchange, msgspec.json.encode(body), status=503)
+        respond(exchange, msgspec.json.encode(body), status=503, headers=[SOON])
 
     def _scrape(self, exchange: Exchange) -> None:
         """Render the metrics in a thread; requests that come meanwhile get the same answer."""

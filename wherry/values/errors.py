@@ -50,6 +50,10 @@ class Tag(Enum):
     INTERNAL = auto()
 
 
+#: Seconds after which a refused client may try again, where nothing is known of when.
+SOON = 1.0
+
+
 class WherryError(Exception):
     """Base class of all errors that wherry raises deliberately."""
 
@@ -175,7 +179,7 @@ class Overloaded(WherryError):
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = SOON if retry_after is None else retry_after
 
 
 class QueueFull(Overloaded):
@@ -248,7 +252,7 @@ class ModelNotReady(WherryError):
     http_status = 503
     grpc_code = "UNAVAILABLE"
     #: The default: a load may end at any moment.
-    retry_after: float | None = 1.0
+    retry_after: float | None = SOON
 
 
 class LoadFailed(ModelNotReady):
@@ -263,6 +267,7 @@ class SequenceLost(WherryError):
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
+    retry_after = SOON
 
 
 class DeadlineExceeded(WherryError, TimeoutError):
@@ -297,6 +302,7 @@ class WorkerDied(WherryError):
     http_status = 503
     grpc_code = "UNAVAILABLE"
     reason = "BACKEND"
+    retry_after: float | None = SOON
     #: Whether the worker may have received the request. If not, running it elsewhere is no retry.
     reached = True
     #: The cause in the metrics: a signal's name, or one word.
@@ -309,6 +315,7 @@ class PoisonRequest(WorkerDied):
     http_status = 422
     grpc_code = "FAILED_PRECONDITION"
     reason = "REJECTED"
+    retry_after = None
 
 
 class ExecutionTimeout(WorkerDied):
@@ -316,6 +323,7 @@ class ExecutionTimeout(WorkerDied):
 
     http_status = 504
     grpc_code = "DEADLINE_EXCEEDED"
+    retry_after = None
 
 
 def _restored(cls: type[WherryError], args: tuple[Any, ...], state: dict[str, Any]) -> WherryError:

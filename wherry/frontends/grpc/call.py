@@ -13,7 +13,7 @@ from wherry.frontends.grpc.messages import PREFIX
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.request_messages import MessageReading, RequestMessages
 from wherry.frontends.grpc.response_messages import OK, ResponseMessages
-from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.frontends.grpc.rpc import SOON, Metadata, Rpc
 from wherry.frontends.grpc.sender import FrameSender
 from wherry.frontends.grpc.work import CALL_WORK
 from wherry.values.buffer import Buffer
@@ -212,11 +212,11 @@ class Call(Rpc):
         if self._request is not None:
             self._request.resume()
 
-    def refuse(self, code: str, text: str) -> None:
+    def refuse(self, code: str, text: str, metadata: Metadata = ()) -> None:
         """Fail the call and cancel the application's work for it: its stream is read no further."""
         if not self.ended:
             self.tell(self.on_leave)
-            self.fail(code, text)
+            self.fail(code, text, metadata)
 
     def expire(self, now: float, patience: float) -> None:
         """End the call if its deadline has passed, or if no byte of its one message has come for
@@ -232,7 +232,7 @@ class Call(Rpc):
         if self.ended:
             return
         if (unsent := self._owner.sender.unsent).is_stuck:
-            self.fail("RESOURCE_EXHAUSTED", NOT_TAKEN.format(unsent.count))
+            self.fail("RESOURCE_EXHAUSTED", NOT_TAKEN.format(unsent.count), SOON)
             return
         self.status = "OK"
         self.forget()

@@ -28,7 +28,7 @@ from wherry.frontends.grpc.call import STREAM_WINDOW, Call
 from wherry.frontends.grpc.frame_reader import FRAME_BYTES, FrameReader, receive_buffer
 from wherry.frontends.grpc.frames import ConnectionFault
 from wherry.frontends.grpc.request_messages import MessageReading
-from wherry.frontends.grpc.rpc import Application, report
+from wherry.frontends.grpc.rpc import SOON, Application, report
 from wherry.frontends.grpc.sender import FrameSender
 from wherry.frontends.grpc.shutdown import LINGER, GracefulShutdown, ShutdownPhase
 from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Serving, Streams
@@ -336,6 +336,7 @@ class Connection(asyncio.BufferedProtocol):
                 "UNAVAILABLE",
                 f"the server has its limit of {shared.limits.max_connections} connections, and none"
                 " of them is idle; retry later, or raise max_connections",
+                SOON,
             )
 
     def check(self, now: float) -> None:

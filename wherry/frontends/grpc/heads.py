@@ -225,8 +225,8 @@ def trailers_only(block: bytes) -> bytes:
     return _STATUS_200 + _GRPC + block
 
 
-def refusal(code: str, text: str) -> Refusal:
-    return Refusal(trailers_only(_ACCEPTED + trailers(code, text)))
+def refusal(code: str, text: str, metadata: Metadata = ()) -> Refusal:
+    return Refusal(trailers_only(_ACCEPTED + trailers(code, text, metadata)))
 
 
 def percent_encoded(text: str) -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from wherry.frontends import compression
 from wherry.frontends.connections.kept_buffers import KeptBuffers
+from wherry.frontends.grpc.rpc import Metadata
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 
@@ -31,9 +32,10 @@ GROWTH: Final = 4
 class BadMessage(Exception):
     """The client sent no valid message, or a refused one. Has a gRPC status code and a text."""
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, code: str, text: str, metadata: Metadata = ()) -> None:
         super().__init__(text)
         self.code = code
+        self.metadata = metadata
 
 
 class Assembly:

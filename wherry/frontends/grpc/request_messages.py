@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, unpacked
-from wherry.frontends.grpc.rpc import report
+from wherry.frontends.grpc.rpc import SOON, Metadata, report
 from wherry.frontends.grpc.work import CALL_WORK, UNPACKED_A_FRAME, TurnBudget
 from wherry.frontends.offload import LARGE_BYTES, Job, Offload, SoonPort
 from wherry.values.buffer import Buffer
@@ -52,7 +52,7 @@ class MessageReceiver(Protocol):
     def grant(self) -> None:
         """Widen the window of the stream, if the client may send on."""
 
-    def refuse(self, code: str, text: str) -> None:
+    def refuse(self, code: str, text: str, metadata: Metadata = ()) -> None:
         """Fail the call: its stream is read no further."""
 
 
@@ -156,6 +156,7 @@ class RequestMessages:
                 "RESOURCE_EXHAUSTED",
                 f"{received.count} bytes of messages wait on this connection to be whole, or to be"
                 " read; send fewer at a time, or raise max_connection_received_bytes",
+                SOON,
             )
 
     def is_stuck(self, now: float, patience: float) -> bool:
@@ -196,7 +197,7 @@ class RequestMessages:
                 else:
                     self._hand_on(*message)
         except BadMessage as error:
-            self._call.refuse(error.code, str(error))
+            self._call.refuse(error.code, str(error), error.metadata)
 
     def _wait(self, message: Message) -> None:
         self._waiting.append(message)
@@ -242,14 +243,14 @@ class RequestMessages:
         try:
             self._unpacking = self._reading.offload.submit(work, size, port, self._unpacked)
         except ServerBusy as error:
-            raise BadMessage("UNAVAILABLE", str(error)) from None
+            raise BadMessage("UNAVAILABLE", str(error), SOON) from None
         self._waiting.appendleft((True, message))
         self._waiting_bytes += len(message) + MESSAGE_BYTES
 
     def _unpacked(self, outcome: Buffer | Exception) -> None:
         self._unpacking = None
         if isinstance(outcome, BadMessage):
-            self._call.refuse(outcome.code, str(outcome))
+            self._call.refuse(outcome.code, str(outcome), outcome.metadata)
         elif isinstance(outcome, Exception):
             report(f"unpacking a message for {self._call!r} failed", outcome)
             self._call.refuse("INTERNAL", "internal error; the server's log has it")
@@ -278,7 +279,7 @@ class RequestMessages:
                 if self._unpacking is not None:
                     break
         except BadMessage as error:
-            self._call.refuse(error.code, str(error))
+            self._call.refuse(error.code, str(error), error.metadata)
         self.recount()
         if self._paused or self._call.ended or self._unpacking is not None:
             return

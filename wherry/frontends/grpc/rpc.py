@@ -18,6 +18,8 @@ from wherry.values.errors import WherryError
 
 #: Names and values that end a call.
 Metadata = Sequence[tuple[str, str]]
+#: Of a call that may be made again soon.
+SOON: Metadata = (("grpc-retry-pushback-ms", "1000"),)
 
 
 class CallMetadata(dict[str, str]):

@@ -12,7 +12,7 @@ from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
 from wherry.frontends.grpc.hpack import TooManyHeaders
 from wherry.frontends.grpc.request_messages import MessageReading
-from wherry.frontends.grpc.rpc import Application, report
+from wherry.frontends.grpc.rpc import SOON, Application, report
 from wherry.frontends.grpc.sender import FrameSender
 from wherry.frontends.grpc.shutdown import GracefulShutdown
 from wherry.frontends.grpc.work import CALL_WORK, MAX_CALLS, RESETS_OF_A_FAULT, ClientWork
@@ -148,6 +148,7 @@ class Streams:
                 "RESOURCE_EXHAUSTED",
                 f"{unsent.count} bytes of answers wait on this connection for their client to take"
                 " them; read those first, or raise max_connection_unsent_bytes",
+                SOON,
             )
         self._ids.served = stream_id
         method = serving.application.methods.get(head.path)

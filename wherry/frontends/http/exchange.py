@@ -22,6 +22,8 @@ from wherry.values.errors import WherryError
 Body = bytes | Sequence[Buffer]
 Headers = Sequence[tuple[str, str]]
 JSON: Final = "application/json"
+#: Of a refusal, where nothing is known of when the request would be taken.
+SOON: Final = ("Retry-After", "1")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 

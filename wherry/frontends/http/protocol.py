@@ -22,6 +22,7 @@ from wherry.frontends.connections.open_connections import MayAsk, OpenConnection
 from wherry.frontends.connections.sockets import address_text, has_unread
 from wherry.frontends.http.answer_queue import AnswerQueue, PipelinedExchange
 from wherry.frontends.http.exchange import (
+    SOON,
     Application,
     Exchange,
     HttpRequest,
@@ -86,7 +87,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
             f"the server has its limit of {self.limits.max_connections} connections, and none of"
             " them is idle; retry later, or raise max_connections"
         )
-        exchange.respond(503, exchange.refusal(503, text), headers=[("Retry-After", "1")])
+        exchange.respond(503, exchange.refusal(503, text), headers=[SOON])
 
     def drain(self, last_call: float) -> None:
         """Say `Connection: close` in the answer to the last request that has arrived; close a
@@ -169,7 +170,7 @@ class HttpConnection(asyncio.Protocol):
                 f"the server has its limit of {len(shared.open) - 1} connections;"
                 " retry later, or raise max_connections and the limit of open files"
             )
-            self._refuse(Refused(503, text, ("Retry-After", "1")))
+            self._refuse(Refused(503, text, SOON))
             transport.close()  # without waiting for the client to have read it
         if shared.draining:
             self.drain()
@@ -363,7 +364,7 @@ class HttpConnection(asyncio.Protocol):
 
     def end(self) -> None:
         if self._reader.state is HEAD or self._reader.state is BODY:
-            self._refuse(Refused(503, "the server stops before this request has arrived"))
+            self._refuse(Refused(503, "the server stops before this request has arrived", SOON))
         elif self._reader.state is BETWEEN:
             self._stop_reading()
             if not self.answers.exchanges:

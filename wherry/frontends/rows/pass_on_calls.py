@@ -8,7 +8,7 @@ from typing import Final
 
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.grpc.rpc import SOON, Rpc
 from wherry.frontends.rows.to_owner import load_of
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.observability.server_load import LoadReport
@@ -90,4 +90,4 @@ class PassedOnCall:
 
 
 def _no_owner(rpc: Rpc) -> None:
-    rpc.fail("UNAVAILABLE", "the process that owns the models is gone; retry later")
+    rpc.fail("UNAVAILABLE", "the process that owns the models is gone; retry later", SOON)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wherry.frontends.header_names import as_sent
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import SOON, Exchange
 from wherry.observability.server_load import LoadReport
 from wherry.remote.link import OwnerLink
 from wherry.remote.messages import Ask
@@ -25,4 +25,4 @@ def ask_of(exchange: Exchange, id: int) -> Ask:
 def no_owner(exchange: Exchange) -> None:
     """Answer that there is none at the moment."""
     why = "the process that owns the models is gone; retry later"
-    exchange.respond(503, exchange.refusal(503, why), headers=[("Retry-After", "1")])
+    exchange.respond(503, exchange.refusal(503, why), headers=[SOON])

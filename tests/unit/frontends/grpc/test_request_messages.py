@@ -45,7 +45,7 @@ class Receiver:
     def grant(self) -> None:
         self.grants += 1
 
-    def refuse(self, code: str, text: str) -> None:
+    def refuse(self, code: str, text: str, metadata: object = ()) -> None:
         self.refused = code
         self.ended = True
         self.messages.cancel()

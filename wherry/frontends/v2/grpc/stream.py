@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from wherry.frontends.grpc.answers import status_of
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.grpc.rpc import SOON, Rpc
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside
@@ -205,7 +205,8 @@ class InferStream:
             self.rpc.finish()
         elif self.entry.streams_end:
             self._end()
-            self.rpc.fail("UNAVAILABLE", "the server is draining; open the stream again elsewhere")
+            text = "the server is draining; open the stream again elsewhere"
+            self.rpc.fail("UNAVAILABLE", text, SOON)
 
     def _end(self) -> None:
         self._cancel_all()
