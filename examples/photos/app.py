@@ -47,9 +47,12 @@ class Decode(Stage):
         if self.io is None or self.device.type == "cpu":
             return [by_pil(one).to(self.device) for one in jpeg]
         data = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in jpeg]
-        photos: list[torch.Tensor] = self.io.decode_jpeg(
-            data, self.io.ImageReadMode.RGB, device=self.device
-        )
+        try:
+            photos: list[torch.Tensor] = self.io.decode_jpeg(
+                data, self.io.ImageReadMode.RGB, device=self.device
+            )
+        except RuntimeError:  # one is no JPEG, or of a kind that the GPU's decoder does not know
+            return [by_pil(one).to(self.device) for one in jpeg]
         return photos
 
 
