@@ -64,6 +64,22 @@ def median(call: Callable[[], Any], times: int = 7) -> float:
     return statistics.median(found[1:])
 
 
+def copies(call: Callable[[], Any]) -> dict[str, Any]:
+    """How often a call, in any thread, has the device copied to, from, and within it."""
+    import torch
+
+    with torch.profiler.profile() as profile:
+        call()
+        wait()
+    kinds = {"HtoD": "to_device", "DtoH": "to_host", "DtoD": "on_device"}
+    found = dict.fromkeys(kinds.values(), 0)
+    for event in profile.events():  # "Memcpy HtoD (Pageable -> Device)"
+        name, _, kind = event.name.partition(" ")
+        if name == "Memcpy" and kind[:4] in kinds:
+            found[kinds[kind[:4]]] += 1
+    return found
+
+
 def bandwidth() -> float:
     """Bytes per second that a copy on the device reads and writes."""
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import tempfile
@@ -13,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig
 
-from benchmarks.llm import continuous_batching
 from tools.gpu_check.finding import (
     DEVICE,
     SMALL,
@@ -68,13 +69,39 @@ SEVEN: Final = TINY if SMALL else Shape(3584, 18944, 28, 28, 4, 152064)
 ONE: Final = TINY if SMALL else Shape(2048, 8192, 16, 32, 8, 128256)
 
 
-def config(shape: Shape) -> LlamaConfig:
-    return LlamaConfig(
-        hidden_size=shape.hidden, intermediate_size=shape.inner, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        vocab_size=shape.vocabulary, max_position_embeddings=8192, bos_token_id=None,
-        eos_token_id=256, pad_token_id=None, tie_word_embeddings=False,
-    )  # fmt: skip
+def config(shape: Shape) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
+        "hidden_size": shape.hidden, "intermediate_size": shape.inner, "head_dim": shape.head,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads, "vocab_size": shape.vocabulary,
+        "max_position_embeddings": 8192, "eos_token_id": 256, "tie_word_embeddings": False,
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    }  # fmt: skip
+
+
+def weights(shape: Shape) -> dict[str, Tensor]:
+    """At random, by the names that Llama's have."""
+    hidden, inner, kv = shape.hidden, shape.inner, shape.kv_heads * shape.head
+    sizes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens": (shape.vocabulary, hidden), "model.norm": (hidden,),
+        "lm_head": (shape.vocabulary, hidden),
+    }  # fmt: skip
+    of_layer: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner), "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }  # fmt: skip
+    for layer in range(shape.layers):
+        sizes |= {f"model.layers.{layer}.{name}": size for name, size in of_layer.items()}
+    torch.manual_seed(0)
+    numbers = {
+        f"{name}.weight": torch.randn(size, device=DEVICE, dtype=torch.bfloat16) * 0.02
+        for name, size in sizes.items()
+    }
+    return {name: one.add_(1) if one.ndim == 1 else one for name, one in numbers.items()}
 
 
 @contextmanager
@@ -83,26 +110,22 @@ def checkpoint(shape: Shape) -> Iterator[Path]:
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 24e9
     with tempfile.TemporaryDirectory(dir=memory if roomy else None) as folder:
-        torch.manual_seed(0)
-        with torch.device(DEVICE):
-            net: Any = AutoModelForCausalLM.from_config(config(shape), dtype=torch.bfloat16)
-        net.save_pretrained(folder)
-        tokenizer(shape.vocabulary).save_pretrained(folder)
-        del net
+        Path(folder, "config.json").write_text(json.dumps(config(shape)))
+        save_file(weights(shape), Path(folder, "model.safetensors"), {"format": "pt"})
+        write_tokenizer(shape.vocabulary, Path(folder))
         freed()
         yield Path(folder)
 
 
-def tokenizer(vocabulary: int) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
+def write_tokenizer(vocabulary: int, folder: Path) -> None:
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<|end|>"]
     pieces += [f"w{number}" for number in range(len(pieces), vocabulary)]
-    inner = Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>")
+    made = Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def freed() -> None:
@@ -231,6 +254,10 @@ def bare_step(shape: Shape, streams: int) -> Callable[[], Any]:
 
 
 def continuous() -> None:
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    from benchmarks.llm import continuous_batching
+
     counts = (2,) if SMALL else (16, 64, 256)
     found = {}
     with checkpoint(ONE) as folder:

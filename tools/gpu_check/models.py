@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import Annotated, Any, ClassVar
 
@@ -128,15 +127,6 @@ def resnet_50() -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
 
 
-@wherry.model(max_batch_size=64, isolation="thread", instances=4, max_queue_size=4096)
-def jpeg(data: list[bytes]) -> Annotated[np.ndarray, wherry.FP32[3, SIDE, SIDE]]:
-    """Decode and resize, on the processor."""
-    from PIL import Image
-
-    images = [Image.open(io.BytesIO(one)).convert("RGB").resize((SIDE, SIDE)) for one in data]
-    return np.stack([np.asarray(one, np.float32).transpose(2, 0, 1) / 255 for one in images])
-
-
 class Hungry(OnDevice):
     """Takes a fifth of the free memory for each row: large batches have no room."""
 
@@ -174,12 +164,6 @@ class Asserts(OnDevice):
 
 detector, sentiment, resnet = Detector(), Sentiment(), Resnet()
 hungry, asserts = Hungry(), Asserts()
-
-
-@wherry.pipeline
-async def chain(data: bytes) -> Annotated[np.ndarray, wherry.FP32[1000]]:
-    found: np.ndarray = await resnet.ainfer(image=await jpeg.ainfer(data=data))
-    return found
 
 
 @wherry.model(max_batch_size=32)

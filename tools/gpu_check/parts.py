@@ -23,6 +23,7 @@ from tools.gpu_check.finding import (
     DEVICE,
     SMALL,
     bandwidth,
+    copies,
     median,
     product_rate,
     say,
@@ -31,7 +32,6 @@ from tools.gpu_check.finding import (
     wait,
 )
 from tools.gpu_check.report import ROOT
-from wherry.testing import running_server
 
 MODELS: Final = str(Path(__file__).with_name("models.py"))
 DURATION, WARMUP = ("0.5s", "0.1s") if SMALL else ("3s", "1s")
@@ -190,14 +190,23 @@ def images() -> None:
     with tried("S3: chain"):
         from PIL import Image
 
+        from tools.gpu_check import photos
+
         kept = io.BytesIO()
         Image.new("RGB", (640, 480)).save(kept, "JPEG")
-        data = kept.getvalue()
-        with wherry.Runtime(models.jpeg, models.resnet, models.chain) as runtime:
-            decoded = _called(lambda: runtime.infer("jpeg", data=data), callers)
-            both = _called(lambda: runtime.infer("chain", data=data), callers)
+        photo = kept.getvalue()
+        stages = photos.decode, photos.resize, photos.network
+        with wherry.Runtime(*stages, photos.decoding, photos.chain) as runtime:
+            decoded = _called(lambda: runtime.infer("decoding", photo=photo), callers)
+            both = _called(lambda: runtime.infer("chain", photo=photo), callers)
+            one = copies(lambda: runtime.infer("chain", photo=photo))
         slower = min(decoded, local)
-        say("S3: chain from JPEG", {"chain": both / slower}, rows_s=both, decoded_s=decoded)
+        by = "the GPU" if photos.decode.io and not SMALL else "the processor"
+        say(
+            "S3: chain from JPEG", {"chain": both / slower}, rows_s=both, decoded_s=decoded,
+            decoded_by=by,
+        )  # fmt: skip
+        say("S3: copies of one photo's way through the chain", **one)
 
 
 def _called(call: Callable[[], Any], callers: int) -> float:
@@ -221,6 +230,8 @@ def _called(call: Callable[[], Any], callers: int) -> float:
 
 def faults() -> None:
     """Does it answer after a lack of memory, and after an assertion on the device?"""
+    from wherry.testing import running_server
+
     targets = [f"{MODELS}:hungry", f"{MODELS}:asserts"]
     with running_server(*targets) as url, wherry.Client(url) as client:
         with tried("out of memory"):
@@ -259,6 +270,8 @@ def faults() -> None:
 
 def fronts() -> None:
     """What more front processes give."""
+    from wherry.testing import running_server
+
     rate = {}
     for count in (1, 2) if SMALL else (1, 2, 4, 8):
         with (

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tools.gpu_check import __main__ as check
-from tools.gpu_check import report
+from tools.gpu_check import finding, report
 from tools.gpu_check.parts import PARTS
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +58,26 @@ def test_all_other_parts_run_dry(tmp_path: Path) -> None:
     assert found["48 rows that do not fit at once"]["answered"] == 48
     assert found["an assertion on the device"]["answers_again_after_s"] is not None
     assert found["pytest -m gpu"]["rc"] == 0
+    assert found["S3: copies of one photo's way through the chain"]["to_host"] == 0
     assert measured(document) >= {"texts", "batches", "images", "chain", "continuous", "fronts_2"}
+
+
+def test_copies_between_host_and_device_are_counted_by_their_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch's profiler names them with CUDA; a CPU has none."""
+    torch = pytest.importorskip("torch")
+    names = ["Memcpy HtoD (Pageable -> Device)", "aten::copy_", "Memcpy DtoH (Device -> Pinned)"]
+    names += ["Memcpy HtoD (Pinned -> Device)", "Memset (Device)", "Memcpy DtoD (Device -> Device)"]
+    called: list[int] = []
+    profile = SimpleNamespace(events=lambda: [SimpleNamespace(name=name) for name in names])
+    monkeypatch.setattr(finding, "SMALL", True)
+    with monkeypatch.context() as faked:
+        faked.setattr(torch.profiler, "profile", lambda: contextlib.nullcontext(profile))
+        found = finding.copies(lambda: called.append(1))
+    assert found == {"to_device": 2, "to_host": 1, "on_device": 1}
+    assert called == [1]
+    assert set(finding.copies(lambda: torch.ones(1).clone()).values()) == {0}
 
 
 def test_a_part_that_hangs_or_fails_is_recorded_and_the_rest_goes_on(
@@ -91,7 +112,7 @@ def test_what_no_time_is_left_for_is_left_out(tmp_path: Path) -> None:
     assert document["parts"] == [{"part": "decode", "seconds": 0, "end": "left out: no time"}]
 
 
-def finding(**shares: float) -> dict[str, Any]:
+def share_of(**shares: float) -> dict[str, Any]:
     return {"part": "decode", "what": "a | b", "figures": {"step_ms": 1.23456}, "goals": shares}
 
 
@@ -104,7 +125,7 @@ def document(*findings: dict[str, Any], dry: bool = False) -> dict[str, Any]:
 
 
 def test_a_goal_is_reached_by_the_least_share_that_was_found() -> None:
-    told = report.table(document(finding(continuous=4.0), finding(continuous=2.9, decode_1=0.75)))
+    told = report.table(document(share_of(continuous=4.0), share_of(continuous=2.9, decode_1=0.75)))
     lines = {
         goal.key: next(x for x in told.splitlines() if goal.what in x) for goal in report.GOALS
     }
@@ -118,7 +139,7 @@ def test_the_page_tells_the_run_that_is_kept_or_that_there_is_none(tmp_path: Pat
     """benchmarks/results/gpu.json is newer: python -m tools.gpu_check --page"""
     assert report.page() == report.PAGE.read_text()
     assert report.NOT_YET in report.page(tmp_path / "none.json")
-    (tmp_path / "gpu.json").write_text(json.dumps(document(finding())))
+    (tmp_path / "gpu.json").write_text(json.dumps(document(share_of())))
     page = report.page(tmp_path / "gpu.json")
     assert "NVIDIA H100" in page
     assert report.NOT_YET not in page
