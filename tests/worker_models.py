@@ -4,13 +4,16 @@ import ctypes
 import faulthandler
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import shared_memory
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -351,3 +354,15 @@ class StartsProcesses(wherry.Model):
     def execute(self, row: list[str]) -> list[int]:
         self.start()
         return [os.getpid() for _ in row]
+
+
+class SharesMemory(wherry.Model):
+    """Answers its process id and the name of a segment that it leaves open, as does its child."""
+
+    def execute(self, row: list[str]) -> list[str]:
+        segment = shared_memory.SharedMemory(create=True, size=16)
+        fork = multiprocessing.get_context("fork")
+        child = fork.Process(target=time.sleep, args=(1000,), daemon=True)
+        child.start()
+        self.kept = segment, child
+        return [f"{segment.name} {os.getpid()}" for _ in row]

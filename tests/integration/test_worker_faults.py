@@ -665,6 +665,17 @@ def test_what_a_model_has_started_ends_with_its_worker_killed_or_not(tmp_path: P
     os.close(held)
 
 
+def test_shared_memory_of_a_model_is_gone_with_its_worker_killed_or_not() -> None:
+    with runtime(worker_models.SharesMemory()) as rt:
+        first, _, pid = rt.infer("shares_memory", "a").rpartition(" ")
+        kill(int(pid))
+        second, _, other = rt.infer("shares_memory", "b").rpartition(" ")
+        assert other != pid
+        assert second in os.listdir("/dev/shm")
+        assert first not in os.listdir("/dev/shm")
+    assert second not in os.listdir("/dev/shm")
+
+
 # What it prints
 
 

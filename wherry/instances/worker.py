@@ -112,6 +112,8 @@ def _end_with(parent: int) -> None:
     manager sends to all processes of a server: the parent drains, and says when to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, parent_decides)
+    # What the model forks is ended by it: multiprocessing sends SIGTERM, and waits.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
