@@ -8,7 +8,7 @@ BETWEEN_PARTS = frozenset({
     "Model.calls_others", "Model.check_signature", "Model.constructed_with",
     "Model.custom_metrics", "Model.first_response_buckets", "Model.give_back",
     "Model.is_ensemble", "Model.make_instance", "Model.may_have_variant", "Model.metric_labels",
-    "Model.namespace", "Model.output_labels", "Model.serve_no_more_through", "Model.serve_through",
+    "Model.output_labels", "Model.serve_no_more_through", "Model.serve_through",
     "Model.take", "Model.variable_strings", "Model.variants",
     "Model.warmup_batches",
     "Runtime.answer", "Runtime.expect", "Runtime.expect_no_more", "Runtime.forked",

@@ -28,7 +28,6 @@ from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
 from wherry.repository.ensemble_graph import members
 from wherry.repository.layout import Found
-from wherry.repository.namespaces import key_of
 from wherry.runtime.engines import with_options
 from wherry.runtime.folders import RepositoryFolders
 from wherry.runtime.loaded_model import LoadedModel
@@ -238,14 +237,12 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
     try:
         failures = control.try_all()
         given = settings.options.repositories
-        models = RepositoryFolders(
-            control.repositories, given.model_config_name, namespaces=given.model_namespacing
-        ).look_at_all()
+        models = RepositoryFolders(control.repositories, given.model_config_name).look_at_all()
         backends = given.backend_directory
         there = {model.name for model in models}
-        problems = {model.key: _problems(model, failures, there, backends) for model in models}
+        problems = {model.name: _problems(model, failures, there, backends) for model in models}
         for model in models:
-            _print_found(model, problems[model.key])
+            _print_found(model, problems[model.name])
     except OSError as error:
         raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
     finally:
@@ -266,18 +263,18 @@ def _problems(
     if model.problems:
         remedy = not_here(model.folder, model.config, model.versions, backends)
         return [*model.problems, *([f"{model.name}: {remedy}"] if remedy else [])]
-    if model.key not in failures:
+    if model.name not in failures:
         return []
-    failed = [m for m in members(model.config) if key_of(model.namespace, m) in failures]
+    failed = [member for member in members(model.config) if member in failures]
     missing = [member for member in members(model.config) if member not in there]
     told = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
     told += [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
-    return told or [failures[model.key]]
+    return told or [failures[model.name]]
 
 
 def _print_found(model: Found, problems: list[str]) -> None:
     versions = ", ".join(map(str, model.versions)) or "none"
-    print_line(f"{model.key} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
+    print_line(f"{model.name} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
     for problem in problems:
         print_line(f"  {problem}")
     for notice in model.notices:

@@ -214,8 +214,6 @@ def control_of(
         )
     if "*" in given.load_models and len(set(given.load_models)) > 1:
         raise ConfigError("load_model '*' means every model: name no other beside it")
-    if given.model_namespacing and settings.options.listen.fronts:
-        raise ConfigError("model_namespacing needs one process: fronts know models by name")
     limited = models.rate_limit != "off" or models.rate_limit_resources
     ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(
@@ -230,7 +228,6 @@ def control_of(
         strict_readiness=given.strict_readiness,
         exit_on_error=given.exit_on_error,
         config_name=given.model_config_name,
-        namespaces=given.model_namespacing,
         backend_directory=given.backend_directory,
         default_max_batch_size=given.default_max_batch_size,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},

@@ -52,6 +52,7 @@ _WITHOUT_EFFECT: Final = {
     "a model says itself what it needs":
         "--min-supported-compute-capability --model-load-gpu-limit",
     "instances are not bound to host policies": "--host-policy",
+    "a name that is in two repositories is served from neither": "--model-namespacing",
 }  # fmt: skip
 #: The reason of each.
 WITHOUT_EFFECT: Final = {
@@ -66,6 +67,7 @@ _HOLDS: Final[dict[str, bool | None]] = {
     "--allow-gpu-metrics": None,
     "--enable-peer-access": None,
     "--grpc-keepalive-permit-without-calls": True,
+    "--model-namespacing": False,
 }
 #: What the other switches of tritonserver become when they are on, and when they are off.
 _BECOME: Final[dict[str, tuple[list[str], list[str]]]] = {

@@ -171,8 +171,6 @@ class Model:
 
     # Set by the package.
 
-    #: The number of its repository, if each has names of its own.
-    namespace: str = ""
     #: Labels of its metrics beside model and version.
     metric_labels: Mapping[str, str] = {}
     #: The constructor's arguments, from which a worker process builds the same model.
@@ -326,7 +324,7 @@ class Model:
 
 #: Attributes of a model object that the package sets.
 _OURS = frozenset(
-    {"namespace", "metric_labels", "constructed_with", "name"}
+    {"metric_labels", "constructed_with", "name"}
     | {"_caller", "_taken", "_wherry_made", "_wherry_changes"}
 )
 

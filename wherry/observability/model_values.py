@@ -48,8 +48,6 @@ class Loaded(Protocol):
     @property
     def model(self) -> Counting: ...
     @property
-    def key(self) -> str: ...
-    @property
     def name(self) -> str: ...
     @property
     def cache(self) -> object | None: ...
@@ -114,7 +112,7 @@ class ModelValues:
     @property
     def labels(self) -> list[str]:
         """Of LABELS."""
-        return [self._loaded.key, self._loaded.version]
+        return [self._loaded.name, self._loaded.version]
 
     @property
     def generates(self) -> bool:

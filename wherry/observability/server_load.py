@@ -50,7 +50,7 @@ class MeasuredModel(Protocol):
     """The parts of a loaded model that are read."""
 
     @property
-    def key(self) -> str: ...
+    def name(self) -> str: ...
     @property
     def version(self) -> str: ...
     @property
@@ -85,7 +85,7 @@ class LoadMeter:
         return self._latest
 
     def _read(self, models: Sequence[MeasuredModel], now: float) -> LoadReport:
-        counts = {(one.key, one.version): _counts(one.statistics) for one in models}
+        counts = {(one.name, one.version): _counts(one.statistics) for one in models}
         seconds, before = self._before(now, counts)
         grown = [_grown(before.get(key, Counts()), new) for key, new in counts.items()]
         loads = [one.runner.load() for one in models]

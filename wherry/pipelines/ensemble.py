@@ -74,7 +74,6 @@ class Ensemble:
         self._config = config
         self._steps = config.ensemble_scheduling.step
         self._members = members
-        self._namespace = model.namespace
         self._batched = config.max_batch_size > 0
         self._specs = {spec.name: spec for spec in model.signature().outputs}
         taken = [tensor for step in self._steps for tensor in step.input_map.values()]
@@ -109,7 +108,7 @@ class Ensemble:
         for step in self._steps:
             version = None if step.model_version == -1 else str(step.model_version)
             try:
-                member = self._members.registry.find(step.model_name, version, self._namespace)
+                member = self._members.registry.find(step.model_name, version)
             except WherryError as error:
                 return f"its member {step.model_name!r} is not there: {error}"
             if reason := member.not_ready_reason():
@@ -223,7 +222,7 @@ class Ensemble:
     def _member(self, step: TritonEnsemblingStep) -> Any:
         version = None if step.model_version < 0 else str(step.model_version)
         try:
-            return self._members.registry.find(step.model_name, version, self._namespace)
+            return self._members.registry.find(step.model_name, version)
         except WherryError as error:
             raise ModelNotReady(f"ensemble {self._config.name!r}: {error}") from error
 

@@ -16,7 +16,6 @@ import msgspec
 from wherry.models.config import wrong_name
 from wherry.repository import pbtxt
 from wherry.repository.kind import is_ensemble
-from wherry.repository.namespaces import key_of
 from wherry.repository.problems import BadConfig, is_blank
 from wherry.repository.triton_config import TritonConfig, TritonVersionPolicy
 from wherry.repository.validate import without_effect
@@ -50,12 +49,6 @@ class Found:
     notices: tuple[str, ...] = ()
     #: Whether more than one repository has it; then none of them is served.
     in_several: bool = False
-    #: The number of its repository, if each has names of its own.
-    namespace: str = ""
-
-    @property
-    def key(self) -> str:
-        return key_of(self.namespace, self.name)
 
 
 def scan(repositories: Sequence[str], *, config_name: str | None = None) -> list[Found]:

@@ -20,7 +20,6 @@ from typing import Any, Literal, TypeVar
 from wherry.backends.load import backend_for
 from wherry.backends.repository_model import RepositoryModel
 from wherry.repository import layout
-from wherry.repository.namespaces import name_of
 from wherry.runtime.folders import Config, Patch, RepositoryFolders
 from wherry.runtime.lifecycle import ANY, Status
 from wherry.runtime.loader import LoadOptions, OnReady, RepositoryLoader, log_failure, log_ready
@@ -72,16 +71,14 @@ class ModelControl:
         strict_readiness: bool = True,
         exit_on_error: bool = True,
         config_name: str | None = None,
-        namespaces: bool = False,
         backend_directory: str | None = None,
         default_max_batch_size: int | None = None,
         settings: Callable[[str], Mapping[str, Any]] = lambda name: {},
         make_model: Callable[..., RepositoryModel] = backend_for,
     ) -> None:
-        """`settings` are the operator's for a model of this name, over its configuration. With
-        `namespaces` repositories may have models of one name."""
+        """`settings` are the operator's for a model of this name, over its configuration."""
         self.runtime = runtime
-        self._repositories = RepositoryFolders(repositories, config_name, namespaces=namespaces)
+        self._repositories = RepositoryFolders(repositories, config_name)
         if repositories or runtime.control is None:
             runtime.control = self  # for models that have others loaded
         self.mode = mode
@@ -164,9 +161,7 @@ class ModelControl:
             return sorted(self._repositories.names())
         wanted: set[str] = set()
         for name in self._at_start:
-            wanted |= (
-                self._repositories.names() if name == "*" else {*self._repositories.called(name)}
-            )
+            wanted |= self._repositories.names() if name == "*" else {name}
         return sorted(wanted)
 
     def _load_all(self, names: Sequence[str], on_ready: OnReady | None) -> dict[str, WherryError]:
@@ -254,12 +249,11 @@ class ModelControl:
                 raise ConfigError(
                     f"failed to load '{name}': files need a config, not a patch of one"
                 )
-            for key in [name] if files else self._repositories.called(name):
-                if files:
-                    self._loader.load_files(name, log_ready, config, files)
-                else:
-                    self._loader.load(key, log_ready, config, patch)
-                self._is_there(key)
+            if files:
+                self._loader.load_files(name, log_ready, config, files)
+            else:
+                self._loader.load(name, log_ready, config, patch)
+            self._is_there(name)
         except ConfigError as error:  # the caller may be a client, which is told less
             log_failure(name, error)
             raise
@@ -274,10 +268,9 @@ class ModelControl:
         ensemble, is waited for. Only in mode explicit.
         """
         self._check_allowed()
-        for key in self._repositories.called(name):
-            self.runtime.registry.wait_until_no_load_needs(key)
-            self._loader.want(key, False)
-            self._loader.unload(key, dependents=dependents)
+        self.runtime.registry.wait_until_no_load_needs(name)
+        self._loader.want(name, False)
+        self._loader.unload(name, dependents=dependents)
 
     def poll(self) -> float:
         """Look at the files once: load what is new or has changed, unload what is gone.
@@ -356,24 +349,24 @@ class ModelControl:
 def _statuses(runtime: Runtime, repositories: RepositoryFolders) -> list[ModelStatus]:
     """Every model and version, sorted by name and version."""
     with runtime.registry.quietly() as life:
-        rows = {(one[0], one[1]): ModelStatus(name_of(one[0]), *one[1:]) for one in life.versions()}
+        rows = {(one[0], one[1]): ModelStatus(*one) for one in life.versions()}
         missing = dict(life.missing)
         ready = life.all_ready()
     for loaded in ready:
         if reason := loaded.not_ready_reason():
             row = ModelStatus(loaded.name, loaded.version, Status.UNAVAILABLE, reason)
-            rows[loaded.key, loaded.version] = row
+            rows[loaded.name, loaded.version] = row
     names = repositories.names()
-    for name in names - {loaded.key for loaded in ready}:
+    for name in names - {loaded.name for loaded in ready}:
         if repositories.is_in_several(name):
             rows = {key: row for key, row in rows.items() if key[0] != name}
             rows[name, ""] = ModelStatus(name, "", Status.UNAVAILABLE, layout.IN_SEVERAL)
     for name in names - {name for name, _ in rows}:
         reason = missing.get(name, "")
         if reason == "loading":
-            rows[name, ""] = ModelStatus(name_of(name), "", Status.LOADING)
+            rows[name, ""] = ModelStatus(name, "", Status.LOADING)
         else:
-            rows[name, ""] = ModelStatus(name_of(name), "", reason and Status.UNAVAILABLE, reason)
+            rows[name, ""] = ModelStatus(name, "", reason and Status.UNAVAILABLE, reason)
     return sorted(rows.values(), key=lambda row: (row.name, int(row.version or 0)))
 
 

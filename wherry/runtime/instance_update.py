@@ -65,11 +65,11 @@ class InstanceUpdate:
     def __call__(self, before: LoadedFrom | None, after: LoadedFrom) -> bool:
         """Whether only its instances were to change, and have: in all its versions that serve.
         ConfigError if one cannot be loaded. Blocks."""
-        key = after.found.key
+        name = after.found.name
         if before is None or not after.is_touched(before):
             return False
         with self._registry.quietly() as life:
-            serving = [one for one in life.all_ready() if one.key == key]
+            serving = [one for one in life.all_ready() if one.name == name]
         # Clients send the configuration that they were told, which is complete.
         own = [one.model.triton for one in serving if isinstance(one.model, RepositoryModel)]
         if _rest(after.found.config) not in [_rest(one) for one in (before.found.config, *own)]:

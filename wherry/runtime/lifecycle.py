@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-from wherry.repository.namespaces import key_of, name_of
-from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady, WherryError
+from wherry.values.errors import ModelNotFound, ModelNotReady, WherryError
 
 #: The name that stands for all names, as long as it is not known which models will be loaded.
 ANY = "*"
@@ -37,7 +36,7 @@ class Handle(Protocol):
     """What is loaded for a version."""
 
     @property
-    def key(self) -> str: ...
+    def name(self) -> str: ...
     @property
     def version(self) -> str: ...
 
@@ -97,7 +96,7 @@ class Announced:
 
 
 class Lifecycle(Generic[H]):
-    """The state of each version of each model of a runtime. Its names are the models' keys.
+    """The state of each version of each model of a runtime.
 
     All but `get` is used under the lock of its owner.
     """
@@ -109,8 +108,6 @@ class Lifecycle(Generic[H]):
         self.announced = Announced()
         #: Names of which there was a version, or should have been.
         self._known: set[str] = set()
-        #: With namespaces, the keys of the models of a name that are or were to be loaded.
-        self._named: dict[str, set[str]] = {}
         #: Names without which the server is not ready, and why they are not there.
         self.missing: dict[str, str] = {}
         self.closed = False
@@ -119,8 +116,6 @@ class Lifecycle(Generic[H]):
 
     def begin(self, name: str, versions: Iterable[str]) -> None:
         """The load of these versions has begun: their files are being read."""
-        if (plain := name_of(name)) != name:
-            self._named.setdefault(plain, set()).add(name)
         for version in versions:
             self._version(name, version).begun = True
 
@@ -128,13 +123,13 @@ class Lifecycle(Generic[H]):
         """Handles are about to load. Raises ModelNotReady after `close`."""
         self._refuse_if_closed()
         for handle in handles:
-            self._version(handle.key, handle.version).loading.append(handle)
+            self._version(handle.name, handle.version).loading.append(handle)
 
     def ready(self, handle: H) -> H | None:
         """A handle is loaded: callers find it from now on. Returns the one whose place it takes,
         which is retiring now. Raises ModelNotReady after `close`."""
         self._refuse_if_closed()
-        name, version = handle.key, handle.version
+        name, version = handle.name, handle.version
         one = self._version(name, version)
         one.loading.remove(handle)
         one.begun, one.why = False, ""
@@ -149,10 +144,10 @@ class Lifecycle(Generic[H]):
     def dropped(self, handles: Sequence[H]) -> None:
         """These have not become ready, and are closed; of the others nothing is said."""
         for handle in handles:
-            one = self._version(handle.key, handle.version)
+            one = self._version(handle.name, handle.version)
             if handle in one.loading:
                 one.loading.remove(handle)
-            self._tidy(handle.key, handle.version)
+            self._tidy(handle.name, handle.version)
 
     def failed(self, name: str, versions: Iterable[str], why: str, *, known: bool = True) -> None:
         """These versions, or none, could not be loaded. If the model is `known`, its callers are
@@ -184,17 +179,13 @@ class Lifecycle(Generic[H]):
 
     def freed(self, handle: H) -> None:
         """A retiring handle holds nothing any more. Of others this says nothing."""
-        one = self._version(handle.key, handle.version)
+        one = self._version(handle.name, handle.version)
         if handle in one.retiring:
             one.retiring.remove(handle)
-            serving = self._ready.get(handle.key, ())
+            serving = self._ready.get(handle.name, ())
             if handle.version not in serving and not one.retiring and not one.why:
                 one.why = "unloaded"
-        self._tidy(handle.key, handle.version)
-
-    def unwanted(self, name: str) -> None:
-        """A model is to be gone: its name may mean another one of it."""
-        self._named.get(name_of(name), set()).discard(name)
+        self._tidy(handle.name, handle.version)
 
     def close(self) -> list[H]:
         """Nothing is found or becomes ready any more. Returns all handles that are not freed."""
@@ -218,41 +209,19 @@ class Lifecycle(Generic[H]):
             return next(iter(serving.values()))
         return serving[max(serving, key=int)]
 
-    def meant(self, name: str, namespace: str = "") -> str:
-        """The key of the model that is meant by a name: that of the namespace, or the only one;
-        one that loads for the first time only if there is no other. InvalidRequest if there are
-        several."""
-        keys = self._named.get(name, set())
-        if namespace and (own := key_of(namespace, name)) in keys:
-            others = keys - {own}
-            coming = any(
-                key == own and (one.begun or one.loading)
-                for (key, _), one in self._versions.items()
-            )
-            if own in self._ready or not others & self._ready.keys() or not coming:
-                return own
-            keys = others
-        if len(keys) > 1:
-            raise InvalidRequest(
-                f"There are {len(keys)} identifiers of model '{name}' in global map, model"
-                " namespace must be provided to resolve ambiguity."
-            )
-        return next(iter(keys), name)
-
     def refusal(self, name: str, version: str | None = None) -> WherryError:
         """Why `get` finds nothing: ModelNotReady if one is to come, else ModelNotFound."""
         coming = any(
-            one.key == name and version in (None, one.version) for one in self.being_loaded()
+            one.name == name and version in (None, one.version) for one in self.being_loaded()
         )
         announced = name not in self._ready and {name, ANY} & self.announced.names()
         if coming or announced:
-            return ModelNotReady(f"model {name_of(name)!r} is not ready: loading")
+            return ModelNotReady(f"model {name!r} is not ready: loading")
         return self._unknown(name, version)
 
     def names(self) -> set[str]:
         """Of all models that are ready, load or will be loaded, as they can be called."""
-        keys = {*self.announced.names(), *self._ready, *(one.key for one in self.being_loaded())}
-        return {name_of(key) if len(self._named.get(name_of(key), ())) < 2 else key for key in keys}
+        return {*self.announced.names(), *self._ready, *(one.name for one in self.being_loaded())}
 
     def all_ready(self) -> list[H]:
         return [handle for serving in self._ready.values() for handle in serving.values()]
@@ -268,7 +237,7 @@ class Lifecycle(Generic[H]):
 
     def loading_first(self) -> set[str]:
         """Names that load, and of which no version is ready."""
-        return {one.key for one in self.being_loaded()} - self._ready.keys()
+        return {one.name for one in self.being_loaded()} - self._ready.keys()
 
     def status(self, name: str, version: str) -> tuple[Status, str] | None:
         """The state of a version and its reason; None if there never was one."""
@@ -310,7 +279,7 @@ class Lifecycle(Generic[H]):
 
     def _unknown(self, name: str, version: str | None) -> ModelNotFound:
         """In Triton's words."""
-        which, why = f"'{name_of(name)}'", "is not found"
+        which, why = f"'{name}'", "is not found"
         known = name in self._known
         if name in self._ready and version is not None:
             which += f" version {version}"

@@ -22,7 +22,6 @@ from wherry.models.rows import columns_of_row, columns_of_rows
 from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
-from wherry.repository.namespaces import key_of
 from wherry.runtime.cache import ModelCache
 from wherry.runtime.row_sizes import RowSize
 from wherry.runtime.shape_keys import ShapeKeys
@@ -115,12 +114,6 @@ class LoadedModel:
     def is_called(self, name: str) -> bool:
         """Whether the model itself is meant by this name, and no variant of it."""
         return name == self.name or name in self.config.served_names
-
-    @property
-    def key(self) -> str:
-        """What the lifecycle knows it by: another one than that of a model of its name in another
-        repository."""
-        return key_of(self.model.namespace, self.config.name)
 
     @property
     def version(self) -> str:

@@ -23,7 +23,6 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.repository.ensemble_graph import decoupled, member_problems, members
 from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import Found
-from wherry.repository.namespaces import name_of
 from wherry.repository.triton_config import TritonConfig, TritonTransactionPolicy
 from wherry.runtime.folders import Config, Patch, RepositoryFolders, cannot_load, uploaded
 from wherry.runtime.instance_update import InstanceUpdate, LoadedFrom
@@ -167,9 +166,9 @@ class RepositoryLoader:
         *,
         unless_loaded: bool = False,
     ) -> None:
-        name = found.key
+        name = found.name
         origin = self._origin(name)
-        needed = _needed(self._repositories, found)
+        needed = members(found.config)
         with self._announced([name, *needed]):
             self._ensure_members(found, needed, [*callers, name], on_ready)
             with origin.lock:
@@ -208,7 +207,7 @@ class RepositoryLoader:
             try:
                 self.ensure(member, callers, on_ready)
             except WherryError as error:
-                problems.append(f"{found.name}: its member {name_of(member)!r}: {error}")
+                problems.append(f"{found.name}: its member {member!r}: {error}")
         if problems:
             raise cannot_load(found.name, problems)
 
@@ -217,7 +216,7 @@ class RepositoryLoader:
     ) -> list[LoadedModel]:
         """Load the versions that `found` has, then retire the others. Returns those that were
         replaced: they may still have requests, and must be retired."""
-        name = found.key
+        name = found.name
         versions = [str(version) for version in found.versions]
         with self._registry.locked() as life:
             life.begin(name, versions)
@@ -247,10 +246,10 @@ class RepositoryLoader:
     def _forget_answers_of_callers(self, name: str) -> None:
         """Empty the caches of the ensembles over this model: they hold the old one's answers."""
         for other in self._registry.models():
-            if name in self.members_of(other.key):
+            if name in self.members_of(other.name):
                 if other.cache is not None:
                     other.cache.forget()
-                self._forget_answers_of_callers(other.key)
+                self._forget_answers_of_callers(other.name)
 
     def _load_versions(self, found: Found, on_ready: OnReady | None) -> list[LoadedModel]:
         options = self._options
@@ -281,8 +280,8 @@ class RepositoryLoader:
     def _made(self, found: Found, version: int) -> RepositoryModel:
         options = self._options
         made = options.make_model(found.folder, str(version), found.config, **options.of_backends)
-        made.namespace = found.namespace
-        made.metric_labels = self._repositories.metric_labels(found)
+        tags = found.config.metric_tags
+        made.metric_labels = {f"_{name}": tag for name, tag in tags.items()}
         return made
 
     def _with_members(self, found: Found) -> Found:
@@ -290,9 +289,7 @@ class RepositoryLoader:
         if not is_ensemble(found.config):
             return found
 
-        def config_of(name: str) -> TritonConfig | None:
-            return self._config_of_loaded(name, found.namespace)
-
+        config_of = self._config_of_loaded
         problems = [*member_problems(found.config, config_of), *_missing(found, self._registry)]
         if problems:
             raise cannot_load(found.name, [f"{found.name}: {problem}" for problem in problems])
@@ -305,14 +302,14 @@ class RepositoryLoader:
         for model in models:
             scheduling = model.triton.ensemble_scheduling
             for step in scheduling.step if scheduling is not None else []:
-                member = self._registry.find(step.model_name, None, model.namespace).model
+                member = self._registry.find(step.model_name).model
                 for output, label in member.output_labels.items():
                     if output in step.output_map:
                         model.output_labels.setdefault(step.output_map[output], list(label))
 
-    def _config_of_loaded(self, name: str, namespace: str) -> TritonConfig | None:
+    def _config_of_loaded(self, name: str) -> TritonConfig | None:
         try:
-            model = self._registry.find(name, None, namespace).model
+            model = self._registry.find(name).model
         except (ModelNotFound, ModelNotReady):
             return None
         return model.triton if isinstance(model, RepositoryModel) else TritonConfig(name=name)
@@ -326,7 +323,6 @@ class RepositoryLoader:
         with self._registry.locked() as life:
             versions = life.ready_versions(name)
             life.missing.pop(name, None)
-            life.unwanted(name)
         self._let_go(name, versions)
         for member in needs:
             if self._origin(member).wanted:
@@ -381,27 +377,15 @@ class RepositoryLoader:
             return name in life.ready_names()
 
 
-def _needed(repositories: RepositoryFolders, found: Found) -> list[str]:
-    """The models that an ensemble is made of."""
-    needed = []
-    for member in members(found.config):
-        try:
-            needed.append(repositories.member(member, found.namespace))
-        except ConfigError as error:
-            why = f"{found.name}: its member {member!r}: {error}"
-            raise cannot_load(found.name, [why]) from None
-    return needed
-
-
 def _missing(found: Found, registry: Registry) -> Iterator[str]:
     """The versions that an ensemble's steps ask for, and that their models do not have."""
     scheduling = found.config.ensemble_scheduling
     for number, step in enumerate(scheduling.step if scheduling is not None else ()):
         name, version = step.model_name, step.model_version
         with suppress(WherryError):  # a model that is not there was told of
-            there = registry.find(name, None, found.namespace)
+            registry.find(name)
             with registry.quietly() as life:
-                versions = life.ready_versions(there.key)
+                versions = life.ready_versions(name)
             if version > 0 and str(version) not in versions:
                 told = ", ".join(versions)
                 yield f"step[{number}] ({name}): version {version} is not loaded, but {told}"
@@ -442,7 +426,7 @@ def _traceback_of(error: BaseException) -> str:
 
 def log_ready(loaded: LoadedModel, seconds: float) -> None:
     """Log one line for a model that can be called from now on."""
-    fields: dict[str, Any] = {"model": loaded.key, "version": loaded.version}
+    fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
     if not loaded.is_pipeline:
         devices = [str(instance.device) for instance in loaded.runner.instances]
         fields |= {"instances": len(devices), "device": ",".join(sorted(set(devices)))}

@@ -46,12 +46,10 @@ class Registry:
 
     # Questions
 
-    def find(self, name: str, version: str | int | None = None, namespace: str = "") -> LoadedModel:
-        """Find the model that is ready; without a version the highest one. Of several of one name
-        that of `namespace`.
+    def find(self, name: str, version: str | int | None = None) -> LoadedModel:
+        """Find the model that is ready; without a version the highest one.
 
-        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come,
-        InvalidRequest if there are several.
+        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
         """
         if version is not None and type(version) is not str:
             version = _as_text(version)
@@ -59,7 +57,6 @@ class Registry:
         if found is None:
             self.refuse_a_copy()
             with self.quietly() as life:
-                name = life.meant(name, namespace)
                 found = life.get(name, version)  # it may have become ready just now
                 if found is None:
                     raise life.refusal(name, version)
@@ -86,18 +83,18 @@ class Registry:
         return {one.config.route: name for name, one in latest.items() if one.config.route}
 
     def served_names(self) -> dict[str, str]:
-        """Return the served names of models that are ready or load, with the models' keys, by
+        """Return the served names of models that are ready or load, with the models' names, by
         the same rule."""
         latest = self._latest()
         return {other: name for name, one in latest.items() for other in one.config.served_names}
 
     def _latest(self) -> dict[str, LoadedModel]:
-        """The highest version that is ready, or one that loads, of each model by its key."""
+        """The highest version that is ready, or one that loads, of each model by its name."""
         with self.quietly() as life:
             handles = [*life.being_loaded(), *life.all_ready()]
-            latest = {one.key: one for one in handles}
+            latest = {one.name: one for one in handles}
             for one in life.all_ready():
-                latest[one.key] = life.get(one.key) or one
+                latest[one.name] = life.get(one.name) or one
         return latest
 
     def awaits(self) -> bool:
@@ -107,7 +104,7 @@ class Registry:
 
     def unable(self) -> dict[str, str]:
         """Reasons, by model, for which loaded models cannot answer now."""
-        return {one.key: reason for one in self.models() if (reason := one.not_ready_reason())}
+        return {one.name: reason for one in self.models() if (reason := one.not_ready_reason())}
 
     def load_report(self) -> LoadReport:
         """How busy they are as a whole. For one thread, as an event loop's."""
@@ -268,13 +265,13 @@ def _callers_first(loaded: LoadedModel) -> tuple[bool, bool]:
 
 def _check_apart(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> None:
     """ConfigError if two models would be called at one path, or by one name."""
-    owners: dict[tuple[str, str], str] = {("served name", one.name): one.key for one in others}
-    owners |= {("served name", one.name): one.key for one in made}
+    owners: dict[tuple[str, str], str] = {("served name", one.name): one.name for one in others}
+    owners |= {("served name", one.name): one.name for one in made}
     for one in (*others, *made):
         config = one.config
         taken = [("served name", name) for name in config.served_names]
         for what, value in taken if config.route is None else [*taken, ("route", config.route)]:
-            if (owner := owners.setdefault((what, value), one.key)) != one.key:
+            if (owner := owners.setdefault((what, value), one.name)) != one.name:
                 raise ConfigError(
                     f"model {one.name!r}: its {what} {value!r} is that of model {owner!r}; give"
                     " each its own"
@@ -282,7 +279,7 @@ def _check_apart(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> 
 
 
 def _check_names(made: Sequence[LoadedModel]) -> None:
-    names = [(one.key, one.version) for one in made]
+    names = [(one.name, one.version) for one in made]
     for name, version in names:
         if names.count((name, version)) > 1:
             raise ConfigError(

@@ -257,8 +257,6 @@ class Repositories:
     exit_on_error: bool = option(True, "end if a model cannot be loaded at the start")
     disable_auto_complete_config: bool = option(False,
         "take config.pbtxt as it is: ask neither the model's file nor its code")
-    model_namespacing: bool = option(False,
-        "let repositories have models of one name; an ensemble's members are those of its own")
     model_config_name: str | None = option(None,
         "use configs/NAME.pbtxt of each model that has one", "NAME")
     default_max_batch_size: int | None = option(None,

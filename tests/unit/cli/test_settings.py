@@ -52,7 +52,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
         "load_model": ["l"], "repository_poll_secs": 11.0, "model_load_thread_count": 12,
         "model_load_retry_count": 13, "strict_readiness": True, "exit_on_error": True,
-        "disable_auto_complete_config": True, "model_config_name": "n", "model_namespacing": True,
+        "disable_auto_complete_config": True, "model_config_name": "n",
         "backend_directory": "b",
         "default_max_batch_size": 25,
         "served_model_name": ["org/model"], "cache_size": 14, "cache_config": ["redis,host=h"],

@@ -249,26 +249,17 @@ def shown_without_options() -> str:
         return client.get("/metrics").body.decode()
 
 
-def test_models_of_one_name_have_series_of_their_own() -> None:
-    def labelled(namespace: str, labels: dict[str, str]) -> wherry.Model:
-        class Shout(wherry.Model):
-            def execute(self, text: str) -> str:
-                return text.upper()
+def test_metric_tags_of_a_repository_are_labels_of_tritons_metrics() -> None:
+    class Shout(wherry.Model):
+        def execute(self, text: str) -> str:
+            return text.upper()
 
-        made = Shout()
-        made.namespace, made.metric_labels = namespace, labels
-        return made
-
-    first = labelled("1", {"namespace": "/a", "_team": "blue"})
-    with served(first, labelled("2", {"namespace": "/b"})) as client:
+    made = Shout()
+    made.metric_labels = {"_team": "blue"}
+    with served(made) as client:
         text = client.get("/metrics").body.decode()
-    own = {one.labels["model"] for one in samples(text, "wherry_model_ready")}
-    assert own == {"1::shout", "2::shout"}
     counts = [one.labels for one in samples(text, "nv_inference_count")]
-    assert counts == [
-        {"model": "shout", "version": "1", "namespace": "/a", "_team": "blue"},
-        {"model": "shout", "version": "1", "namespace": "/b"},
-    ]
+    assert counts == [{"model": "shout", "version": "1", "_team": "blue"}]
 
 
 def samples(text: str, name: str) -> list[Sample]:

@@ -29,7 +29,7 @@ class FakeRunner:
 
 @dataclass
 class FakeModel:
-    key: str = "m"
+    name: str = "m"
     version: str = "1"
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
     runner: FakeRunner = field(default_factory=FakeRunner)

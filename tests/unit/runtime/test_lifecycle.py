@@ -17,7 +17,7 @@ from wherry.values.errors import ModelNotFound, ModelNotReady, WherryError
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    key: str
+    name: str
     version: str = "1"
 
 
@@ -274,7 +274,7 @@ class RandomLives(RuleBasedStateMachine):
             return
         replaced = self.life.ready(handle)
         self.loading.remove(handle)
-        key = handle.key, handle.version
+        key = handle.name, handle.version
         assert replaced is self.serving.get(key)
         self._retires([] if replaced is None else [replaced])
         self.serving[key] = handle
@@ -287,17 +287,17 @@ class RandomLives(RuleBasedStateMachine):
             return
         handle = data.draw(st.sampled_from(self.loading))
         self.life.dropped([handle])
-        self.life.failed(handle.key, [handle.version], why)
+        self.life.failed(handle.name, [handle.version], why)
         self.loading.remove(handle)
-        self.begun.discard((handle.key, handle.version))
-        self.why[handle.key, handle.version] = why
+        self.begun.discard((handle.name, handle.version))
+        self.why[handle.name, handle.version] = why
 
     @rule(name=NAMES, version=st.sampled_from([None, "1", "2"]))
     def take_out(self, name: str, version: str | None) -> None:
         expected = [
             one
             for one in self.serving.values()
-            if one.key == name and version in (None, one.version)
+            if one.name == name and version in (None, one.version)
         ]
         try:
             taken = self.life.take_out(name, version)
@@ -305,8 +305,8 @@ class RandomLives(RuleBasedStateMachine):
             taken = []
         assert set(taken) == set(expected)
         for handle in taken:
-            del self.serving[handle.key, handle.version]
-            self.why.pop((handle.key, handle.version), None)
+            del self.serving[handle.name, handle.version]
+            self.why.pop((handle.name, handle.version), None)
         self._retires(taken)
 
     @rule(data=st.data())
@@ -317,7 +317,7 @@ class RandomLives(RuleBasedStateMachine):
         self.life.freed(handle)
         self.life.freed(handle)  # to close the runtime may do it again
         self.retiring.remove(handle)
-        key = handle.key, handle.version
+        key = handle.name, handle.version
         if key not in self.serving and key not in self._keys(self.retiring):
             self.why.setdefault(key, "unloaded")
 
@@ -345,10 +345,10 @@ class RandomLives(RuleBasedStateMachine):
         listed = [(name, version) for name, version, _, _ in self.life.versions()]
         assert len(listed) == len(set(listed))
         here = [*self.serving.values(), *self.loading, *self.retiring]
-        assert {(one.key, one.version) for one in here} <= set(listed)
+        assert {(one.name, one.version) for one in here} <= set(listed)
         assert Counter(self.life.retiring()) == Counter(self.retiring)
         assert set(self.life.all_ready()) == set(self.serving.values())
-        assert self.life.names() == {one.key for one in (*self.serving.values(), *self.loading)}
+        assert self.life.names() == {one.name for one in (*self.serving.values(), *self.loading)}
 
     @invariant()
     def a_handle_is_retired_once(self) -> None:
@@ -370,21 +370,8 @@ class RandomLives(RuleBasedStateMachine):
 
     @staticmethod
     def _keys(handles: Iterable[Loaded]) -> set[tuple[str, str]]:
-        return {(handle.key, handle.version) for handle in handles}
+        return {(handle.name, handle.version) for handle in handles}
 
 
 RandomLives.TestCase.settings = settings(max_examples=60, deadline=None)
 TestRandomLives = RandomLives.TestCase
-
-
-def test_an_ensemble_does_without_its_own_member_while_that_loads_for_the_first_time() -> None:
-    life = Life()
-    loaded(life, Loaded("2::m"))
-    life.begin("2::m", ["1"])
-    life.begin("1::m", ["1"])
-    assert life.meant("m", "1") == "2::m"
-    loaded(life, Loaded("1::m"))
-    assert life.meant("m", "1") == "1::m"
-    life.begin("3::m", ["1"])
-    life.failed("3::m", ["1"], "no weights")
-    assert life.meant("m", "3") == "3::m"
