@@ -439,6 +439,31 @@ def test_a_thread_that_a_model_has_started_keeps_no_server_alive(tmp_path: Path)
         assert "ends without threads that do not end: mine" in running.log
 
 
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_what_a_model_in_a_thread_has_started_ends_with_the_server(
+    tmp_path: Path, how: signal.Signals, code: int
+) -> None:
+    fifo = str(tmp_path / "held")
+    os.mkfifo(fifo)
+    held = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # at its end once nobody has it open to write
+    (tmp_path / "app.py").write_text(
+        "import multiprocessing, time\n"
+        "from tests.worker_models import StartsProcesses\n"
+        "class Starts(StartsProcesses):\n"
+        "    def start(self):\n"
+        "        super().start()\n"
+        "        fork = multiprocessing.get_context('fork')\n"
+        "        fork.Process(target=time.sleep, args=(1000,)).start()\n"
+        f"model = Starts({fifo!r})\n"
+    )
+    with server(str(tmp_path / "app.py"), "--isolation", "thread") as running:
+        running.send(how)
+        assert running.process.wait(timeout=PATIENCE) == code
+    os.set_blocking(held, True)
+    assert os.read(held, 1) == b""
+    os.close(held)
+
+
 def test_two_servers_live_side_by_side() -> None:
     with server(f"{MODELS}:pid") as one, server(f"{MODELS}:pid") as other:
         with wherry.Client(one.url) as first, wherry.Client(other.url) as second:

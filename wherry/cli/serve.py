@@ -31,6 +31,7 @@ from wherry.runtime.targets import TargetRaised, is_repository, load_failure, lo
 from wherry.server.options import Tls
 from wherry.server.server import NOT_DRAINED, Server
 from wherry.values.errors import ConfigError, LoadFailed
+from wherry.workers.descendants import end_descendants
 
 FIRST: Final = 3
 #: The setting of each name, in the order in which sockets of other names are taken.
@@ -132,6 +133,8 @@ def serve(args: argparse.Namespace) -> int:
     except OSError as error:
         log.error(cannot_listen(settings, error))
         return NOT_DRAINED
+    finally:
+        end_descendants()
 
 
 def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
