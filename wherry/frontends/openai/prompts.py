@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,18 +42,26 @@ class Prompts:
                 f" send at most {most or 1} at a time beside these",
             )
         asked = shared.get("parameters") or {}
-        if len(own) > 1 and asked.get("logprobs") is not None:
-            answer = (asked.get("n") or 1) * (asked.get("max_tokens") or LEAST_TOKENS)
-            each = answer * (1 + asked["logprobs"])
-            if len(own) * each > MOST_LOGPROBS:
-                raise BadField(
-                    field,
-                    f"holds {len(own)}, with up to {each} log probabilities each; send at most"
-                    f" {MOST_LOGPROBS // each or 1} at a time",
-                )
+        if len(own) > 1 and (told := _logprobs(own, asked)) > MOST_LOGPROBS:
+            raise BadField(
+                field,
+                f"holds {len(own)}, with up to {told} log probabilities together; send at most"
+                f" {MOST_LOGPROBS * len(own) // told or 1} at a time",
+            )
         return cls(own, shared, [once + value_bytes(each) for each in own])
 
     @classmethod
     def single(cls, inputs: Inputs) -> Prompts:
         """One prompt, by all its inputs."""
         return cls.of([{}], inputs)
+
+
+def _logprobs(own: Sequence[Inputs], asked: Mapping[str, Any]) -> int:
+    """How many log probabilities are asked for, at most: a token is a character at least."""
+    answers, most = asked.get("n") or 1, asked.get("logprobs")
+    each = 0 if most is None else answers * (1 + most)
+    of_a_token = each if asked.get("echo") else 0
+    if (ranked := asked.get("prompt_logprobs")) is not None:
+        of_a_token += 1 + ranked
+    tokens = sum(len(one.get("prompt") or one.get("token_ids") or "") for one in own)
+    return of_a_token * tokens + each * (asked.get("max_tokens") or LEAST_TOKENS) * len(own)

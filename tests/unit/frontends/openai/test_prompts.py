@@ -36,9 +36,15 @@ def test_log_probabilities_are_counted_over_all_prompts() -> None:
         return len(decoded(msgspec.json.encode(body), CompletionRequest).inputs().own)
 
     assert read() == read(n=4, max_tokens=100) == 100
-    with pytest.raises(BadField, match=r"prompt: holds 100, with up to 21000 .*; send at most 49"):
+    with pytest.raises(BadField, match=r"prompt: holds 100, with up to 2\d{6} .*; send at most 49"):
         read(n=10, max_tokens=100)
     assert read(n=128, max_tokens=1000, logprobs=None) == 100
+    tokens = [[65] * 1000] * 100
+    assert read(prompt=tokens) == read(prompt=tokens, logprobs=None, prompt_logprobs=5) == 100
+    for more in ({"logprobs": 5, "echo": True, "n": 2}, {"logprobs": None, "prompt_logprobs": 20}):
+        for prompt in (tokens, ["a" * 1000] * 100):
+            with pytest.raises(BadField, match="log probabilities together; send at most"):
+                read(prompt=prompt, max_tokens=1, **more)
 
 
 def test_requests_that_are_refused_together_hold_nothing_although_they_live_on() -> None:
