@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
 
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from wherry.cli import main
 from wherry.cli.chat import write_text
 from wherry.cli.show import print_line
@@ -58,6 +63,19 @@ def base(
     yield {"index": 0, "text": f"{prompt}, there was", "finish_reason": "stop"}
 
 
+#: Set when the answer of `endless` is left.
+LEFT = threading.Event()
+
+
+@wherry.model(max_batch_size=1, isolation="thread")
+def endless(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    try:
+        while True:
+            yield "again "
+    finally:
+        LEFT.set()
+
+
 @wherry.model
 def plain(messages: Sequence[dict[str, Any]]) -> str:
     return f"heard {messages[-1]['content']}"
@@ -70,7 +88,7 @@ def count(messages: Sequence[dict[str, Any]]) -> int:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with local_server(talker, base, plain, count) as server:
+    with local_server(talker, base, plain, count, endless) as server:
         yield server.url
 
 
@@ -151,3 +169,31 @@ def test_what_a_model_says_controls_no_terminal(
     print_line(said)
     expected = shown if is_terminal else said
     assert capsys.readouterr().out == f"{expected}\n{expected}\n{expected}\n"
+
+
+#: Makes its stdin the terminal that controls it, so that Ctrl-C there is for it.
+AT_A_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "wherry", "call", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no terminal to be opened")
+def test_ctrl_c_ends_an_answer_and_its_request(url: str) -> None:
+    ours, theirs = os.openpty()
+    files: Any = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    command = [sys.executable, "-c", AT_A_TERMINAL, "endless", "Hello", "--url", url]
+    with subprocess.Popen(command, start_new_session=True, **files) as process:
+        os.close(theirs)
+        told = b""
+        while b"again" not in told:
+            told += os.read(ours, 4096)
+        os.write(ours, b"\x03")
+        with contextlib.suppress(OSError):  # the terminal's end
+            while piece := os.read(ours, 2**16):
+                told = (told + piece)[-4096:]
+        assert process.wait(PATIENCE) == 130
+    os.close(ours)
+    assert {*told} <= {*b"again ^C\r\n"}
+    assert LEFT.wait(PATIENCE)
