@@ -43,6 +43,21 @@ if sys.platform == "win32":
 pytestmark = pytest.mark.slow
 
 X = np.array([1.0, 2.0], np.float32)
+#: A model.py of one element in and one out, of the same type, before its methods.
+X_TO_Y = """
+import asyncio
+import os
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        for add, name in ((config.add_input, "X"), (config.add_output, "Y")):
+            add({"name": name, "data_type": "TYPE_%s", "dims": [1]})
+        return config
+"""
 
 
 @pytest.fixture(scope="module")
@@ -503,21 +518,11 @@ def test_an_exception_fails_all_requests_of_its_batch(faulty: wherry.Runtime) ->
 
 def test_numpys_error_for_strings_says_the_remedy(tmp_path: Path) -> None:
     code = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_STRING", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [1]})
-        return config
-
     def execute(self, requests):
         return [np.char.decode(request.inputs()[0].as_numpy()) for request in requests]
 """
     with (
-        running(written_model(tmp_path, code)) as rt,
+        running(written_model(tmp_path, X_TO_Y % "STRING" + code)) as rt,
         pytest.raises(ModelFailed, match=r"write .astype\(bytes\) before"),
     ):
         rt.infer("written", X=[b"text"])
@@ -783,26 +788,16 @@ def test_requests_that_outlive_their_batch_are_told_of_a_death() -> None:
 def test_calls_of_a_process_that_dies_are_cancelled(tmp_path: Path) -> None:
     """The caller dies while it reads a stream that never ends."""
     code = """
-import os
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
-        return config
-
     def execute(self, requests):
         inputs = [pb_utils.Tensor("TIMES", np.array([-1], np.int32))]
         request = pb_utils.InferenceRequest(
             model_name="repeat", requested_output_names=[], inputs=inputs
         )
         for response in request.exec(decoupled=True):
+            time.sleep(0.1)  # the next one comes, and is not read
             os._exit(1)
 """
-    with running("repeat", written_model(tmp_path, code)) as rt:
+    with running("repeat", written_model(tmp_path, X_TO_Y % "FP32" + code)) as rt:
         with pytest.raises(WorkerDied):
             rt.infer("written", X=[1.0])
         until(lambda: not instances(rt, "repeat")[0].open_requests)
@@ -840,17 +835,6 @@ def test_what_outlives_the_time_to_drain_is_told_and_its_model_too() -> None:
 
 def test_a_device_that_is_lost_ends_the_process_and_another_error_does_not(tmp_path: Path) -> None:
     code = """
-import os
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_INT32", "dims": [1]})
-        return config
-
     def execute(self, requests):
         said = int(requests[0].inputs()[0].as_numpy()[0])
         if said == 1:
@@ -860,7 +844,7 @@ class TritonPythonModel:
         pid = pb_utils.Tensor("Y", np.array([os.getpid()], np.int32))
         return [pb_utils.InferenceResponse([pid]) for _ in requests]
 """
-    with running(written_model(tmp_path, code)) as rt:
+    with running(written_model(tmp_path, X_TO_Y % "INT32" + code)) as rt:
 
         def pid() -> int:
             return int(rt.infer("written", X=np.array([0], np.int32))["Y"][0])
@@ -1021,15 +1005,6 @@ def test_a_decoupled_model_warms_up_too() -> None:
 
 def test_is_ready_is_asked(tmp_path: Path) -> None:
     code = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_BOOL", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_BOOL", "dims": [1]})
-        return config
-
     def initialize(self, args):
         self.ready = True
 
@@ -1041,7 +1016,7 @@ class TritonPythonModel:
         self.ready = bool(x[0])
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])]
 """
-    with running(written_model(tmp_path, code)) as rt:
+    with running(written_model(tmp_path, X_TO_Y % "BOOL" + code)) as rt:
         loaded = rt.model("written")
         assert loaded.not_ready_reason() == ""
         rt.infer("written", X=[False])
@@ -1252,16 +1227,6 @@ def test_the_sender_of_a_request_that_runs_again_may_be_held(tmp_path: Path) -> 
 
 def test_who_leaves_between_two_turns_is_forgotten_with_the_next_batch(tmp_path: Path) -> None:
     code = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_INT32", "dims": [1]})
-        return config
-
     def execute(self, requests):
         return [self.one(request) for request in requests]
 
@@ -1272,7 +1237,9 @@ class TritonPythonModel:
             return None
         return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])
 """
-    model = written_model(tmp_path, code, sequence_batching={"iterative_sequence": True})
+    model = written_model(
+        tmp_path, X_TO_Y % "INT32" + code, sequence_batching={"iterative_sequence": True}
+    )
     with running(model) as rt:
         with pytest.raises(DeadlineExceeded):
             rt.infer("written", X=[1], timeout=0.2)
@@ -1291,22 +1258,13 @@ def test_an_async_decoupled_model_is_told_that_it_cannot_reschedule(tmp_path: Pa
 
 def test_rescheduling_is_for_iterative_sequences_only(tmp_path: Path) -> None:
     code = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
-        return config
-
     def execute(self, requests):
         for request in requests:
             request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return None
 """
     wrong = pytest.raises(ModelFailed, match="iterative_sequence: true")
-    with running(written_model(tmp_path, code)) as rt, wrong:
+    with running(written_model(tmp_path, X_TO_Y % "FP32" + code)) as rt, wrong:
         rt.infer("written", X=[1.0])
 
 
@@ -1454,22 +1412,13 @@ def test_execute_itself_sees_that_its_callers_time_is_over(
 ) -> None:
     caplog.set_level(logging.INFO)
     code = """
-import time
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
-        return config
-
     def execute(self, requests):
         print("it has begun")
         while not requests[0].is_cancelled():
             time.sleep(0.001)
         print("it is over")
 """
-    with running(written_model(tmp_path, code)) as rt:
+    with running(written_model(tmp_path, X_TO_Y % "FP32" + code)) as rt:
         request = sent(rt, "written", {"X": np.ones((1, 1), np.float32)}, timeout=600.0)
         until(lambda: "it has begun" in caplog.text)
         runner: Any = rt.model("written").runner
@@ -1483,20 +1432,11 @@ class TritonPythonModel:
 
 def test_a_model_that_hangs_is_killed_after_execution_timeout(tmp_path: Path) -> None:
     code = """
-import time
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
-        return config
-
     def execute(self, requests):
         time.sleep(3600)
 """
     with wherry.Runtime() as rt:
-        rt.load(written_model(tmp_path, code), execution_timeout=0.2)
+        rt.load(written_model(tmp_path, X_TO_Y % "FP32" + code), execution_timeout=0.2)
         with pytest.raises(wherry.WherryError, match="execution_timeout"):
             rt.infer("written", X=[1.0])
 
@@ -1806,17 +1746,6 @@ class TritonPythonModel:
 
 def test_tasks_that_async_execute_leaves_go_on(tmp_path: Path) -> None:
     code = """
-import asyncio
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
-        return config
-
     def initialize(self, args):
         self.tasks = []
         self.gate = asyncio.Event()
@@ -1836,7 +1765,7 @@ class TritonPythonModel:
             flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
         )
 """
-    with running(written_model(tmp_path, code)) as rt:
+    with running(written_model(tmp_path, X_TO_Y % "FP32" + code)) as rt:
         answers = [sent(rt, "written", {"X": np.array([[i]], np.float32)}) for i in range(8)]
         assert rt.infer("written", X=[-1.0])["Y"].tolist() == [-1.0]  # their execute() has returned
         assert [response(one).outputs["Y"][0] for one in answers] == list(range(8))
@@ -1844,16 +1773,6 @@ class TritonPythonModel:
 
 def test_a_metric_is_there_while_execute_still_runs(tmp_path: Path) -> None:
     code = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "X", "data_type": "TYPE_STRING", "dims": [1]})
-        config.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [1]})
-        return config
-
     def execute(self, requests):
         kinds = pb_utils.MetricFamily
         first = kinds("seen", "the first words", kinds.COUNTER)
@@ -1869,7 +1788,7 @@ class TritonPythonModel:
 """
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    with running(written_model(tmp_path, code)) as rt:
+    with running(written_model(tmp_path, X_TO_Y % "STRING" + code)) as rt:
         request = sent(rt, "written", {"X": [[str(gate).encode()]]})
         model: Any = rt.model("written").model
         store = model.custom_metrics

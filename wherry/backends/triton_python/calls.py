@@ -167,6 +167,10 @@ class Calls:
         if loaded is not None:
             loaded.cancel(request)
 
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open)
+
     def drop_all(self) -> None:
         """Cancel all calls: the instance has ended."""
         for key in list(self._open):

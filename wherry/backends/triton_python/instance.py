@@ -173,7 +173,12 @@ class PythonInstance(Instance):
         self._requests.warm_up = None
 
     def serve(self) -> None:
-        self.worker.serve()
+        try:
+            self.worker.serve()
+        except WorkerDied as died:
+            # What it has not read may be the answer to a call of what it ran.
+            died.reached |= self.calls.are_open
+            raise
 
     def unload(self) -> None:
         self.worker.post(ModelRequests.give_up, self._requests)
