@@ -11,6 +11,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
@@ -258,7 +259,10 @@ class Executable:
         `sent` raises."""
         config = self.config
         # A step of a sequence that runs twice would change twice what the model remembers.
-        once = config.sequence is not None
+        once = config.sequence is not None or not config.run_again
+        if not config.run_again and len(counts) > 1:
+            whole = f"the batch of {len(counts)} requests is not run again (run_again=False)"
+            failure = replace(failure, message=f"{failure.message}; {whole}")
         again = Reruns(self._outcome_again, sent, isolate=config.isolate_errors, once=once)
         return again.run(counts, failure, infer_ns)
 

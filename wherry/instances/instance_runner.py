@@ -15,7 +15,7 @@ from wherry.instances.runner import Refused, Runner
 from wherry.instances.timer import Alarm, Timer
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
-from wherry.values.errors import ModelNotReady, PoisonRequest, WherryError, WorkerDied
+from wherry.values.errors import MayHaveRun, ModelNotReady, PoisonRequest, WherryError, WorkerDied
 from wherry.values.request import InferRequest
 
 log = logging.getLogger("wherry")
@@ -154,6 +154,10 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         request.attempts += error.reached
         if request in poison:
             return poison[request]
+        if error.reached and not self.config.run_again:
+            return MayHaveRun(
+                f"{error}; the request may have run, and is not run again (run_again=False)"
+            )
         if once:
             return WorkerDied(f"{error}; {once} is not run again")
         return error if request.attempts > 1 or self._life.closing else None

@@ -75,7 +75,8 @@ class ProcessInstance(Instance):
         #: How many more calls of lone callers there were than other batches, about.
         self._lone_calls = 0
         self._streams = model.signature(config.name).streams
-        self.takes_ahead = not self._streams and config.sequence is None
+        # Of a batch ahead it would not be known whether it has run.
+        self.takes_ahead = not self._streams and config.sequence is None and config.run_again
         #: The batches that are with the worker, which answers them in this order.
         self._runs: deque[_GivenBatch] = deque()
         #: When the worker had run the last one that it has answered, by perf_counter_ns().

@@ -278,6 +278,9 @@ class ModelConfig:
     unload_timeout: float | None = 30.0
     #: After a failed batch run its halves, so that only bad rows fail.
     isolate_errors: bool = True
+    #: False, for a model with effects outside of it: no request runs twice, whatever happens. A
+    #: batch that fails is not split; a request whose worker died with it fails with MayHaveRun.
+    run_again: bool = True
     #: A local call may run in the caller's thread if a thread instance is idle.
     run_in_caller: bool = True
     #: Crashes within `crash_window` seconds after which an instance is taken out. It is retried at

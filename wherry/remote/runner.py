@@ -15,7 +15,7 @@ from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.remote.channel import Answer, ModelChannel
 from wherry.scheduler.door import late
-from wherry.values.errors import Cancelled, ModelNotReady, WherryError, WorkerDied
+from wherry.values.errors import Cancelled, MayHaveRun, ModelNotReady, WherryError, WorkerDied
 from wherry.values.load import Load
 from wherry.values.reply import Reply, StreamReply, tell
 from wherry.values.request import InferRequest, InferResponse
@@ -62,7 +62,7 @@ class OwnedModelRunner(Runner):
         requests, channel.requests = list(channel.requests.values()), {}
         for request in requests:
             request.queued = None
-            self.fail(request, _why_lost(self.config.name, request, error))
+            self.fail(request, _why_lost(self.config, request, error))
 
     # Life
 
@@ -190,9 +190,10 @@ class OwnedModelRunner(Runner):
                 self.fail(request, late(self.config.name, now - request.enqueued_at))
 
 
-def _why_lost(model: str, request: InferRequest, error: Exception) -> WherryError:
+def _why_lost(config: ModelConfig, request: InferRequest, error: Exception) -> WherryError:
     if isinstance(error, WherryError):
         return error
     what = "the stream broke off" if request.run is BEGUN else "the request was not answered"
     why = f" ({error})" if str(error) else ""
-    return WorkerDied(f"model {model!r}: {what}: the process that ran it is gone{why}")
+    kind = WorkerDied if config.run_again else MayHaveRun
+    return kind(f"model {config.name!r}: {what}: the process that ran it is gone{why}")

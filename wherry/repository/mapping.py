@@ -59,10 +59,14 @@ NO_COUNTERPART: Final = frozenset({
     "description", "isolation", "execution_timeout", "stall_timeout", "unload_timeout",
     "isolate_errors", "run_in_caller", "crash_budget", "crash_window", "max_restart_delay",
     "max_unread_responses", "max_queue_wait", "max_queue_bytes", "route", "served_names",
+    "run_again",
 })  # fmt: skip
 
 #: Settings that come back as another one: as the queue policy of every level.
 BECOME_A_POLICY: Final = frozenset({"max_queue_size", "request_timeout"})
+
+#: A parameter of wherry's own: whether a request may run twice.
+RUN_AGAIN: Final = "RUN_AGAIN"
 
 _DEVICES: Final[Mapping[str, TritonInstanceGroupKind]] = {
     "auto": "KIND_AUTO",
@@ -90,6 +94,10 @@ def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
         "max_queue_size": None,
         **_instance_settings(triton.instance_group, triton.backend),
     }
+    if (again := triton.parameters.get(RUN_AGAIN)) is not None:
+        if again.string_value not in ("true", "false"):
+            raise ConfigError(f"parameter {RUN_AGAIN}: must be 'true' or 'false'")
+        found["run_again"] = again.string_value == "true"
     if triton.response_cache is not None:
         found["response_cache"] = triton.response_cache.enable
     if triton.sequence_batching is not None:

@@ -28,6 +28,7 @@
     │   └── BadModelOutput   the model returned something else than it declares (500)
     ├── SequenceLost         the sequence cannot go on: start it again (503)
     └── WorkerDied           the process that ran the request is gone (503)
+        ├── MayHaveRun       the same, of a model that must not run a request twice (500)
         ├── PoisonRequest    each process that runs the request dies of it (422)
         └── ExecutionTimeout a batch ran longer than `execution_timeout` (504)
 
@@ -307,6 +308,15 @@ class WorkerDied(WherryError):
     reached = True
     #: The cause in the metrics: a signal's name, or one word.
     cause = "exit"
+
+
+class MayHaveRun(WorkerDied):
+    """The worker died with a request of a model with `run_again=False`: whether it has run is not
+    known. The status is none that proxies and clients retry by themselves."""
+
+    http_status = 500
+    grpc_code = "INTERNAL"
+    retry_after = None
 
 
 class PoisonRequest(WorkerDied):

@@ -91,6 +91,15 @@ def test_a_queue_policy_is_of_all_levels_or_of_one() -> None:
     )
 
 
+def test_a_parameter_says_that_no_request_may_run_twice() -> None:
+    said = 'parameters {{ key: "RUN_AGAIN" value {{ string_value: "{}" }} }}'
+    assert settings(said.format("false"))["run_again"] is False
+    assert settings(said.format("true"))["run_again"] is True
+    assert "run_again" not in settings("")
+    with pytest.raises(ConfigError, match="RUN_AGAIN"):
+        settings(said.format("no"))
+
+
 def test_the_response_cache_is_a_setting() -> None:
     assert settings("response_cache { enable: true }")["response_cache"] is True
     assert settings("response_cache { }")["response_cache"] is False
@@ -305,6 +314,7 @@ OTHERS: dict[str, Any] = {
     "stall_timeout": 1.0,
     "unload_timeout": 1.0,
     "isolate_errors": False,
+    "run_again": False,
     "run_in_caller": False,
     "crash_budget": 1,
     "crash_window": 1.0,

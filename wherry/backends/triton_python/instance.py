@@ -202,7 +202,7 @@ class PythonInstance(Instance):
         _, _, self._has_is_ready, may_call = self._initialized
         # A call may wait for a request that would be behind the caller.
         may_wait = may_call or self._codec.decoupled or self._config.sequence is not None
-        self.takes_ahead = not may_wait
+        self.takes_ahead = not may_wait and self._config.run_again
         if self._has_is_ready:
             self.worker.post(PythonInstance._ask_ready, self)
             self.worker.wait_for(lambda: self._is_ready is not None)

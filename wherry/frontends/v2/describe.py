@@ -202,6 +202,7 @@ def _own_settings(loaded: LoadedModel) -> Json:
         "stall_timeout": config.stall_timeout,
         "unload_timeout": config.unload_timeout,
         "isolate_errors": config.isolate_errors,
+        "run_again": config.run_again,
         "run_in_caller": config.run_in_caller,
         "crash_budget": config.crash_budget,
         "crash_window": config.crash_window,
