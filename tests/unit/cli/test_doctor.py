@@ -93,6 +93,58 @@ def test_what_is_less_than_it_could_be_is_told(
     assert told == expected
 
 
+@pytest.mark.parametrize("value", ["[N/A]", "[Not Supported]", "N/A", "", "nan", "[Unknown Error]"])
+@pytest.mark.parametrize("field", gpus.FIELDS)
+def test_no_field_is_needed(field: str, value: str) -> None:
+    told = of_driver(**{field.replace(".", "__"): value})
+    assert {state for state, _, _ in told} == {"ok"}
+    if field not in ("index", "name", "driver_version"):
+        assert value == "" or not any(value in found for _, _, found in told)
+
+
+def test_a_gpu_that_does_not_answer_any_more_is_wrong() -> None:
+    (lost,) = [one for one in of_driver(power__limit="[GPU requires reset]") if one[0] != "ok"]
+    assert lost[:2] == ("wrong", "GPU 0")
+    assert "[GPU requires reset]" in lost[2]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "state"),
+    [
+        ("550.127.05", "12.8", "ok"),
+        ("525.60.13", "12.1", "ok"),
+        ("470.82", "12.1", "wrong"),
+        ("570.86.10", "13.0", "wrong"),
+        ("580.65.06", "13.0", "ok"),
+        ("550.1", "", "ok"),  # torch without CUDA
+        ("", "13.0", "ok"),
+        ("[N/A]", "13.0", "ok"),
+        ("400.1", "99.0", "ok"),  # not known here
+    ],
+)
+def test_a_driver_is_new_enough_for_the_cuda_of_torch_or_not(
+    driver: str, cuda: str, state: str
+) -> None:
+    found = [one.state for one in gpus.of_versions({"cuda": cuda}, driver)]
+    assert found == [state] * (state == "wrong")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "headers", "state", "told"),
+    [
+        ("/usr/bin/gcc", True, "ok", "by /usr/bin/gcc"),
+        ("", True, "note", "no C compiler"),
+        ("cc", False, "note", "no Python.h"),
+    ],
+)
+def test_triton_needs_a_compiler_and_headers(
+    compiler: str, headers: bool, state: str, told: str
+) -> None:
+    about = {"triton": True, "compiler": compiler, "headers": headers}
+    (finding,) = gpus.of_versions(about, "")
+    assert (finding.state, told in finding.found) == (state, True)
+
+
 def test_what_a_driver_does_not_tell_is_left_out() -> None:
     told = of_driver(power__limit="[N/A]", memory__free="[Not Supported]")
     assert [topic for _, topic, _ in told] == ["GPU 0", "GPU 0 link", "GPU 0 ECC"]
@@ -134,10 +186,21 @@ def test_a_driver_and_a_torch_are_asked_once_each(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     told = '{"built": ["sm_90"], "apart": [], "gpus": [{"capability": [9, 0], "pinned_gb_s": 50}]}'
-    monkeypatch.setattr(gpus, "_TORCH", f"print('{told}')")
+    about = '{"cuda": "13.0", "triton": false}'
+    monkeypatch.setattr(gpus, "_TORCH", f"print('{about}'); print('a warning'); print('{told}')")
     found = [*gpus.look_at_gpus()]
-    assert {one.state for one in found} == {"ok"}
+    assert {one.state for one in found} == {"ok"}  # torch works, as old as the driver may be
     assert found[-1].found == "has kernels for it; 50.0 GB/s from pinned memory"
+    monkeypatch.setattr(gpus, "_TORCH", f"print('{about}'); raise RuntimeError('too old')")
+    program.write_text(f"""#!/bin/sh
+    case "$1" in *mig*) echo 'Field "mig.mode.current" is not a valid field.'; exit 2;; esac
+    echo '{H100.rpartition(",")[0]}'; echo 'WARNING: infoROM is corrupted at gpu 0000:00:1E.0'
+    """)
+    *read, warning, driver, last = gpus.look_at_gpus()
+    assert [one.state for one in read] == ["ok"] * 5
+    assert warning.found.startswith("WARNING: infoROM")
+    assert "550.1 is too old for CUDA 13.0" in driver.found
+    assert last.found == "RuntimeError: too old"
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'; exit 9\n")
     (failed,) = gpus.look_at_gpus()
     assert (failed.state, failed.found) == ("note", "NVIDIA-SMI has failed: no driver")
