@@ -6,20 +6,18 @@ the same by its fields, and any other body is the model's only file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.http.form_codec import FormCodec
 from wherry.frontends.v2.http.output_files import OutputFiles
 from wherry.frontends.v2.json_elements import parse_object
 from wherry.frontends.v2.json_files import members_with_files
-from wherry.frontends.v2.long_arrays import FEW, check_values
+from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters
 from wherry.values.buffer import Buffer
@@ -65,7 +63,6 @@ class GenerateCodec:
             members = members_with_files(body, self._file_inputs)
         if members is None:
             members = parse_object(body)
-        text = bytes(body)
         if "parameters" in members and "parameters" not in inputs:
             if not isinstance(parameters := members.pop("parameters"), dict):
                 raise InvalidRequest("parameters must be an object", tag=Tag.JSON)
@@ -73,8 +70,6 @@ class GenerateCodec:
         request_id = "" if "id" in inputs else members.pop("id", "")
         if type(request_id) is not str:
             raise InvalidRequest("id: expected str", tag=Tag.JSON)
-        if any(_told_twice(text, name) for name in inputs):
-            self._refuse_twice(text)
         columns: Columns = {}
         rows = 0
         for name in [name for name in members if name in inputs]:  # as the client wrote them
@@ -105,18 +100,6 @@ class GenerateCodec:
         these are built in one go, other than the data of an infer request."""
         return counted(self.read(head, body))
 
-    def _refuse_twice(self, text: bytes) -> None:
-        """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""
-
-        def look(members: list[tuple[str, Any]]) -> None:
-            seen: set[str] = set()
-            for name, _ in members:
-                if name in seen and name in self._tensors.inputs:
-                    raise InvalidRequest(f"input '{name}' already exists in request")
-                seen.add(name)
-
-        json.loads(text, object_pairs_hook=look)
-
     def encode(
         self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None
     ) -> bytes:
@@ -131,17 +114,3 @@ class GenerateCodec:
             return encode_json(answer)
         except (TypeError, ValueError, RecursionError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
-
-
-def _told_twice(text: bytes, name: str) -> bool:
-    """Whether JSON has a string like this more than once."""
-    quoted = encode_json(name)
-    if len(text) > LARGE_BYTES:
-        # Most of it is one long text or file: a quote is found faster than a word.
-        times, quote = 0, text.find(b'"')
-        for _ in range(FEW):
-            if quote < 0:
-                return times > 1
-            times += text.startswith(quoted, quote)
-            quote = text.find(b'"', quote + 1)
-    return text.count(quoted) > 1
