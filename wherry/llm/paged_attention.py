@@ -1,10 +1,11 @@
 """How do all sequences of a step attend in a few calls?
 
 For devices other than a CPU, where starting a call takes longer than the work of one sequence. In
-decode a kernel reads keys and values where they lie (paged_kernel.py). For prompts, and without the
-kernel, they are gathered from the sequences' blocks into a padded batch, and attended to in one
-call. What is padded is read from a place that holds zeros, and masked: what another sequence has
-left in the cache, be it no numbers at all, is never multiplied.
+decode a kernel reads keys and values where they lie (paged_kernel.py). Prompts attend packed, one
+after the other, where torch has attention for that. Else keys and values are gathered from the
+sequences' blocks into a padded batch, and attended to in one call. What is padded is read from a
+place that holds zeros, and masked: what another sequence has left in the cache, be it no numbers at
+all, is never multiplied.
 
 The cache keeps the heads of one token next to each other, `[layer][token, kv head, feature]`.
 Nothing here waits for the device.
@@ -12,6 +13,7 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import torch
@@ -23,7 +25,7 @@ from wherry.llm.step_inputs import PaddedBatch, Read, StepInputs
 
 #: Padded lengths are multiples of this, which the fused kernels ask of a mask.
 _EVEN: Final = 16
-#: The part of a GPU's memory that a call may take for what it pads: the KV cache leaves more.
+#: The part of a GPU's memory that a call may take for what it gathers: the KV cache leaves more.
 _PART: Final = 64
 
 
@@ -48,6 +50,8 @@ class PagedAttention:
 
     #: Attends where a step has `tables`.
     in_place: AttendInPlace | None = None
+    #: `varlen_attn` of torch: attends where a step is `packed`.
+    of_packed: Callable[..., Tensor] | None = None
 
     def __init__(
         self,
@@ -92,6 +96,13 @@ class PagedAttention:
             assert self.in_place is not None
             places = (tables.blocks, tables.lines, step.positions)
             return self.in_place(q, keys, values, *places, self._size, window).flatten(1)
+        if (packed := step.packed) is not None:
+            assert self.of_packed is not None
+            if packed.slots is not None:
+                k, v = keys.index_select(0, packed.slots), values.index_select(0, packed.slots)
+            shown = (-1 if window is None else window - 1, 0)
+            sizes = (packed.rows, packed.contexts, packed.most_rows, packed.longest)
+            return self.of_packed(q, k, v, *sizes, window_size=shown, enable_gqa=True).flatten(1)
         padded = step.padded
         assert padded is not None
         attended = []
@@ -143,9 +154,27 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, batch: PaddedBatch, read: R
     return out.reshape(sequences * rows, heads * size)
 
 
+def varlen(
+    heads: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device
+) -> Callable[..., Tensor]:
+    """torch's attention of packed rows. Blocks; any exception: it does not run here, or is another
+    than in torch 2.13."""
+    from torch.nn.attention import varlen as of_torch
+
+    attend: Callable[..., Tensor] = of_torch.varlen_attn  # type: ignore[assignment]
+    q = torch.randn(3, heads, size, dtype=dtype, device=device)
+    k, v = torch.randn(2, 7, kv_heads, size, dtype=dtype, device=device)
+    ends = torch.tensor([[0, 3], [0, 7]], dtype=torch.int32).to(device)
+    found = attend(q, k, v, *ends, 3, 7, window_size=(-1, 0), enable_gqa=True)
+    seen = torch.ones(3, 7, dtype=torch.bool, device=device).tril(4)
+    q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    torch.testing.assert_close(found, expected[0].transpose(0, 1), atol=0.05, rtol=0.05)
+    return attend
+
+
 def _most_bytes(device: torch.device) -> int:
-    """The memory that a call may take. On a large GPU decode steps with long contexts are
-    recordings then, too."""
+    """The memory that a call may take: on a large GPU long contexts are packed, then."""
     if device.type != "cuda":
         return MOST_BYTES
     return max(MOST_BYTES, torch.cuda.get_device_properties(device).total_memory // _PART)

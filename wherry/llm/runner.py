@@ -18,11 +18,17 @@ from wherry.llm.families import FAMILIES
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import best_for
 from wherry.llm.model import Decoder, Shape
-from wherry.llm.paged_attention import AttendInPlace, PagedAttention
+from wherry.llm.paged_attention import AttendInPlace, PagedAttention, varlen
 from wherry.llm.progress import stage
 from wherry.llm.scheduler import Chunk
 from wherry.llm.step_inputs import Attends, Context, StepInputs, Tables
-from wherry.llm.step_tensors import inputs_of_views, on_device, padded_inputs, with_chosen
+from wherry.llm.step_tensors import (
+    inputs_of_views,
+    on_device,
+    packed_inputs,
+    padded_inputs,
+    with_chosen,
+)
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES, Weights
 
@@ -62,6 +68,7 @@ class ModelRunner:
         device: torch.device,
         paged: bool | None = None,
         recorded: Recorded | None = None,
+        of_packed: Callable[..., Tensor] | None = None,
     ) -> None:
         self.network = network
         self.device = device
@@ -87,10 +94,13 @@ class ModelRunner:
             dtype=dtype,
             device=device,
         )
+        if device.type == "cuda":
+            recorded = recorded or _recorded(shape, block_size, dtype, device)
+            of_packed = of_packed or _varlen(shape, dtype, device)
+        attention.of_packed = of_packed
+        inputs = padded_inputs if of_packed is None else packed_inputs
         room = attention.room(shape.heads)
-        self._inputs = partial(padded_inputs, block_size=block_size, room=room, device=device)
-        if recorded is None and device.type == "cuda":
-            recorded = _recorded(shape, block_size, dtype, device)
+        self._inputs = partial(inputs, block_size=block_size, room=room, device=device)
         if recorded is not None:
             attention.in_place = recorded.attend
             self.graphs = DecodeGraphs(
@@ -167,6 +177,14 @@ def _recorded(
         )
         return None
     return Recorded(CudaRecord(device), paged_kernel.attend)
+
+
+def _varlen(shape: Shape, dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor] | None:
+    try:
+        return varlen(shape.heads, shape.kv_heads, shape.head_size, dtype, device)
+    except Exception as error:  # noqa: BLE001 - of whatever kind: prompts are padded, as in float32
+        log.info("prompts attend in padded batches", extra={"reason": brief(error)})
+        return None
 
 
 def _decodes(chunk: Chunk) -> bool:

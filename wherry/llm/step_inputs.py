@@ -81,6 +81,19 @@ class Tables:
     lines: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Where the rows of a step attend, one sequence after the other, all of it on the device."""
+
+    #: Where each sequence's rows begin, and its context, and both end; int32.
+    rows: Tensor
+    contexts: Tensor
+    most_rows: int
+    longest: int
+    #: Places of the contexts in the cache; None: they are the step's own rows.
+    slots: Tensor | None
+
+
 @dataclass(slots=True)
 class StepInputs:
     """The tokens of one step, packed: the rows of all sequences one after the other."""
@@ -91,13 +104,14 @@ class StepInputs:
     slots: Tensor
     #: The rows whose logits are requested.
     logit_rows: Tensor
-    #: Where each sequence attends; for attention in padded batches `padded` says it, and for a
-    #: decode step on a GPU `tables`.
+    #: Where each sequence attends; for attention in padded batches `padded` says it, and on a GPU
+    #: `packed` or, of a decode step, `tables`.
     spans: Sequence[Context] = ()
     #: The rows of each adapter's sequences, by its key.
     adapters: Mapping[str, Tensor] = field(default_factory=dict)
     padded: Padded | None = None
     tables: Tables | None = None
+    packed: Packed | None = None
     #: Number of leading sequences with exactly one row (decode).
     decoding: int = field(init=False)
 

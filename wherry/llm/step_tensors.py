@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wherry.llm.padding import Room, RowSpan, batches
 from wherry.llm.scheduler import Chunk
-from wherry.llm.step_inputs import Context, Padded, PaddedBatch, StepInputs
+from wherry.llm.step_inputs import Context, Packed, Padded, PaddedBatch, StepInputs
 
 
 @dataclass(slots=True)
@@ -102,6 +102,38 @@ def padded_inputs(
     return StepInputs(
         tokens, positions, slots, logit_rows, adapters=adapters, padded=Padded(made, back)
     )
+
+
+def packed_inputs(
+    chunks: Sequence[Chunk], block_size: int, room: Room, device: torch.device
+) -> StepInputs:
+    """A step whose sequences attend in one call without padding; in padded batches if there is no
+    room for their contexts beside the cache. Does not wait for the device."""
+    counts = [chunk.count for chunk in chunks]
+    contexts = [chunk.start + chunk.count for chunk in chunks]
+    total, own = sum(contexts), counts == contexts
+    if not own and total * room.per_token > room.most:
+        return padded_inputs(chunks, block_size, room, device)
+    rows = StepRows.of(chunks, block_size)
+    blocks = [
+        chunk.sequence.table.blocks[: -(-n // block_size)]
+        for chunk, n in zip(chunks, contexts, strict=True)
+    ]
+    lists = [rows.tokens, rows.positions, rows.slots, rows.logits]
+    lists += [[0, *accumulate(counts)], [0, *accumulate(contexts)]]
+    lists += [[0, *accumulate(map(len, blocks))], contexts, [*chain.from_iterable(blocks)]]
+    tokens, positions, slots, logit_rows, begin, reads, firsts, lengths, table, *adapters = (
+        to_device([*lists, *rows.adapters.values()], device)
+    )
+    read = None
+    if not own:
+        line = torch.arange(len(chunks), device=device)
+        line = line.repeat_interleave(lengths, output_size=total)
+        place = torch.arange(total, device=device) - reads[line]
+        read = table[firsts[line] + place // block_size] * block_size + place % block_size
+    packed = Packed(begin.int(), reads.int(), max(counts), max(contexts), read)
+    keys = dict(zip(rows.adapters, adapters, strict=True))
+    return StepInputs(tokens, positions, slots, logit_rows, adapters=keys, packed=packed)
 
 
 def wide(blocks: list[int], width: int) -> list[int]:
