@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from wherry.llm.checkpoint import MOST_REFUSALS, NO_WEIGHT
+from wherry.llm.device_time import end_of
 from wherry.llm.known import ANOTHER_ENGINE
+from wherry.llm.step_tensors import pinned
 from wherry.values.errors import ConfigError
+
+#: Bytes of each of the two pieces of pinned memory through which weights come to a GPU.
+STAGED_BYTES: Final = 1 << 26
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -26,6 +31,11 @@ class Weights:
         self._dtype = dtype
         self._device = device
         self._taken: set[str] = set()
+        #: Pieces of memory, and what waits until each may be written to.
+        self._stages: list[tuple[Tensor, Callable[[], object]]] = []
+        if device.type != "cpu":
+            empty = torch.empty(2, STAGED_BYTES, dtype=torch.uint8)
+            self._stages = [(piece, end_of(device)) for piece in pinned(empty, device)]
 
     def __call__(self, name: str, *shape: int) -> Tensor:
         """A copy of one tensor on the device. ConfigError if there is none with this name and
@@ -41,8 +51,23 @@ class Weights:
             )
         self._taken.add(name)
         found: Tensor = file.get_tensor(name)
-        # Always a copy: a view would keep the whole file in memory.
-        return found.to(device=self._device, dtype=self._dtype, copy=True)
+        if self._device.type == "cpu":  # always a copy: a view would keep the whole file in memory
+            return found.to(dtype=self._dtype, copy=True)
+        return self._staged(found).to(self._dtype)
+
+    def _staged(self, tensor: Tensor) -> Tensor:
+        """A copy on the device. One piece of it is read from the file while the one before is on
+        its way: out of ordinary memory the host would wait for each, at a fifth of the rate."""
+        made = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
+        source, target = (t.reshape(-1).view(torch.uint8) for t in (tensor, made))
+        for begin in range(0, len(source), STAGED_BYTES):
+            piece = source[begin : begin + STAGED_BYTES]
+            staged, sent = self._stages.pop(0)
+            sent()
+            staged[: len(piece)].copy_(piece)
+            target[begin : begin + len(piece)].copy_(staged[: len(piece)], non_blocking=True)
+            self._stages.append((staged, end_of(self._device)))
+        return made
 
     def progress(self) -> dict[str, str]:
         """How many tensors of all were handed out. Any thread."""
