@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from wherry.llm.step_tensors import (
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES, Weights
 
+T = TypeVar("T")
 log = logging.getLogger("wherry")
 
 
@@ -95,8 +96,14 @@ class ModelRunner:
             device=device,
         )
         if device.type == "cuda":
-            recorded = recorded or _recorded(shape, block_size, dtype, device)
-            of_packed = of_packed or _varlen(shape, dtype, device)
+            recorded = recorded or _or_none(
+                partial(_recorded, shape, block_size, dtype, device),
+                "no CUDA graphs: all steps run call by call, several times slower",
+            )
+            heads = (shape.heads, shape.kv_heads, shape.head_size)
+            of_packed = of_packed or _or_none(
+                partial(varlen, *heads, dtype, device), "prompts attend in padded batches, slower"
+            )
         attention.of_packed = of_packed
         inputs = padded_inputs if of_packed is None else packed_inputs
         room = attention.room(shape.heads)
@@ -127,14 +134,11 @@ class ModelRunner:
             return replayed
         # A recording has no place for them; and many rows of a prompt are bound by arithmetic.
         called = self._call(others)
-        place, other, order = 0, len(decoding), list[int]()
-        for chunk in chunks:
-            if _decodes(chunk):
-                order.append(place)
-                place += 1
-            else:
-                order += range(other, other + chunk.logits)
-                other += chunk.logits
+        places = [place for place, chunk in enumerate(chunks) if _decodes(chunk)]
+        for place, chunk in enumerate(chunks):
+            if not _decodes(chunk):
+                places += [place] * chunk.logits
+        order = sorted(range(len(places)), key=places.__getitem__)
         joined = torch.cat([replayed, called])
         return joined.index_select(0, on_device(order, self.device))
 
@@ -161,29 +165,21 @@ class ModelRunner:
         return self.network.forward(step, self.attention)
 
 
-def _recorded(
-    shape: Shape, block_size: int, dtype: torch.dtype, device: torch.device
-) -> Recorded | None:
-    """What records decode steps on a GPU. None without Triton, or where its kernel does not run."""
-    try:
-        from wherry.llm import paged_kernel
+def _recorded(shape: Shape, block_size: int, dtype: torch.dtype, device: torch.device) -> Recorded:
+    """What records decode steps on a GPU. Any exception: without Triton, or its kernel is wrong."""
+    from wherry.llm import paged_kernel
 
-        sizes = (shape.heads, shape.kv_heads, shape.head_size, block_size)
-        paged_kernel.check(*sizes, dtype, device)
-    except Exception as error:  # noqa: BLE001 - of whatever kind: steps run without recordings
-        log.warning(
-            "no CUDA graphs: all steps run call by call, several times slower",
-            extra={"reason": brief(error)},
-        )
-        return None
+    sizes = (shape.heads, shape.kv_heads, shape.head_size, block_size)
+    paged_kernel.check(*sizes, dtype, device)
     return Recorded(CudaRecord(device), paged_kernel.attend)
 
 
-def _varlen(shape: Shape, dtype: torch.dtype, device: torch.device) -> Callable[..., Tensor] | None:
+def _or_none(make: Callable[[], T], without: str) -> T | None:
+    """What is made, or None, with a warning, if it does not run here."""
     try:
-        return varlen(shape.heads, shape.kv_heads, shape.head_size, dtype, device)
-    except Exception as error:  # noqa: BLE001 - of whatever kind: prompts are padded, as in float32
-        log.info("prompts attend in padded batches", extra={"reason": brief(error)})
+        return make()
+    except Exception as error:  # noqa: BLE001 - of whatever kind: steps run without it
+        log.warning(without, extra={"reason": brief(error)})
         return None
 
 
