@@ -82,8 +82,8 @@ class Made:
         self.recorded = Recorded(Recorder(), in_place) if recorded else None
 
     def __call__(self, *given: Any, **options: Any) -> ModelRunner:
-        packed = {"paged": True, "recorded": self.recorded, "of_packed": self.attend}
-        return ModelRunner(*given, **options, **packed)
+        recorded, attend = self.recorded, self.attend
+        return ModelRunner(*given, **options, paged=True, recorded=recorded, of_packed=attend)
 
 
 @pytest.mark.parametrize("recorded", [pytest.param(True, marks=pytest.mark.slow), False])
