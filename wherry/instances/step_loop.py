@@ -6,11 +6,13 @@ worker process, so nothing here knows of requests, sockets or locks: a request i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
+from wherry.instances.device_errors import out_of_memory
 from wherry.instances.executable import Executable
 from wherry.instances.execution import Failure
 from wherry.instances.messages import Join, Leave
@@ -22,6 +24,11 @@ from wherry.models.rows import describe
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import BadModelOutput, WorkerDied
 from wherry.values.request import Columns
+
+log = logging.getLogger("wherry")
+
+#: Steps after one that found no memory until twice as many requests at once are tried again.
+STEPS_OF_CAUTION: Final = 64
 
 
 @dataclass(slots=True)
@@ -59,6 +66,9 @@ class StepLoop:
         self._executable = Executable(model, config, device_lost, in_worker=in_worker)
         self._config = config
         self._active: dict[int, Any] = {}
+        #: The most requests of one call that there is memory for, and how many steps that holds.
+        self._most = 0
+        self._steps_of_caution = 0
 
     @property
     def name(self) -> str:
@@ -115,29 +125,53 @@ class StepLoop:
         return Progress(shares, active, taken, self.model.gauges())
 
     def step(self) -> list[Share]:
-        """One step for all that are active. What the model raises ends them all; WorkerDied, by
-        which it says that it cannot go on, also ends this copy of it."""
+        """One step for all that are active: in one call, or in several if there was no memory for
+        so many. What the model raises ends them all; WorkerDied, by which it says that it cannot go
+        on, also ends this copy of it."""
         keys = list(self._active)
+        if not self._steps_of_caution:
+            return self._step_of(keys)
+        self._steps_of_caution -= 1
+        size = self._most
+        if not self._steps_of_caution and 2 * size < len(keys):
+            self._most, self._steps_of_caution = 2 * size, STEPS_OF_CAUTION
+        parts = [keys[first : first + size] for first in range(0, len(keys), size)]
+        return [share for part in parts for share in self._step_of(part)]
+
+    # Parts
+
+    def _step_of(self, keys: list[int]) -> list[Share]:
+        """One call for these, or for their halves if there is no memory for all."""
         try:
-            steps = self._checked(self.model.step(list(self._active.values())))
+            steps = self._checked(self.model.step([self._active[key] for key in keys]), len(keys))
             return [self._share(key, step) for key, step in zip(keys, steps, strict=True)]
         except WorkerDied:
             raise
         except model_errors() as error:
             failure = self._executable.failure(error)
+            again = out_of_memory(error) and self._active.keys() >= {*keys}
+            if again:
+                error.__traceback__ = None  # whose frames hold what was computed
+        if not again or len(keys) == 1:
+            self._steps_of_caution = 0  # without it there may be memory for all others
             for key in keys:
                 if key in self._active:
                     self._stop_quietly(self._active.pop(key))
             return [Share(key, failure=failure) for key in keys]
+        half = len(keys) // 2
+        self._most, self._steps_of_caution = half, STEPS_OF_CAUTION
+        log.warning(
+            "out of memory in a step: fewer requests at once from here on",
+            extra={"model": self._config.name, "requests": len(keys)},
+        )
+        return self._step_of(keys[:half]) + self._step_of(keys[half:])
 
-    # Parts
-
-    def _checked(self, steps: Any) -> Sequence[Step[Any]]:
-        if not isinstance(steps, Sequence) or len(steps) != len(self._active):
+    def _checked(self, steps: Any, active: int) -> Sequence[Step[Any]]:
+        if not isinstance(steps, Sequence) or len(steps) != active:
             count = len(steps) if hasattr(steps, "__len__") else f"a {type(steps).__name__}"
             raise BadModelOutput(
                 f"model {self._config.name!r}: step() must return one wherry.Step for each of the"
-                f" {len(self._active)} active requests, in their order; it returned {count}"
+                f" {active} active requests, in their order; it returned {count}"
             )
         return steps
 

@@ -64,7 +64,9 @@ class StepModel(Model):
 
     `max_batch_size` is the number of requests that may be active; more wait. All methods run in one
     thread of the instance. An exception from `step` ends every active request, so report errors of
-    a single request as its `Step.error`. A model that cannot continue raises `wherry.WorkerDied`:
+    a single request as its `Step.error`. If it is for lack of memory, `step` is called again with
+    half of them, and so on: only one for which there is none alone ends. So change states once all
+    is computed. A model that cannot continue raises `wherry.WorkerDied`:
     it is loaded again, in a new worker if it has one.
     """
 
