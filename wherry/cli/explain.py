@@ -85,7 +85,8 @@ def facts(told: dict[str, Any]) -> list[str]:
     ]
     out += told.get("in_words", ())
     if "active_requests" in told:
-        out.append(f"{told['active_requests']} requests are in its steps.")
+        most = f", of at most {told['most_active_requests']} in an instance"
+        out.append(f"{told['active_requests']} requests are in its steps{most}.")
     if told.get("predicted_first_response_seconds"):
         wait = duration(told["predicted_first_response_seconds"])
         out.append(f"A request that arrives now will have its first response in about {wait}.")

@@ -21,6 +21,7 @@ from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.facts import hub_names
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
+from wherry.llm.memory import RUNNING, RUNNING_ON_GPU
 from wherry.llm.prompt import Form, Prompt, PromptReader, TokenizedPrompt
 from wherry.llm.report import Reports
 from wherry.llm.request import EngineRequest, GeneratedAnswer
@@ -29,6 +30,7 @@ from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.sequence import Sequence as Generation
 from wherry.llm.thought_tokens import ThoughtTokens
 from wherry.llm.tokenizer import Tokenizer
+from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
@@ -97,7 +99,7 @@ class LLM(StepModel):
     told (docs/reference/openai.md); "auto": those that the chat template shows, "none": none.
     """
 
-    max_batch_size = 64
+    max_batch_size = RUNNING
     max_queue_size = 1024
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
 
@@ -114,8 +116,8 @@ class LLM(StepModel):
         context_tokens: int | None = None,
         cache_gb: float | None = None,
         gpu_memory: float | None = None,
-        max_running: int = 64,
-        max_step_tokens: int = 512,
+        max_running: int | None = None,
+        max_step_tokens: int | None = None,
         prompt_share: float = PROMPT_SHARE,
         block_size: int = 16,
         threads: int | None = None,
@@ -147,7 +149,7 @@ class LLM(StepModel):
             "block_size": block_size,
             "threads": threads,
         }
-        if max_running < 1:
+        if max_running is not None and max_running < 1:
             raise ConfigError(f"llm {self.source}: max_running must be at least 1")
         if not 0 <= prompt_share <= 1:
             raise ConfigError(f"llm {self.source}: prompt_share must be 0 to 1, not {prompt_share}")
@@ -157,10 +159,14 @@ class LLM(StepModel):
         self._settings = {
             "name": name or default_name,
             "served_names": hub_names(self.source, name),
-            "max_batch_size": max_running,
+            "max_batch_size": max_running or RUNNING,
             "description": f"Text generation with {Path(self.source).name}",
             **settings,
         }
+
+    def most_active(self, config: ModelConfig, device: Device) -> int:
+        chosen = self._options["max_running"] or config.max_batch_size != RUNNING
+        return RUNNING_ON_GPU if device.kind == "cuda" and not chosen else config.max_batch_size
 
     def load(self, device: Device) -> None:
         _wait_briefly(os.environ)

@@ -18,7 +18,15 @@ from wherry.llm.facts import folder_facts, here
 from wherry.llm.fallback import AttentionDiffers, TransformersNetwork
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.lora import Adapters
-from wherry.llm.memory import cpu_cache_bytes, free_bytes, give_back_freed
+from wherry.llm.memory import (
+    RUNNING,
+    RUNNING_ON_GPU,
+    STEP_TOKENS,
+    STEP_TOKENS_ON_GPU,
+    cpu_cache_bytes,
+    free_bytes,
+    give_back_freed,
+)
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.own_states import StateRunner, load_states, most_positions
 from wherry.llm.precompile import compile_programs
@@ -52,8 +60,8 @@ class EngineSettings:
     cache_gb: float | None = None
     #: Share of a GPU that weights, cache and steps may take together.
     gpu_memory: float | None = None
-    max_running: int = 64
-    max_step_tokens: int = 512
+    max_running: int = RUNNING
+    max_step_tokens: int = STEP_TOKENS
     prompt_share: float = PROMPT_SHARE
     block_size: int = 16
     threads: int | None = None
@@ -88,10 +96,14 @@ def load_engine(
     Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps.
     ConfigError names settings that do not fit the checkpoint or device.
     """
-    wanted = EngineSettings(**settings)
+    device = torch.device(device_name)
+    given = {field: value for field, value in settings.items() if value is not None}
+    if device.type == "cuda":
+        sizes = {"max_running": RUNNING_ON_GPU, "max_step_tokens": STEP_TOKENS_ON_GPU}
+        given = sizes | given
+    wanted = EngineSettings(**given)
     wanted.check(name)
     torch.set_num_threads(wanted.threads or _threads())
-    device = torch.device(device_name)
     if device.type == "cuda":
         # cuDNN would plan attention anew for each shape, for nearly half a second, and steps have
         # a new one again and again.
@@ -197,7 +209,13 @@ class _Loading:
         tokens = blocks * wanted.block_size
         log.info(
             "key-value cache",
-            extra={"model": self.name, "tokens": tokens, "bytes": tokens * per_token},
+            extra={
+                "model": self.name,
+                "tokens": tokens,
+                "bytes": tokens * per_token,
+                "max_running": wanted.max_running,
+                "max_step_tokens": wanted.max_step_tokens,
+            },
         )
         runner = make_runner(
             network,

@@ -31,8 +31,11 @@ SERVER_BYTES, WORKER_BYTES = 47e6, 295e6
 HALVES: Final = ("bfloat16", "float16")
 #: oneDNN's programs of the engine's own products (precompile.py).
 PROGRAM_BYTES: Final = 105e6
-#: Sequences that run at once, and tokens of a block, unless settings say otherwise.
-RUNNING, BLOCK = 64, 16
+#: Sequences that run at once, and tokens of a step and of a block, unless settings say otherwise.
+RUNNING, STEP_TOKENS, BLOCK = 64, 512, 16
+#: On a GPU: a decode step of 256 takes little longer than one of 64, and 512 tokens of prompts do
+#: not fill it.
+RUNNING_ON_GPU, STEP_TOKENS_ON_GPU = 256, 8192
 
 
 @dataclass(frozen=True, slots=True)

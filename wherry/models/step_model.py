@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from wherry.models.annotations import hints_of
 from wherry.models.config import ModelConfig
-from wherry.models.model import Model
+from wherry.models.model import Device, Model
 from wherry.models.signature import Signature, read_signature
 from wherry.values.errors import ConfigError
 
@@ -75,10 +75,9 @@ class StepModel(Model):
     #: Whether `start` takes the request's own parameters, as `parameters`, beside its inputs.
     takes_parameters: bool = False
 
-    @property
-    def most_active(self) -> int | None:
-        """Requests that may be active; None: `max_batch_size`."""
-        return None
+    def most_active(self, config: ModelConfig, device: Device) -> int:
+        """Requests that may be active in an instance on this device."""
+        return config.max_batch_size
 
     def start(self, *args: Any, **inputs: Any) -> Any:
         """Add a request. Returns its state, which is passed to `step` from now on.

@@ -13,7 +13,7 @@ from typing import Any
 
 from wherry.instances.berths import changed
 from wherry.instances.device_use import make_current
-from wherry.instances.devices import Gpus
+from wherry.instances.devices import CPU, Gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable
 from wherry.instances.resources import Resources
@@ -146,6 +146,7 @@ class Builder:
         )
 
     def _steps(self, model: StepModel, config: ModelConfig, signature: Signature) -> StepRunner:
+        device = next(iter(self._gpus.place(config.instances, model)), CPU)
         return StepRunner(
             config,
             self._instances(model, config),
@@ -153,7 +154,7 @@ class Builder:
             timer=self._timer,
             statistics=self._statistics(model),
             takes_parameters=model.takes_parameters or signature.input("parameters") is not None,
-            most_active=model.most_active or config.max_batch_size,
+            most_active=model.most_active(config, device),
         )
 
     def _batches(

@@ -96,8 +96,7 @@ class VllmBackendModel(RepositoryModel, StepModel):
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
         """A request is one row, without a batch dimension."""
 
-    @property
-    def most_active(self) -> int:
+    def most_active(self, config: ModelConfig, device: Device) -> int:
         arguments = engine_json(self.version_folder, self.triton.name)
         said = arguments.get("max_num_seqs", 64)
         if type(said) is not int or said < 1:
