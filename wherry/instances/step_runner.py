@@ -99,7 +99,6 @@ class StepRunner(InstanceRunner[StepInstance]):
             return {
                 "policy": "steps: a request joins as soon as an instance has room",
                 "active_requests": len(self._active),
-                "most_active_requests": self._active.most,
                 "predicted_first_response_seconds": self._first.predicted_seconds(),
                 "instances": {name: dict(gauges) for name, gauges in self._gauges.items()},
             }

@@ -223,7 +223,8 @@ class LLM(StepModel):
         """Add a request. A long prompt is tokenized in another thread."""
         check_task(self.engine.name, task)
         if task == "detokenize":
-            return self._answered(_text_of(self.engine, self.tokenizer, token_ids))
+            delta = _text_of(self.engine, self.tokenizer, token_ids)  # which the next step returns
+            return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
         given = Prompt(
             prompt=prompt,
             messages=messages,
@@ -351,10 +352,6 @@ class LLM(StepModel):
         ]
         for answer in request.answers:
             self._requests[answer.sequence] = (request, answer)
-
-    def _answered(self, delta: Delta) -> EngineRequest:
-        """A request that the tokenizer alone has answered; the next step returns it."""
-        return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
 
     def _apply(self, event: Event, request: EngineRequest, answer: GeneratedAnswer) -> None:
         """Apply one event of a step to its answer."""

@@ -82,7 +82,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedRows:
     """Where the rows of a step attend, one sequence after the other, all of it on the device."""
 
     #: Where each sequence's rows begin, and its context, and both end; int32.
@@ -111,7 +111,7 @@ class StepInputs:
     adapters: Mapping[str, Tensor] = field(default_factory=dict)
     padded: Padded | None = None
     tables: Tables | None = None
-    packed: Packed | None = None
+    packed: PackedRows | None = None
     #: Number of leading sequences with exactly one row (decode).
     decoding: int = field(init=False)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wherry.llm.padding import Room, RowSpan, batches
 from wherry.llm.scheduler import Chunk
-from wherry.llm.step_inputs import Context, Packed, Padded, PaddedBatch, StepInputs
+from wherry.llm.step_inputs import Context, PackedRows, Padded, PaddedBatch, StepInputs
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ def packed_inputs(
         line = line.repeat_interleave(lengths, output_size=total)
         place = torch.arange(total, device=device) - reads[line]
         read = table[firsts[line] + place // block_size] * block_size + place % block_size
-    packed = Packed(begin.int(), reads.int(), max(counts), max(contexts), read)
+    packed = PackedRows(begin.int(), reads.int(), max(counts), max(contexts), read)
     keys = dict(zip(rows.adapters, adapters, strict=True))
     return StepInputs(tokens, positions, slots, logit_rows, adapters=keys, packed=packed)
 

@@ -61,6 +61,8 @@ def batching(loaded: LoadedModel) -> Json:
         **loaded.runner.explain(),
         **done,
     }
+    if "active_requests" in told:
+        told["most_active_requests"] = loaded.runner.load().full_rows
     decisions = told.pop("decisions", None)
     if decisions is None:  # no batches are formed
         return told
