@@ -11,6 +11,8 @@ import msgspec
 
 from wherry.values.errors import InvalidRequest, Tag
 
+#: What names the tenant of a request: a Gateway's endpoint picker sets the first.
+NAMES_TENANT: Final = ("x-gateway-inference-fairness-id", "x-tenant-id")
 #: A year: the system's own timers cannot wait for every number that JSON can say.
 _LONGEST: Final = 365 * 86400.0
 
@@ -46,9 +48,9 @@ def terms_of(
 
     With the same `tenant_key`, of at most 64 bytes, the same API key is the same tenant.
     """
-    tenant = headers.get("x-tenant-id")
-    if tenant is not None:
-        return Terms(_timeout(headers), tenant, True, parameters, trace)
+    for name in NAMES_TENANT:
+        if name in headers:
+            return Terms(_timeout(headers), headers[name], True, parameters, trace)
     # A key that is not ours to check (a proxy does) counts without its text: the tenant may be
     # shown.
     key = headers.get("authorization") or headers.get("x-api-key")

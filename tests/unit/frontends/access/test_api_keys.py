@@ -132,6 +132,8 @@ def test_reading_a_file_costs_in_proportion_to_its_length(piece: str) -> None:
 def test_a_tenant_is_a_keys_name_and_never_its_text() -> None:
     assert terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("ops") == "ops"
     assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}, b"key").tenant_of("ops") == "t"
+    gateway = {"x-gateway-inference-fairness-id": "g", "x-tenant-id": "t", "x-api-key": LONG}
+    assert terms_of(gateway, b"key").tenant_of("ops") == "g"
     other = terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("")
     assert other
     assert LONG not in other

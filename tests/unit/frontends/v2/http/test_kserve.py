@@ -873,6 +873,7 @@ def test_priority_timeout_and_other_parameters_reach_the_core() -> None:
     [
         ({"x-tenant-id": "greedy"}, {"x-tenant-id": "polite"}),
         ({}, {"x-tenant-id": "polite"}),
+        ({}, {"x-gateway-inference-fairness-id": "polite"}),
         ({"authorization": "Bearer one"}, {"authorization": "Bearer two"}),
         ({"x-api-key": "one"}, {"x-api-key": "two"}),
         ({"x-api-key": "one"}, {"x-api-key": "one", "x-tenant-id": "polite"}),
