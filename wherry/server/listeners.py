@@ -59,6 +59,7 @@ class Listeners:
     ) -> None:
         self._listen = options.listen
         self._is_front = is_front
+        self._notice = options.life.drain_notice
         fronts = None if rows is None else Fronts(options, rows)
         self._tls = options.tls
         self._watched = applications.watched
@@ -163,7 +164,7 @@ class Listeners:
         seconds."""
         if not self._serves_at_once:  # its successor answers on this port
             await self._agent.close()
-        last_call = min(LAST_CALL, timeout)
+        last_call = min(max(LAST_CALL, self._notice), timeout)
         ends_at = time.monotonic() + timeout
         drained = True
         for fronts in self._of_fronts():
@@ -173,7 +174,7 @@ class Listeners:
                     drained = await fronts.drain(last_call)
             timeout = max(0.0, ends_at - time.monotonic())
         # The owner has the sockets of a front, too, and lets no more in just before that time.
-        accept_until = last_call if self._is_front else 0.0
+        accept_until = last_call if self._is_front else min(self._notice, timeout)
         self._draining = {
             asyncio.create_task(one.drain(None, last_call, accept_until=accept_until))
             for one in self._all()

@@ -231,6 +231,9 @@ class Life:
 
     drain_timeout: float = option(30.0, "at SIGTERM, time to finish requests and unload models",
         "SECONDS", least=0)
+    drain_notice: float = option(0.0,
+        "at SIGTERM, time of that for which new connections are taken by a server that is not ready"
+        " any more: as long as a load balancer takes to see it", "SECONDS", least=0)
     ready_fd: int | None = option(None,
         "write the URL to this descriptor when ready, then close it", "FD", least=0)
     stop_fd: int | None = option(None,

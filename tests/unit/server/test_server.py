@@ -282,3 +282,17 @@ def test_a_server_that_grpc_reaches_from_elsewhere_takes_no_files(tmp_path: Path
         assert server._applications.common.allow_model_upload is False
     with wherry.Server(upper, uds=tmp_path / "s", host="127.0.0.1", grpc_port=0) as server:
         assert server._applications.common.allow_model_upload is True
+
+
+def test_a_drain_with_notice_takes_new_connections_by_a_server_that_says_it_is_not_ready() -> None:
+    server = wherry.Server(upper, port=0, drain_notice=3.0, drain_timeout=PATIENCE).start()
+    url = server.url
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(server.stop)  # no connection is open
+        until(lambda: get(f"{url}/readyz")[0] == 503)
+        asked = urllib.request.Request(f"{url}/v2/models/upper/generate", b'{"text": "x"}')
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert stopped.result(PATIENCE) is True
+    with pytest.raises(OSError):  # noqa: PT011 - its kind depends on the moment
+        urllib.request.urlopen(f"{url}/v2")
