@@ -464,6 +464,26 @@ def test_what_a_model_in_a_thread_has_started_ends_with_the_server(
     os.close(held)
 
 
+def test_a_model_in_a_thread_ends_what_it_has_forked_and_not_the_server(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "import multiprocessing, time, wherry\n"
+        "@wherry.model\n"
+        "def ends(x: int) -> int:\n"
+        "    fork = multiprocessing.get_context('fork')\n"
+        "    child = fork.Process(target=time.sleep, args=(1000,))\n"
+        "    child.start()\n"
+        "    child.terminate()\n"
+        "    child.join(20)\n"
+        "    return child.exitcode or 0\n"
+    )
+    with (
+        server(str(tmp_path / "app.py"), "--isolation", "thread") as running,
+        wherry.Client(running.url) as client,
+    ):
+        assert [client.infer("ends", x=0), client.infer("ends", x=0)] == [-signal.SIGTERM] * 2
+        assert "stopping" not in running.log
+
+
 def test_two_servers_live_side_by_side() -> None:
     with server(f"{MODELS}:pid") as one, server(f"{MODELS}:pid") as other:
         with wherry.Client(one.url) as first, wherry.Client(other.url) as second:

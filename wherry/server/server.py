@@ -197,6 +197,8 @@ class Server:
         ConfigError if a model cannot be loaded, OSError if the address is taken.
         """
         _refuse_elsewhere()
+        if hasattr(os, "register_at_fork"):
+            _keep_signals_at_forks()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(self._run_until_signal())
 
@@ -351,6 +353,24 @@ def _refuse_elsewhere() -> None:
     raise RuntimeError(
         f"Server.run() cannot wait for signals {where}: use `with Server(...) as server:`, or"
         " start() and stop(), which serve in a thread"
+    )
+
+
+def _keep_signals_at_forks() -> None:
+    """The signals of a child that a model forks end it. Else they would come to the server's loop,
+    whose descriptor it has, and stop the server."""
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+    def in_child() -> None:
+        if signal.set_wakeup_fd(-1) != -1:
+            for number in numbers:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, numbers),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers),
+        after_in_child=in_child,
     )
 
 
