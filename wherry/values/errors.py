@@ -65,14 +65,13 @@ class WherryError(Exception):
     #: The reason of the failure in the metrics: one of Triton's four.
     reason = "OTHER"
     tag: Tag | None = None
-    #: The message without what is said behind it; "": it is all one.
-    sentence = ""
+    #: How the message ends: the place of the fault, and what to do about it.
+    more = ""
 
     def __init__(self, *args: object, tag: Tag | None = None, more: str = "") -> None:
-        """`more` follows the message: the place of the fault, and what to do about it."""
         if more:
-            self.sentence = str(args[0])
-            args = (self.sentence + more,)
+            self.more = more
+            args = (f"{args[0]}{more}",)
         super().__init__(*args)
         if tag is not None:
             self.tag = tag

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.frontends.client_text import text_of
+from wherry.frontends.client_text import text_for_clients
 from wherry.frontends.http.exchange import JSON, Body, Exchange, Headers, PassedOn
 from wherry.values.errors import Tag, WherryError
 
@@ -16,7 +16,7 @@ TEXT: Final = "text/plain"
 
 def sentence_of(error: WherryError) -> str:
     """The text without the place and the remedy, which Triton does not tell."""
-    return error.sentence or text_of(error)
+    return text_for_clients(type(error), str(error).removesuffix(error.more))
 
 
 def code_and_sentence(error: WherryError) -> tuple[str, str]:

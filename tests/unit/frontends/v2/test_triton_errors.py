@@ -91,3 +91,5 @@ def test_an_error_without_a_tag_keeps_its_code() -> None:
     wrong = InvalidRequest("x is wrong", tag=Tag.JSON, more="; send y")
     assert str(wrong) == "x is wrong; send y"
     assert code_and_sentence(wrong) == ("INVALID_ARGUMENT", "x is wrong")
+    wrong.args = (f"in ensemble 'e', {wrong}",)  # as an ensemble names itself
+    assert code_and_sentence(wrong) == ("INVALID_ARGUMENT", "in ensemble 'e', x is wrong")
