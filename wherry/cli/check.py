@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from wherry.cli.serve import (
 )
 from wherry.cli.settings import Settings, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
+from wherry.instances.loadable import Loadable
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
 from wherry.repository.ensemble_graph import members
@@ -162,10 +164,24 @@ def _check_model(runtime: Runtime, loaded: LoadedModel, settings: Settings) -> b
     outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
     if not loaded.config.examples:
         print_line("  no examples: give the model some, and they are run here")
+    if memory := _memory_of_workers(loaded.runner.instances):
+        print_line(f"  memory   {memory}")
     print_line("")
     print_table(_rows_of_config(loaded, settings), indent="  ")
     print_line("")
     return all(outcomes)
+
+
+def _memory_of_workers(instances: Sequence[Loadable]) -> str:
+    """What these take now; "" if they are in this process."""
+    resident = [(one, size) for one in instances if (size := one.rss_bytes)]
+    workers = Counter(str(one.device) for one, _ in resident if one.device.kind == "cuda")
+    found = [f"{_size(size)} in {one.name}" for one, size in resident]
+    found += [
+        f"{device}: {_size(count * CONTEXT_BYTES)} for contexts, and the weights"
+        for device, count in workers.items()
+    ]
+    return ", ".join(found)
 
 
 def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) -> bool:

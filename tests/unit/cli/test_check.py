@@ -4,13 +4,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from wherry.backends.load import INSTEAD
 from wherry.cli import main
-from wherry.cli.check import print_checkpoint
+from wherry.cli.check import _memory_of_workers, print_checkpoint
 from wherry.llm import facts
+from wherry.models.model import Device
 from wherry.values.errors import ConfigError
 
 ENSEMBLE = """platform: "ensemble"
@@ -55,6 +58,20 @@ def test_one_run_tells_of_every_problem_of_every_model(
         f"  plan: backend 'tensorrt_plan' is not here: {INSTEAD['tensorrt_plan']}",
         "4 models: 4 with problems: broken, e, odd, plan",
     ]
+
+
+def test_what_workers_take_is_told_and_what_their_contexts_do_on_a_gpu() -> None:
+    def instance(number: int, device: Device, rss: int | None) -> Any:
+        return SimpleNamespace(name=f"m_{number}", device=device, rss_bytes=rss)
+
+    cpu = [instance(0, Device(), 1_500_000_000), instance(1, Device(), 2_000_000)]
+    assert _memory_of_workers(cpu) == "1.50 GB in m_0, 2.0 MB in m_1"
+    gpu = [instance(n, Device("cuda", n // 2), 3_000_000) for n in range(3)]
+    assert _memory_of_workers(gpu) == (
+        "3.0 MB in m_0, 3.0 MB in m_1, 3.0 MB in m_2, cuda:0: 1.00 GB for contexts, and the"
+        " weights, cuda:1: 500.0 MB for contexts, and the weights"
+    )
+    assert _memory_of_workers([instance(0, Device("cuda", 0), None)]) == ""
 
 
 def test_a_folder_of_models_that_is_empty_is_good_only_if_models_may_come_later(
