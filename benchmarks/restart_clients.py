@@ -396,9 +396,9 @@ class Load:
         return True
 
 
-def infer_request(model: str, text: str) -> bytes:
+def infer_request(model: str, text: str, name: str = "text") -> bytes:
     given = {
-        "name": "text", "datatype": "BYTES", "shape": [1, 1],
+        "name": name, "datatype": "BYTES", "shape": [1, 1],
         "contents": {"bytes_contents": [text.encode()]},
     }  # fmt: skip
     message = {"model_name": model, "inputs": [given]}

