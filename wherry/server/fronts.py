@@ -24,7 +24,7 @@ from wherry.remote.messages import FromFront
 from wherry.runtime.threads import ThreadPool, in_thread
 from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.front_sockets import FrontSockets
-from wherry.server.options import Life, Listen, Options
+from wherry.server.options import Listen, Options
 from wherry.values.errors import LoadFailed
 from wherry.workers.message_socket import MessageSocket
 from wherry.workers.python_path import for_children
@@ -255,7 +255,7 @@ def front_options(options: Options, front: Front) -> Options:
             max_unsent_bytes=share(capacity.max_unsent_bytes),
             max_received_bytes=share(capacity.max_received_bytes),
         ),
-        life=Life(drain_timeout=options.life.drain_timeout),
+        life=replace(options.life, ready_fd=None, stop_fd=None),
     )
 
 
