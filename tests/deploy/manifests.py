@@ -31,6 +31,9 @@ COMPOSITIONS: dict[str, tuple[str, ...]] = {
     "gpu": ("overlays/gpu",),
     "model-volume": ("overlays/cluster", "components/model-volume"),
     "model-image": ("overlays/cluster", "components/model-image"),
+    "keda": ("base", "components/monitoring", "components/keda"),
+    "scale-to-zero": ("base", "components/keda", "components/scale-to-zero"),
+    "inference-pool": ("overlays/cluster", "components/inference-pool"),
     "kserve": ("kserve",),
 }
 
@@ -89,8 +92,13 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
 
 
 def deployment(objects: list[Object]) -> Object:
-    (found,) = of_kind(objects, "Deployment")
+    """The Deployment of the servers."""
+    (found,) = filter(_has_servers, of_kind(objects, "Deployment"))
     return found
+
+
+def _has_servers(one: Object) -> bool:
+    return bool(one["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "server")
 
 
 def pod_of(one: Object) -> Object:
@@ -133,6 +141,8 @@ def selectors(one: Object) -> Iterator[dict[str, str]]:
             yield spec["selector"]
         case "PodDisruptionBudget":
             yield spec["selector"]["matchLabels"]
+        case "InferencePool":
+            yield spec["selector"]["matchLabels"]
         case "NetworkPolicy":
             yield spec["podSelector"]["matchLabels"]
             for rule in (*spec.get("ingress", ()), *spec.get("egress", ())):
@@ -143,7 +153,8 @@ def selectors(one: Object) -> Iterator[dict[str, str]]:
 
 def servers(name: str) -> Iterator[Object]:
     """The objects with a server's container."""
-    yield from of_kind(rendered(name), "Deployment", "ServingRuntime")
+    yield from filter(_has_servers, of_kind(rendered(name), "Deployment"))
+    yield from of_kind(rendered(name), "ServingRuntime")
 
 
 def settings_of(container: Object) -> Settings:

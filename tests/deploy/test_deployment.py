@@ -1,8 +1,11 @@
 """What stands around the servers finds them."""
 
+import json
 import os
 import re
+import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -27,6 +30,7 @@ from tests.deploy.manifests import (
     servers,
     settings_of,
 )
+from tests.prometheus import needs_prometheus
 from wherry import Runtime, model
 from wherry.cli.grafana import rules
 from wherry.cli.settings import Settings
@@ -38,6 +42,7 @@ each = pytest.mark.parametrize("name", DEPLOYED)
 #: Kinds that select no pods by their labels.
 WITHOUT_PODS = (
     "ConfigMap", "Secret", "HorizontalPodAutoscaler", "ServiceMonitor", "PrometheusRule",
+    "ScaledObject", "InterceptorRoute", "HTTPRoute", "ServiceAccount", "Role", "RoleBinding",
 )  # fmt: skip
 
 
@@ -70,13 +75,11 @@ def test_the_autoscaler_reads_metrics_that_wherry_has(name: str) -> None:
             sample.name
             for metric in Metrics(runtime, Admission(), "1").collect()
             for sample in metric.samples
-        } | {
-            metric.name + {"counter": "_total"}.get(metric.type, "")
-            for metric in Metrics(runtime, Admission(), "1").collect()
         }
-    values = yaml.safe_load((KUBERNETES / "components/autoscaling/adapter-values.yaml").read_text())
-    rules = values["rules"]["custom"]
-    assert {re.match(r"\w+", rule["seriesQuery"])[0] for rule in rules} <= samples  # type: ignore[index]
+    rules = adapter_rules()
+    queries = [rule[key] for rule in rules for key in ("seriesQuery", "metricsQuery")]
+    queries += [trigger["query"] for trigger in prometheus_triggers(rendered(name)).values()]
+    assert set(re.findall(r"wherry_\w+", " ".join(queries))) <= samples
     served_as = {rule["name"]["as"] for rule in rules}
     read = {
         metric["pods"]["metric"]["name"]
@@ -84,7 +87,122 @@ def test_the_autoscaler_reads_metrics_that_wherry_has(name: str) -> None:
         for metric in one["spec"]["metrics"]
         if metric["type"] == "Pods"
     }
-    assert read == (set() if name == "one-node" else served_as)
+    without = of_kind(rendered(name), "ScaledObject") or name == "one-node"
+    assert read == (set() if without else served_as)
+
+
+def adapter_rules() -> list[Object]:
+    values = yaml.safe_load((KUBERNETES / "components/autoscaling/adapter-values.yaml").read_text())
+    rules: list[Object] = values["rules"]["custom"]
+    return rules
+
+
+def prometheus_triggers(objects: list[Object]) -> dict[str, dict[str, str]]:
+    """The metadata of KEDA's triggers that ask Prometheus, by name."""
+    return {
+        trigger["name"]: trigger["metadata"]
+        for one in of_kind(objects, "ScaledObject")
+        for trigger in one["spec"]["triggers"]
+        if trigger["type"] == "prometheus"
+    }
+
+
+class Use(NamedTuple):
+    """What a pod does, and how many pods of three these are enough for."""
+
+    rows_per_second: float
+    row_seconds: float
+    slots_used: float
+    pods: int
+
+
+@pytest.mark.parametrize("use", [
+    # 5 ms and 0.2 ms a row, at most 32: a row of a full batch takes 0.35625 ms.
+    Use(533, 0.00035625, 0.0, 1),  # 19 % busy, though some batch may run all the time
+    Use(1_400, 0.00035625, 0.0, 3),  # 50 % of three are more than 70 % of two
+    Use(2_700, 0.00035625, 0.0, 5),
+    Use(0, 0.0, 0.19, 1),  # of the slots of a language model
+    Use(900, 0.0, 0.9, 4),
+    Use(0, 0.00035625, 0.0, 0),
+])  # fmt: skip
+def test_pods_that_full_batches_do_not_need_go(use: Use, tmp_path: Path) -> None:
+    """By promtool, which has the clock: KEDA takes ceil(value / threshold) pods, and an HPA
+    ceil(pods x mean / target)."""
+    series: dict[str, str] = {}
+    for pod in "abc":
+        of = f'namespace="default",service="wherry",pod="{pod}",model="m",version="1"'
+        grows = use.rows_per_second * 15
+        # A second model of each pod is idle: the busiest counts.
+        series |= {
+            f"wherry_batch_size_sum{{{of}}}": f"0+{grows}x20",
+            f"wherry_full_batch_row_seconds{{{of}}}": f"{use.row_seconds}x20",
+            f"wherry_slots_used_ratio{{{of}}}": f"{use.slots_used}x20",
+            f'wherry_batch_size_sum{{{of},idle="1"}}': "0x20",
+            f'wherry_full_batch_row_seconds{{{of},idle="1"}}': "0.5x20",
+            f'wherry_slots_used_ratio{{{of},idle="1"}}': "0x20",
+        }
+    keda = prometheus_triggers(rendered("keda"))["utilisation"]
+    (rule,) = (one for one in adapter_rules() if one["name"]["as"] == "wherry_utilisation")
+    adapter = (
+        rule["metricsQuery"]
+        .replace("<<.Series>>", "wherry_full_batch_row_seconds")
+        .replace("<<.LabelMatchers>>", 'namespace="default",pod=~"a|b|c"')
+        .replace("<<.GroupBy>>", "pod")
+    )
+    assert "<<" not in adapter
+    (scaler,) = of_kind(rendered("cluster"), "HorizontalPodAutoscaler")
+    metrics = {one["pods"]["metric"]["name"]: one["pods"] for one in scaler["spec"]["metrics"]}
+    target = metrics["wherry_utilisation"]["target"]["averageValue"]
+    assert target == f"{float(keda['threshold']) * 1000:.0f}m"
+    asked = [f"ceil(({keda['query']}) / {keda['threshold']})",
+             f"ceil(sum({adapter}) / {keda['threshold']})"]  # fmt: skip
+    told = {"exp_samples": [{"labels": "{}", "value": use.pods}], "eval_time": "4m"}
+    check = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": grow} for name, grow in series.items()],
+        "promql_expr_test": [{"expr": expr, **told} for expr in asked],
+    }
+    (tmp_path / "test.json").write_text(json.dumps({"tests": [check]}))
+    done = subprocess.run(
+        [needs_prometheus("promtool"), "test", "rules", "test.json"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_of_ours_wakes_a_server_that_is_not_there() -> None:
+    """Only who holds the requests can: the interceptor."""
+    (one,) = of_kind(rendered("scale-to-zero"), "ScaledObject")
+    route = named(rendered("scale-to-zero"), "InterceptorRoute", "wherry")
+    assert one["spec"]["minReplicaCount"] == 0
+    pushed = [t["metadata"] for t in one["spec"]["triggers"] if t["type"] == "external-push"]
+    assert [each["interceptorRoute"] for each in pushed] == [route["metadata"]["name"]]
+    target = route["spec"]["target"]
+    service = named(rendered("scale-to-zero"), "Service", target["service"])
+    assert target["portName"] in {port["name"] for port in service["spec"]["ports"]}
+    probe = server_of(deployment(rendered("scale-to-zero")))["startupProbe"]
+    loads = probe["periodSeconds"] * probe["failureThreshold"]
+    assert route["spec"]["timeouts"]["readiness"] == f"{loads}s"
+
+
+def test_a_picker_reads_the_metrics_of_the_pods_that_it_picks_from() -> None:
+    objects = rendered("inference-pool")
+    pool, server = named(objects, "InferencePool", "wherry"), deployment(objects)
+    ports = port_names(server)
+    assert selects(pool["spec"]["selector"]["matchLabels"], labels_of(server))
+    assert [port["number"] for port in pool["spec"]["targetPorts"]] == [ports["http"]]
+    picker = named(objects, "Deployment", pool["spec"]["endpointPickerRef"]["name"])
+    flags = dict(arg.removeprefix("--").split("=", 1) for arg in server_of(picker)["args"])
+    assert flags["pool-name"] == pool["metadata"]["name"]
+    assert int(flags["model-server-metrics-port"]) == ports["metrics"]
+    assert int(flags["grpc-port"]) == pool["spec"]["endpointPickerRef"]["port"]["number"]
+    assert "metrics" in _reached(objects, (_HERE, labels_of(picker)), server)
+    assert (
+        pod_of(picker)["terminationGracePeriodSeconds"]
+        > pod_of(server)["terminationGracePeriodSeconds"]
+    )
+    role = named(objects, "Role", pod_of(picker)["serviceAccountName"])
+    assert {"pods", "inferencepools"} <= {r for rule in role["rules"] for r in rule["resources"]}
 
 
 @each
@@ -133,7 +251,7 @@ def test_every_name_of_a_port_is_one_of_the_pods_that_it_leads_to(name: str) -> 
 @each
 def test_every_secret_map_volume_and_target_that_is_named_is_there(name: str) -> None:
     objects = rendered(name)
-    for one in of_kind(objects, "Deployment"):
+    for one in servers(name):
         pod = pod_of(one)
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         for container in (*pod.get("initContainers", ()), *pod["containers"]):
@@ -145,7 +263,7 @@ def test_every_secret_map_volume_and_target_that_is_named_is_there(name: str) ->
             if "valueFrom" in variable:
                 secret = variable["valueFrom"]["secretKeyRef"]
                 assert secret["key"] in named(objects, "Secret", secret["name"])["data"]
-    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
         target = scaler["spec"]["scaleTargetRef"]
         scaled = named(objects, target["kind"], target["name"])
         assert "replicas" not in scaled["spec"]  # or each apply would set it back
@@ -153,7 +271,7 @@ def test_every_secret_map_volume_and_target_that_is_named_is_there(name: str) ->
 
 @each
 def test_an_update_or_an_eviction_takes_no_more_than_one_pod_and_an_update_none(name: str) -> None:
-    for one in of_kind(rendered(name), "Deployment"):
+    for one in servers(name):
         rolling = one["spec"]["strategy"]["rollingUpdate"]
         assert rolling["maxUnavailable"] == 0
         assert rolling["maxSurge"] == 1

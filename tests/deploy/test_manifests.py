@@ -47,12 +47,12 @@ def test_every_object_is_valid(name: str, version: str) -> None:
             kubernetes_validate.validate(one, version, strict=True)
             continue
         jsonschema.validate(one, schema)
-        for pod in _pods_within(one):
-            kubernetes_validate.validate(pod, version, strict=True)
+        for known in _known_within(one):
+            kubernetes_validate.validate(known, version, strict=True)
 
 
-def _pods_within(one: Object) -> Iterator[Object]:
-    """What a custom resource has of pods, as a Pod."""
+def _known_within(one: Object) -> Iterator[Object]:
+    """What a custom resource has of pods, as a Pod, and of an autoscaler, as one."""
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "made"}}
     if one["kind"] == "ServingRuntime":
         spec = {key: one["spec"][key] for key in ("containers", "volumes")}
@@ -62,6 +62,11 @@ def _pods_within(one: Object) -> Iterator[Object]:
         own = {"modelFormat", "runtime", "protocolVersion", "storageUri"}
         container = {key: value for key, value in model.items() if key not in own}
         yield {**pod, "spec": {"containers": [{"name": "kserve-container", **container}]}}
+    elif one["kind"] == "ScaledObject":
+        behavior = one["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        spec = {"scaleTargetRef": one["spec"]["scaleTargetRef"], "maxReplicas": 1}
+        scaler = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler"}
+        yield {**scaler, "metadata": {"name": "made"}, "spec": {**spec, "behavior": behavior}}
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)

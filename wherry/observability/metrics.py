@@ -286,6 +286,12 @@ OWN: Final = (
         lambda v: v.rss_bytes, INSTANCE),
     Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
         lambda v: float(v.ready)),
+    Own("Gauge", "wherry_full_batch_row_seconds",
+        "What a row takes of the time of all instances, in full batches; 0 of models in steps.",
+        lambda v: 0.0 if v.load.joins else v.load.row_seconds),
+    Own("Gauge", "wherry_slots_used_ratio",
+        "Share of the slots in use, of a model that works in steps; 0 of others.",
+        lambda v: v.load.busy_share if v.load.joins else 0.0),
 )  # fmt: skip
 
 #: Metrics of StepModels; those of language models have vLLM's meanings.

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from wherry.observability.custom_metrics import CustomMetrics
 from wherry.observability.statistics import Compute, Histogram, ModelStatistics
+from wherry.values.load import Load
 
 LABELS: Final = ("model", "version")
 #: Triton's reasons of failed requests.
@@ -29,6 +30,7 @@ class Gauged(Protocol):
     def instances(self) -> Sequence[Any]: ...
     def running(self) -> list[tuple[str, int, float]]: ...
     def explain(self) -> dict[str, Any]: ...
+    def load(self) -> Load: ...
 
 
 class Counting(Protocol):
@@ -127,6 +129,10 @@ class ModelValues:
     def triton_labels(self) -> dict[str, str]:
         one = self._loaded
         return {"model": one.name, "version": one.version, **one.model.metric_labels}
+
+    @property
+    def load(self) -> Load:
+        return self._loaded.runner.load()
 
     @property
     def load_seconds(self) -> float:

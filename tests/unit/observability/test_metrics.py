@@ -207,6 +207,8 @@ def test_what_the_batcher_has_learnt_is_shown(client: Client) -> None:
     after = scraped(client)
     learnt = after["wherry_batch_fixed_seconds", ()] + after["wherry_batch_row_seconds", ()]
     assert 0 < learnt < 1
+    full = after["wherry_batch_fixed_seconds", ()] + 8 * after["wherry_batch_row_seconds", ()]
+    assert after["wherry_full_batch_row_seconds", ()] == pytest.approx(full / 8, rel=0.2)
     assert 0 <= after["wherry_returning_ratio", ()] <= 1
     assert after["wherry_predicted_wait_seconds", ()] == 0  # nobody waits
 
