@@ -1,10 +1,11 @@
 """What do fronts cost and bring?
 
-    python -m benchmarks.fronts [--parts fronts,batches,link] [--json PATH]
+    python -m benchmarks.fronts [--parts fronts,apart,batches,link] [--json PATH]
 
 | part | |
 |---|---|
 | fronts | `--fronts 2` beside one process, wrk with 64 connections on the same cores |
+| apart | the same, the load on other processors than the servers |
 | batches | how full the batches of a simulated device are, with two fronts and with none |
 | link | CPU us of a row on the link between a front and an owner, above a call in one process |
 
@@ -22,10 +23,11 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.fronts.batches import batches
 from benchmarks.fronts.link import link
-from benchmarks.fronts.served import fronts
+from benchmarks.fronts.served import apart, fronts
 
 PARTS = {
     "fronts": (fronts, "requests/s and CPU us a request, 64 connections"),
+    "apart": (apart, "the same, the load on other processors than the servers"),
     "batches": (batches, "batches of a simulated device"),
     "link": (link, "CPU us of a row on the link"),
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from statistics import median
 from typing import Any
 
@@ -23,12 +25,37 @@ Servers = Mapping[str, tuple[str, int]]
 
 def fronts(rounds: int, seconds: float) -> Iterator[Row]:
     """Requests/s and CPU time a request of two fronts, as shares of one process."""
+    yield from _fronts(rounds, seconds, contextlib.nullcontext)
+
+
+def apart(rounds: int, seconds: float) -> Iterator[Row]:
+    """The same with servers on three quarters of the processors, or on one of two, and the load on
+    the others."""
+    cores = sorted(os.sched_getaffinity(0))
+    load = cores[-max(1, len(cores) // 4) :]
+
+    @contextlib.contextmanager
+    def of_servers() -> Iterator[None]:
+        os.sched_setaffinity(0, set(cores) - set(load))  # children have it, too
+        yield
+        os.sched_setaffinity(0, load)
+
+    try:
+        yield from _fronts(rounds, seconds, of_servers)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _fronts(
+    rounds: int, seconds: float, of_servers: Callable[[], AbstractContextManager[None]]
+) -> Iterator[Row]:
     for isolation in ("thread", "process"):
         with contextlib.ExitStack() as stack:
-            servers = {
-                name: stack.enter_context(server(APP, "--isolation", isolation, *more))
-                for name, more in (("one", ()), ("fronts", ("--fronts", "2")))
-            }
+            with of_servers():
+                servers = {
+                    name: stack.enter_context(server(APP, "--isolation", isolation, *more))
+                    for name, more in (("one", ()), ("fronts", ("--fronts", "2")))
+                }
             for model in ("hello", "echo"):
                 runs = in_turns(servers, model, CONNECTIONS, rounds, seconds)
                 yield {
