@@ -35,6 +35,7 @@ def application(wait: float, ongoing: int) -> Any:
 
     made: Any = serve.deployment(Device)  # its types do not know of a class without arguments
     deployment = made.options(
-        num_replicas=2, max_ongoing_requests=ongoing, ray_actor_options={"num_cpus": 1}
-    )
+        num_replicas=2, max_ongoing_requests=ongoing, ray_actor_options={"num_cpus": 1},
+        logging_config={"log_level": "WARNING"},  # as ray_serve does
+    )  # fmt: skip
     return deployment.bind()

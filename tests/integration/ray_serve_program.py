@@ -8,6 +8,7 @@ import importlib
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,29 @@ HERE = Path(__file__).parent
 
 def say(**values: Any) -> None:
     print(json.dumps(values), flush=True)  # noqa: T201 - the test reads it
+
+
+def scale(small: dict[str, Any]) -> None:
+    """An application that is busy and gets a replica more, and then is not, and loses it."""
+    every = {"metrics_interval_s": 0.1, "look_back_period_s": 1.0}
+    delays = {"upscale_delay_s": 0.1, "downscale_delay_s": 0.1}
+    scaling = {"min_replicas": 1, "max_replicas": 3, **every, **delays}
+    scaled = ray_serve(str(HERE / "ray_models.py"), autoscaling_config=scaling, **small)
+    handle = serve.run(scaled, name="scaled", route_prefix="/scaled")
+    held = [handle.infer.remote("held", text=f"{number}") for number in range(8)]
+    say(up=replicas(2))
+    say(answers=[one.result() for one in held])
+    say(down=replicas(1))
+    serve.delete("scaled")
+
+
+def replicas(number: int) -> int:
+    """Wait until so many of them run, which no event tells."""
+    while True:
+        running = serve.status().applications["scaled"].deployments["wherry"].replica_states
+        if running == {"RUNNING": number}:
+            return number
+        time.sleep(0.1)
 
 
 def main(port: int) -> None:
@@ -48,6 +72,8 @@ def main(port: int) -> None:
             except RuntimeError:
                 status = serve.status().applications["broken"]
                 say(broken=status.deployments["wherry"].message)
+        elif line == "scale\n":
+            scale(small)
         elif line == "delete\n":
             serve.delete("default")
             say(deleted=True)

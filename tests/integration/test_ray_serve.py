@@ -160,6 +160,16 @@ def test_what_the_page_shows_runs(program: Program) -> None:
     assert program.told() == {"language": "de"}
 
 
+def test_busy_instances_make_a_replica_and_idle_ones_end_it(program: Program) -> None:
+    with program.gate.open() as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        program.tell("scale")
+        assert program.told() == {"up": 2}  # 8 requests are no full batch, but one that runs on
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        assert len(program.told()["answers"]) == 8
+        assert program.told() == {"down": 1}
+
+
 def test_an_application_that_cannot_be_loaded_says_why(program: Program) -> None:
     program.tell("broken")
     assert "no weights" in program.told()["broken"]

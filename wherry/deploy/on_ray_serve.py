@@ -7,15 +7,20 @@ Ray and Starlette are imported where they are used: Ray Serve brings both.
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+from wherry.deploy.on_load import autoscaling_stats, routing_stats
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.targets import load_targets
 from wherry.server.asgi import asgi
 from wherry.values.errors import ConfigError, ModelNotReady
+
+logger = logging.getLogger("wherry")
 
 #: Batches for each instance that a replica may have been sent: one that runs, one that gathers.
 BATCHES_AHEAD: Final = 2
@@ -44,7 +49,11 @@ def ray_serve(*targets: str, **options: Any) -> Any:
     - `isolation`: "process", as in `wherry serve`
     - `max_ongoing_requests`: two full batches for each instance. To count them the targets are
       imported here, too, unless you give the number.
-    - `target_ongoing_requests` in `autoscaling_config`: half of that
+    - `autoscaling_config`: its policy goes by how busy the instances are (`replicas_needed`), with
+      half of that as `target_ongoing_requests`
+    - `request_router_config`: to the replica that would answer first (`FirstAnswer`), by what each
+      told in the last second; not with RAY_SERVE_ENABLE_HA_PROXY, which chooses by itself
+    - `logging_config`: no line for each request
     - `graceful_shutdown_timeout_s`: `drain_timeout` and 10 s to unload the models
 
     Returns a `ray.serve.Application`. Raises ConfigError for a target that is not there, TypeError
@@ -57,14 +66,27 @@ def ray_serve(*targets: str, **options: Any) -> Any:
     deployment: dict[str, Any] = {
         "name": "wherry",
         "graceful_shutdown_timeout_s": ours["drain_timeout"] + UNLOADING,
+        "logging_config": {"log_level": "WARNING"},
     }
+    if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") != "1":
+        deployment["request_router_config"] = {
+            "request_router_class": "wherry.deploy.ray_router:FirstAnswer",
+            "request_routing_stats_period_s": 1.0,
+        }
+    elif "request_router_config" not in options:  # Ray Serve refuses it
+        logger.info("Ray Serve's HAProxy chooses the replicas: not FirstAnswer, by their wait")
     deployment |= {name: value for name, value in options.items() if name not in _OF_ASGI}
     if "max_ongoing_requests" not in deployment:
         deployment["max_ongoing_requests"] = ongoing_requests(targets, ours.get("overrides") or {})
     scaling = deployment.get("autoscaling_config")
-    if isinstance(scaling, Mapping) or deployment.get("num_replicas") == "auto":
-        full = deployment["max_ongoing_requests"] / BATCHES_AHEAD
-        deployment["autoscaling_config"] = {"target_ongoing_requests": full, **(scaling or {})}
+    if scaling is not None or deployment.get("num_replicas") == "auto":
+        if scaling is not None and not isinstance(scaling, Mapping):
+            scaling = scaling.model_dump(exclude_unset=True)
+        deployment["autoscaling_config"] = {
+            "target_ongoing_requests": deployment["max_ongoing_requests"] / BATCHES_AHEAD,
+            "policy": {"policy_function": "wherry.deploy.on_load:replicas_needed"},
+            **(scaling or {}),
+        }
     return serve.deployment(**deployment)(ModelReplica).bind(targets, ours)
 
 
@@ -120,6 +142,14 @@ class ModelReplica:
         reasons = self._app.runtime.not_ready()
         if reasons:
             raise ModelNotReady("; ".join(f"{name}: {why}" for name, why in reasons.items()))
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Ray Serve's controller hands to its policy of autoscaling."""
+        return autoscaling_stats(self._app.runtime.registry.load_report())
+
+    async def record_routing_stats(self) -> dict[str, float]:
+        """What Ray Serve's controller hands to its routers."""
+        return routing_stats(self._app.runtime.registry.load_report())
 
     async def __del__(self) -> None:
         """Unload the models. Ray Serve awaits it when the replica has answered what it had."""

@@ -40,6 +40,8 @@ class LoadReport(msgspec.Struct, frozen=True, array_like=True):
     #: Of the slowest model: what a batch of one row takes, and a full one.
     one_seconds: float = 0.0
     full_seconds: float = 0.0
+    #: Of the slowest model: what a row takes of the time of all its instances, in full batches.
+    row_seconds: float = 0.0
     #: Tokens that the KV caches of language models hold at most, and the share in use of the
     #: fullest.
     kv_cache_tokens: int = 0
@@ -78,7 +80,8 @@ class LoadMeter:
 
     def read(self, models: Iterable[MeasuredModel], now: float) -> LoadReport:
         """The load at `now`. Rates are those of the last WINDOW seconds, as far as it was read in
-        them; without an earlier reading what runs at the moment tells how busy the server is."""
+        them; without an earlier reading, or a batch that has ended, what runs at the moment tells
+        how busy the server is."""
         if now - self._read_at >= FRESH:
             self._read_at = now
             self._latest = self._read([one for one in models if not one.not_ready_reason()], now)
@@ -91,7 +94,7 @@ class LoadMeter:
         loads = [one.runner.load() for one in models]
         busy = [
             rate(more.rows, seconds) * load.row_seconds
-            if seconds and not load.joins
+            if seconds and load.row_seconds and not load.joins
             else load.busy_share
             for load, more in zip(loads, grown, strict=True)
         ]
@@ -107,6 +110,7 @@ class LoadMeter:
             answer_seconds=max((load.answer_seconds() for load in loads), default=0.0),
             one_seconds=max((load.one_seconds for load in loads), default=0.0),
             full_seconds=max((load.full_seconds for load in loads), default=0.0),
+            row_seconds=max((load.row_seconds for load in loads), default=0.0),
             kv_cache_tokens=round(
                 sum(one.get("kv_blocks", 0.0) * one.get("kv_block_size", 0.0) for one in kept)
             ),

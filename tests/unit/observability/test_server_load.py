@@ -53,6 +53,14 @@ def test_utilisation_is_the_time_that_full_batches_of_the_rows_would_take() -> N
     assert load.requests_per_second == 2.0
 
 
+def test_a_model_whose_first_batch_still_runs_is_busy() -> None:
+    meter, model = LoadMeter(), FakeModel()
+    model.runner.now = Load(ready=True, instances=2, busy=2, full_rows=8)
+    for second in range(4):
+        load = meter.read([model], float(second))
+    assert load.utilisation == 1.0
+
+
 def test_rates_forget_what_is_older_than_the_window() -> None:
     meter, model = LoadMeter(), FakeModel()
     meter.read([model], 0.0)

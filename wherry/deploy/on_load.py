@@ -1,0 +1,59 @@
+"""How many replicas does Ray Serve need, and which one would answer first?
+
+Pure, and light to import: Ray Serve's controller and proxies do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wherry.observability.server_load import LoadReport
+
+#: How busy replicas are that are enough: the share of their instances that full batches would need.
+BUSY: Final = 0.7
+#: Requests for a good answer of a replica that only fails.
+MOST_TRIES: Final = 100
+
+
+def autoscaling_stats(load: LoadReport) -> dict[str, float]:
+    """What a replica tells `replicas_needed`."""
+    return {"utilisation": load.utilisation}
+
+
+def routing_stats(load: LoadReport) -> dict[str, float]:
+    """What a replica tells `answer_seconds`: seconds until an answer that is good, or one that
+    fails fast would get all requests."""
+    answered = load.requests_per_second + load.errors_per_second
+    tries = answered / max(load.requests_per_second, answered / MOST_TRIES) if answered else 1.0
+    return {
+        "answer_seconds": load.answer_seconds * tries,
+        "one_seconds": load.one_seconds * tries,
+        "row_seconds": load.row_seconds * tries,
+        "rows": load.queued_rows + load.running_rows,
+    }
+
+
+def replicas_needed(context: Any) -> tuple[float, dict[str, Any]]:
+    """Ray Serve's policy of autoscaling: as many replicas as would be BUSY.
+
+    The number of requests says how many there are of slow ones, or how small batches are; it counts
+    where replicas are busier than that, so that one decision is enough for a burst.
+    """
+    told = (context.aggregated_metrics or {}).get("utilisation", {})
+    if not told:
+        return context.target_num_replicas, {}
+    busy = sum(told.values()) / len(told)
+    needed = context.current_num_replicas * busy / BUSY
+    if busy > BUSY:
+        full = context.config.get_target_ongoing_requests()
+        needed = max(needed, context.total_num_requests / full)
+    # Ray Serve rounds up: 3 x 0.7 / 0.7 is a little more than 3.
+    return max(round(needed, 6), 1 if context.total_num_requests else 0), {}
+
+
+def answer_seconds(told: Mapping[str, float], requests: int) -> float:
+    """Seconds until a replica that told this, and has so many requests now, answers one more."""
+    since = requests - told.get("rows", 0)
+    predicted = told.get("answer_seconds", 0.0) + since * told.get("row_seconds", 0.0)
+    return max(predicted, told.get("one_seconds", 0.0))
