@@ -192,12 +192,16 @@ class Executable:
     def outcome(self, columns: Columns, rows: int) -> Outcome:
         """Call the model once with merged columns. Never raises.
 
-        Each batch comes here, so what most models return is checked right here.
+        Each batch comes here, so what most models return is checked right here. `columns` are
+        empty afterwards: what still has one of them is the model.
         """
         try:
             if self._strings is None:
                 outputs = self.execute(columns, rows)
-                return outputs if self.own is None else self.own(outputs)
+                if self.own is None:
+                    return outputs
+                columns.clear()
+                return self.own(outputs)
             result = self.call(columns, rows)
             name, kind = self._strings
             if self.outputs.returns_row:

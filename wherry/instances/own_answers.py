@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,21 @@ class OwnAnswers:
         self._lists = [spec.name for spec in strings if spec.shape]
         of_others = {*self._json, *(spec.name for spec in strings)}
         self._arrays = [spec.name for spec in specs if spec.name not in of_others]
+        self._tensors = [spec.name for spec in specs if spec.library]
 
     def of(self, outputs: Columns) -> Columns:
         """These outputs, changed in place. The caller must hold nothing else of them.
         BadModelOutput."""
-        if self._arrays and not _are_new(outputs, self._arrays):
-            _own_arrays(outputs, self._arrays)
+        if self._tensors:
+            _own_tensors(outputs, self._tensors)
+        for name in self._arrays:  # nearly always none is a view, and nothing else has it
+            if (
+                name not in outputs
+                or sys.getrefcount(outputs[name]) > _NEW
+                or not _is_whole(outputs[name])
+            ):
+                _own_arrays(outputs, self._arrays)
+                break
         for name in self._lists:
             if name in outputs:
                 outputs[name] = [copy.copy(row) for row in outputs[name]]
@@ -70,17 +79,30 @@ def unsendable(model: str, output: str, reason: str) -> BadModelOutput:
     )
 
 
-def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
-    """Copy the arrays that something else refers to as well."""
-    for holder, key in list(_tensors(outputs, names)):
+def _is_whole(array: Any) -> bool:
+    """Is it an array, and no view of another one?"""
+    return type(array) is np.ndarray and array.base is None
+
+
+def _own_tensors(outputs: Columns, names: Sequence[str]) -> None:
+    for holder, key in _places(outputs, names, is_tensor):
         only_here = sys.getrefcount(holder[key]) <= _NEW
         holder[key] = own(holder[key], lent=only_here)
-    places = list(_places(outputs, names))
-    views = Counter([id(holder[key].base) for holder, key in places])
+
+
+def _own_arrays(outputs: Columns, names: Sequence[str]) -> None:
+    """Copy the arrays that something else refers to as well."""
+    large: list[tuple[Any, Any]] = []
+    for holder, key in _places(outputs, names, _is_array):
+        if holder[key].nbytes > _COPIED_BYTES:
+            large.append((holder, key))
+        elif sys.getrefcount(holder[key]) > _NEW or not _is_whole(holder[key]):
+            holder[key] = holder[key].copy()
+    views = Counter([id(holder[key].base) for holder, key in large])
     ends: dict[int, int] = {}
     shared = [
         (holder, key)
-        for holder, key in places
+        for holder, key in large
         if not _is_plain(holder[key])
         or _references(holder, key, views[id(holder[key].base)])
         > (_FRESH if holder[key].base is None else _FRESH_VIEW)
@@ -95,8 +117,6 @@ def _overlaps(array: Any, ends: dict[int, int]) -> bool:
     where these end, by the base."""
     if array.base is None:
         return False
-    if array.nbytes <= _COPIED_BYTES:
-        return True
     start, base = array.__array_interface__["data"][0], id(array.base)
     if start < ends.get(base, 0) or not array.flags.c_contiguous:
         return True
@@ -104,35 +124,22 @@ def _overlaps(array: Any, ends: dict[int, int]) -> bool:
     return False
 
 
-def _are_new(outputs: Columns, names: Sequence[str]) -> bool:
-    """Is each of them, as nearly always, an array that is no view, and that nothing else has?"""
-    for name in names:
-        if name not in outputs or sys.getrefcount(outputs[name]) > _NEW:
-            return False
-        column = outputs[name]
-        if type(column) is not np.ndarray or column.base is not None:
-            return False
-        if not column.flags.behaved:
-            return False
-    return True
-
-
-def _places(outputs: Columns, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+def _places(
+    outputs: Columns, names: Sequence[str], is_one: Callable[[Any], bool]
+) -> list[tuple[Any, Any]]:
+    """Where in these columns such arrays are."""
+    places: list[tuple[Any, Any]] = []
     for name in names:
         column = outputs.get(name)
-        if isinstance(column, np.ndarray):
-            yield outputs, name
+        if is_one(column):
+            places.append((outputs, name))
         elif isinstance(column, list):
-            yield from [(column, n) for n, one in enumerate(column) if isinstance(one, np.ndarray)]
+            places += [(column, row) for row, one in enumerate(column) if is_one(one)]
+    return places
 
 
-def _tensors(outputs: Columns, names: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    for name in names:
-        column = outputs.get(name)
-        if is_tensor(column):
-            yield outputs, name
-        elif isinstance(column, list):
-            yield from [(column, row) for row, one in enumerate(column) if is_tensor(one)]
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
 
 
 def _is_plain(array: Any) -> bool:

@@ -17,34 +17,46 @@ from wherry.values.request import Column, Columns, concatenate
 from wherry.values.tensors import is_tensor, own
 from wherry.workers.encoding import UNSENDABLE, copied
 
+#: The types of rows that nobody can change, and that most columns have.
+_STRINGS = {str, bytes}
+
 
 def gather(parts: Sequence[Columns], *, once: bool = True) -> Columns:
     """The rows of several requests as columns that the code may change. Not `once`: even a lone row
     runs again."""
     lone = len(parts) == 1
-    return {
-        name: column.copy()
-        if isinstance(column, list) and isinstance(column[0], str | bytes)
-        else _own(column, once, is_new=not lone)
-        for name, column in (parts[0] if lone else concatenate(parts)).items()
-    }
+    columns = dict(parts[0]) if lone else concatenate(parts)
+    for name, column in columns.items():
+        lends = once and lone and len(column) == 1
+        if not isinstance(column, np.ndarray):
+            columns[name] = _own(column, lends, is_new=not lone)
+        elif lone and not (lends and column.flags.behaved):
+            columns[name] = column.copy()
+    return columns
 
 
-def _own(column: Column, once: bool, is_new: bool) -> Column:
+def _own(column: Column, lends: bool, is_new: bool) -> Column:
     """`is_new`: the column was made of those of several requests."""
-    lends = once and not is_new and len(column) == 1
-    if isinstance(column, np.ndarray):
-        return column if is_new or (lends and column.flags.behaved) else column.copy()
     if not isinstance(column, list):  # a tensor
         return column if is_new else own(column, lent=lends)
-    first = column[0]
-    if is_tensor(first):
-        return [own(row, lent=lends) for row in column]
-    if isinstance(first, np.ndarray):
-        return [row if lends and row.flags.behaved else row.copy() for row in column]
-    if isinstance(first, list) and first and isinstance(first[0], bytes):
+    kinds = set(map(type, column))
+    if kinds <= _STRINGS:
+        return column if is_new else column.copy()
+    if not any(issubclass(kind, list | dict) for kind in kinds):
+        return [_own_row(row, lends) for row in column]
+    if all(isinstance(row, list) and _holds_bytes(row) for row in column):
         return [copy.copy(row) for row in column]  # a tensor of strings
     return column.copy() if lends else _copied(column)
+
+
+def _own_row(row: Any, lends: bool) -> Any:
+    if isinstance(row, np.ndarray):
+        return row if lends and row.flags.behaved else row.copy()
+    return own(row, lent=lends) if is_tensor(row) else row
+
+
+def _holds_bytes(row: list[Any]) -> bool:
+    return all(issubclass(kind, bytes) for kind in set(map(type, row)))
 
 
 def _copied(column: list[Any]) -> list[Any]:

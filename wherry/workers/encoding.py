@@ -220,14 +220,15 @@ class MessageDecoder:
         #: The arrays in the slab that may still be used: each view of one keeps it alive.
         self.views: list[weakref.ref[Array]] = []
         self._file: mmap.mmap | None = None
-        self._decode = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension).decode
+        #: Reads the body alone of a message without a memory file, or raises anything.
+        self.body = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension).decode
 
     def decode(self, body: memoryview, file: mmap.mmap | None = None) -> Any:
         """The message in the body of a frame, whose memory file is `file`. Raises Garbage."""
         self._file = file
         try:
             try:
-                return self._decode(body)
+                return self.body(body)
             except Exception as error:
                 message = self._decoded_again(body, error)
                 if message is None:
@@ -241,7 +242,7 @@ class MessageDecoder:
     def _decoded_again(self, body: memoryview, error: Exception) -> Any:
         if isinstance(error, RecursionError):
             with suppress(Exception):
-                return _with_a_whole_stack(partial(self._decode, body))
+                return _with_a_whole_stack(partial(self.body, body))
         if self._salvage is None:
             return None
         decode = msgspec.msgpack.Decoder(ext_hook=self._decode_extension).decode
@@ -302,8 +303,13 @@ def _with_a_whole_stack(function: Callable[[], Any]) -> Any:
 
 def copied(value: Any) -> Any:
     """The value as another process would have it. UNSENDABLE."""
+    body = _ENCODER.body(value)
     try:
-        return _DECODER.decode(memoryview(_ENCODER.body(value)))
+        return _DECODER.body(body)
+    except (ValueError, TypeError, RecursionError):  # it may only be too deep for this stack
+        pass
+    try:
+        return _DECODER.decode(memoryview(body))
     except Garbage as error:
         raise ValueError(str(error)) from None
 

@@ -800,8 +800,8 @@ def test_an_array_is_copied_only_if_something_else_refers_to_it(keeps: bool, vie
     kept: list[Any] = []
     addresses: list[int] = []
 
-    def model(x: list[int]) -> Annotated[np.ndarray, FP32[2]]:
-        array = np.zeros((len(x) + view, 2), np.float32)
+    def model(x: list[int]) -> Annotated[np.ndarray, FP32[10_000]]:
+        array = np.zeros((len(x) + view, 10_000), np.float32)
         addresses.append(array.ctypes.data)
         if keeps:
             kept.append(array)
@@ -859,3 +859,33 @@ def test_outputs_that_have_memory_in_common_are_copied() -> None:
     assert not isinstance(outcome, Failure), outcome
     whole, part = map(np.asarray, outcome.values())
     assert not np.shares_memory(whole, part)
+
+
+def test_what_a_model_returns_of_its_inputs_is_not_copied_unless_it_keeps_them() -> None:
+    given: list[int] = []
+    kept: list[Any] = []
+
+    def model(x: Rows) -> Rows:
+        given.append(x.ctypes.data)
+        return x
+
+    def keeping(x: Rows) -> Rows:
+        kept.append(x)
+        return x
+
+    columns: Columns = {"x": np.ones((2, 2), np.float32)}
+    outputs = executable(model).outcome(gather([columns, columns]), 4)
+    assert not isinstance(outputs, Failure)
+    assert np.asarray(outputs["output"]).ctypes.data == given[0]
+    outputs = executable(keeping).outcome(gather([columns, columns]), 4)
+    assert not isinstance(outputs, Failure)
+    assert not np.shares_memory(kept[0], np.asarray(outputs["output"]))
+
+
+@pytest.mark.parametrize("first", ["text", b"bytes", 1, None, [b"bytes"], [], np.ones(2)])
+def test_the_rows_of_neighbours_are_a_models_own_whatever_the_first_one_is(first: Any) -> None:
+    row = {"left": [1]}
+    columns = gather([{"x": [first]}, {"x": [row]}, {"x": [[row]]}])
+    columns["x"][1].pop("left")
+    columns["x"][2][0]["left"].append(2)
+    assert row == {"left": [1]}

@@ -134,6 +134,8 @@ def fold(body: Buffer, where: str) -> Folded:
 def check_values(body: Buffer, most: int = MAX_VALUES) -> None:
     """InvalidRequest for JSON that is nested too deep, RequestTooLarge if it has more than `most`
     values, names and brackets: a parser would take too long to build it whole."""
+    if len(body) <= MAX_DEPTH:
+        return
     if len(body) <= LARGE_BYTES:
         text = bytes(body)
         if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
