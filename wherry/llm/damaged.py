@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.llm.config_fields import FIELDS, Number, Whole
-
 #: Models of 1,000 layers were trained for a paper; transformers makes a module of each.
 MOST_LAYERS: Final = 4096
 #: The largest vocabularies have 300,000 tokens, the widest layers 100,000 features.
@@ -24,6 +22,16 @@ SIZES: Final = (
     "hidden_size", "n_embd", "d_model", "vocab_size", "intermediate_size", "n_inner", "ffn_dim",
     "num_attention_heads", "n_head", "num_key_value_heads", "head_dim",
 )  # fmt: skip
+#: Others that are a number in every configuration that has them.
+NUMBERS: Final = """
+    max_position_embeddings n_positions n_ctx original_max_position_embeddings
+    rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps
+    rope_theta rotary_emb_base rope_local_base_freq partial_rotary_factor rotary_pct
+    logit_scale logits_scaling embedding_multiplier residual_multiplier attention_multiplier
+    query_pre_attn_scalar final_logit_softcapping attn_logit_softcapping clip_qkv
+    sliding_window max_window_layers num_local_experts num_experts n_routed_experts
+    num_experts_per_tok moe_intermediate_size routed_scaling_factor
+"""
 PARTS: Final = ("text_config",)
 
 
@@ -58,7 +66,7 @@ def _wrong_size(part: Mapping[str, Any]) -> str:
                 )
         elif name in POSITIONS and type(value) in (int, bool, float) and value < 1:
             return f"config.json: {name} = {_shown(value)}: must be at least 1: {AGAIN}"
-        elif isinstance(value, str) and isinstance(FIELDS.get(name), Whole | Number):
+        elif isinstance(value, str) and name in NUMBERS.split():
             return f"config.json: {name} = {_shown(value)}: must be a number: {AGAIN}"
     return ""
 

@@ -285,21 +285,31 @@ def load_net(
     except Exception as error:  # of many types: mismatched shapes, invalid files
         refusal = ConfigError if attention is None else AttentionDiffers
         raise refusal(f"{name}: not loaded by transformers: {brief(error)}") from error
-    _check_tensors(name, found, exact=exact)
+    _check_tensors(name, found, None if quantized else net, exact=exact)
     return (net if quantized else net.to(device)).eval()
 
 
-def _check_tensors(name: str, found: Mapping[str, Any], *, exact: bool) -> None:
-    """Check what transformers has said of a checkpoint's tensors."""
+def _check_tensors(name: str, found: Mapping[str, Any], net: Any, *, exact: bool) -> None:
+    """Check what transformers has said of a checkpoint's tensors. Those that are left out may be of
+    parts that `net` has not (a tower for images), not of its own layers (a scale of weights)."""
     if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
         raise ConfigError(
             f"{name}: {len(missing)} tensors are missing, or have another shape:"
             f" {', '.join(missing[:MOST_REFUSALS])}: download the checkpoint again"
         )
-    if exact:
-        refuse_unused(name, list(found["unexpected_keys"]))
-    elif unused := sorted(found["unexpected_keys"]):
+    unused = sorted(found["unexpected_keys"])
+    refuse_unused(name, unused if exact else [key for key in unused if _is_of_layer(net, key)])
+    if unused:
         log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
+
+
+def _is_of_layer(net: Any, key: str) -> bool:
+    """Whether a tensor's name says that it belongs to a layer with weights of its own."""
+    try:
+        layer = net.get_submodule(key.rpartition(".")[0])
+    except AttributeError:
+        return False
+    return next(layer.parameters(recurse=False), None) is not None
 
 
 def _check_size(checkpoint: Checkpoint, config: Any) -> None:

@@ -14,7 +14,6 @@ from wherry.llm import int8
 from wherry.llm.attention import Attention
 from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.cuda_graphs import CudaRecord, DecodeGraphs, DecodeRow, Record
-from wherry.llm.families import FAMILIES
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import best_for
 from wherry.llm.model import Decoder, Shape
@@ -207,13 +206,10 @@ def load_network(
     Without `exact` by transformers' modules, whatever config.json says, and so if it is to be
     `adapted`. Reads files; blocks."""
     config = checkpoint.config(exact=exact)
-    kind = config.architectures[0] if config.architectures else type(config).__name__
     precision = DTYPES[dtype]
-    if adapted or not exact or not FAMILIES[kind].own:
+    if adapted or not exact:
         from wherry.llm.fallback import TransformersNetwork
 
-        if exact and not adapted:
-            log.warning("no model of our own for this architecture", extra={"architecture": kind})
         with stage("reading weights", checkpoint=checkpoint.folder.name):
             foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device, exact=exact)
         if quantization is not None:

@@ -6,12 +6,9 @@ import pytest
 import torch
 
 from tests.unit.llm import tiny
-from wherry.llm import known
 from wherry.llm.checkpoint import Checkpoint
-from wherry.llm.config_fields import FIELDS
 from wherry.llm.engine import Engine
 from wherry.llm.fallback import TransformersNetwork
-from wherry.llm.families import FAMILIES, ModelFamily
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.runner import ModelRunner, load_network
 from wherry.llm.sampling import Sampling
@@ -39,7 +36,7 @@ def saved(form: tiny.Form, folder: Path) -> Path:
 @pytest.mark.parametrize("family", OTHERS)
 def test_their_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     folder = saved(OTHERS[family], tmp_path / family)
-    network = load_network(Checkpoint(folder), dtype="float32", device=CPU)
+    network = load_network(Checkpoint(folder), dtype="float32", device=CPU, exact=False)
     runner = ModelRunner(network, cache_tokens=240, block_size=4, dtype=torch.float32, device=CPU)
     engine = Engine(
         runner.run,
@@ -74,14 +71,7 @@ def test_an_architecture_that_is_not_computed_exactly_is_refused(
         load_network(Checkpoint(folder), dtype="float32", device=CPU)
 
 
-def test_an_attention_with_an_option_that_is_not_known_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Should a family come into the table that does not belong there."""
-    family = ModelFamily("gemma2", FAMILIES["Gemma3ForCausalLM"].fields, only={
-        "attn_logit_softcapping": FIELDS["final_logit_softcapping"],
-    })  # fmt: skip
-    monkeypatch.setattr(known, "FAMILIES", {"Gemma2ForCausalLM": family})
+def test_an_attention_with_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
     folder = saved(GEMMA2, tmp_path / "other")
     with pytest.raises(ConfigError, match="its attention has 'softcap'"):
-        TransformersNetwork(Checkpoint(folder), dtype="float32", device=CPU)
+        TransformersNetwork(Checkpoint(folder), dtype="float32", device=CPU, exact=False)

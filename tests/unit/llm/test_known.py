@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from wherry.llm import config_fields, families
-from wherry.llm.known import refusals
+from tests.unit.llm.exact import FORMS
+from wherry.llm.known import ARCHITECTURES, refusals
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -78,28 +78,6 @@ AS_PUBLISHED = {
         "architectures": ["MistralForCausalLM"],
         "model_type": "mistral",
         "sliding_window": None,
-    },
-    "gpt-2": {
-        "activation_function": "gelu_new",
-        "architectures": ["GPT2LMHeadModel"],
-        "attn_pdrop": 0.1,
-        "bos_token_id": 50256,
-        "embd_pdrop": 0.1,
-        "layer_norm_epsilon": 1e-05,
-        "model_type": "gpt2",
-        "n_ctx": 1024,
-        "n_embd": 768,
-        "n_head": 12,
-        "n_layer": 12,
-        "n_positions": 1024,
-        "resid_pdrop": 0.1,
-        "summary_activation": None,
-        "summary_first_dropout": 0.1,
-        "summary_proj_to_labels": True,
-        "summary_type": "cls_index",
-        "summary_use_proj": True,
-        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
-        "vocab_size": 50257,
     },
 }
 
@@ -240,16 +218,9 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     assert len(str(refusal)) < 400
 
 
-def test_each_field_of_a_family_has_a_rule() -> None:
-    looked_at_as_a_whole = {"rope_scaling", "rope_parameters"}
-    for family in families.FAMILIES.values():
-        assert family.fields <= config_fields.FIELDS.keys() | looked_at_as_a_whole
-        assert family.only.keys() <= family.fields
-        assert not family.fields & config_fields.WITHOUT_EFFECT
-        assert not family.fields & config_fields.FIXED.keys()
-
-
-def test_the_page_lists_the_architectures_that_are_accepted() -> None:
+def test_the_page_lists_the_architectures_that_are_compared() -> None:
     page = Path("docs/how-to/llm.md").read_text()
     listed = page.partition("<!-- architectures")[2].partition("<!-- end -->")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) == families.FAMILIES.keys()
+    own, _, others = listed.partition("through transformers")
+    assert set(re.findall(r"`(\w+)`", own)) == ARCHITECTURES.keys()
+    assert set(re.findall(r"`(\w+)`", others)) == FORMS.keys() - ARCHITECTURES.keys()
