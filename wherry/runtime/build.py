@@ -31,8 +31,8 @@ from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.runtime.cache import ResponseCache
 from wherry.runtime.loaded_model import LoadedModel
-from wherry.runtime.redis_cache import RedisCache
 from wherry.runtime.row_sizes import RowSize, by_cost, by_length
+from wherry.runtime.shared_cache import SharedCache
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
@@ -63,7 +63,7 @@ class Builder:
         isolation: str,
         overrides: Mapping[str, Mapping[str, Any]],
         resources: Resources,
-        cache: ResponseCache | RedisCache | None,
+        cache: ResponseCache | SharedCache | None,
         timer: Timer,
         pipelines: LoopThread,
         clock: Callable[[], float],

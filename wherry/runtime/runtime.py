@@ -31,8 +31,8 @@ from wherry.runtime.calls import LocalCalls
 from wherry.runtime.forks import watch
 from wherry.runtime.loaded_model import LoadedModel, values_of
 from wherry.runtime.loop_port import LoopPort, LoopPorts
-from wherry.runtime.redis_cache import cache_of
 from wherry.runtime.registry import Registry
+from wherry.runtime.shared_cache import cache_of
 from wherry.runtime.unclosed import closed, opened
 from wherry.values.request import Columns, InferResponse, SequenceStep
 
@@ -49,8 +49,8 @@ class Runtime:
     `overrides` are settings by model name, over those of the model itself. `resources` says how
     much there is of what models with `resources` share; else one batch at a time runs of them.
     `cache_bytes` is the memory in which answers of models with `response_cache` are remembered;
-    with `cache_config` ("redis,host=...", "redis,port=...") in a Redis that servers share. Without
-    `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
+    with `cache_config` ("NAME,SETTING=VALUE", ...) in a package's store, which servers share.
+    Without `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
     """
 
     def __init__(

@@ -288,8 +288,8 @@ class Models:
     cache_size: int = option(0, "memory for answers of models with `response_cache`; 0: none",
         "SIZE", least=0)
     cache_config: tuple[str, ...] = option((),
-        "keep these answers in a Redis that servers share: redis,host=HOST, redis,port=PORT, "
-        "redis,password=... and more; may be repeated", "SETTING", separator=";")
+        "keep these answers in a store that servers share, of an installed package: "
+        "NAME,SETTING=VALUE; may be repeated", "SETTING", separator=";")
     rate_limit: Literal["off", "execution_count"] = option("off",
         "let batches wait for the `rate_limiter` resources that a config.pbtxt names")
     rate_limit_resources: tuple[str, ...] = option((),

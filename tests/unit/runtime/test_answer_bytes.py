@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wherry.runtime.answer_bytes import Unwritable, from_bytes, to_bytes
+from wherry.runtime.shared_cache import Unwritable, from_bytes, to_bytes
 from wherry.values.request import InferResponse, ShapedRow
 
 

@@ -1,9 +1,12 @@
+"""runtime/shared_cache.py: answers in a store of a package, as examples/plugins/wherry_redis."""
+
 from __future__ import annotations
 
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,18 @@ import pytest
 import wherry
 from tests.repositories import CONFIG, make, save
 from wherry.repository.layout import look
+from wherry.runtime import shared_cache
 from wherry.runtime.cache import ModelCache
-from wherry.runtime.redis_cache import RedisCache, RedisSettings, cache_of, identity
+from wherry.runtime.shared_cache import SharedCache, cache_of, identity
 from wherry.values.errors import ConfigError
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
 
+REDIS = Path(__file__).parents[3] / "examples" / "plugins" / "wherry_redis"
+
 
 class Shelf:
-    """What a Redis is asked for, in this process."""
+    """A store in this process."""
 
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
@@ -29,14 +35,13 @@ class Shelf:
         self.asked = 0
         self.wrote = threading.Semaphore(0)
 
-    def get(self, name: bytes) -> bytes | None:
+    def get(self, key: bytes) -> bytes | None:
         self._ask()
-        return self.kept.get(name)
+        return self.kept.get(key)
 
-    def set(self, name: bytes, value: bytes, *, ex: int | None) -> None:
+    def set(self, key: bytes, value: bytes) -> None:
         self._ask()
-        assert ex == 60
-        self.kept[name] = value
+        self.kept[key] = value
         self.wrote.release()
 
     def ping(self) -> None:
@@ -48,6 +53,29 @@ class Shelf:
         self.asked += 1
         if self.fails:
             raise ConnectionError("connection refused")
+
+
+class ShelfOfAPackage(Shelf):
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__()
+        self.settings = settings
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, stores: Mapping[str, str]) -> None:
+    """A package with these entry points, on the path."""
+    about = folder / "a_package-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-package\nVersion: 1\n")
+    lines = [f"[{shared_cache.GROUP}]", *(f"{name} = {where}" for name, where in stores.items())]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(folder)
+
+
+@pytest.fixture
+def shelf_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    where = f"{__name__}:ShelfOfAPackage"
+    stores = {"shelf": where, "other": where, "broken": "nothing_of_this_name:Store"}
+    install(monkeypatch, tmp_path, stores)
 
 
 class Clock:
@@ -88,7 +116,7 @@ def found(folder: Path, name: str = "a") -> Any:
 
 def test_what_one_server_has_answered_another_one_finds(tmp_path: Path) -> None:
     shelf, clock = Shelf(), Clock()
-    here, there = (RedisCache(shelf, clock, ttl=60) for _ in range(2))
+    here, there = (SharedCache(shelf, clock) for _ in range(2))
     same = model(tmp_path)
     ours, theirs = here.of("a", "1", same), there.of("a", "1", same)
     assert asked(ours, "x") is None
@@ -119,7 +147,7 @@ def test_code_of_a_program_shares_nothing() -> None:
         return text.upper()
 
     shelf, clock = Shelf(), Clock()
-    cache = RedisCache(shelf, clock, ttl=60)
+    cache = SharedCache(shelf, clock)
     assert identity(shout) is None
     keep(cache.of("shout", "1", shout), shelf, "x", "X")
     assert asked(cache.of("shout", "1", shout), "x") is None
@@ -128,7 +156,7 @@ def test_code_of_a_program_shares_nothing() -> None:
 
 def test_what_is_forgotten_is_not_found_again(tmp_path: Path) -> None:
     shelf = Shelf()
-    cache = RedisCache(shelf, Clock(), ttl=60)
+    cache = SharedCache(shelf, Clock())
     ours = cache.of("a", "1", model(tmp_path))
     keep(ours, shelf, "x", "answer")
     ours.forget()
@@ -136,9 +164,9 @@ def test_what_is_forgotten_is_not_found_again(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_a_redis_that_fails_is_a_miss_and_is_left_alone_for_a_moment(tmp_path: Path) -> None:
+def test_a_store_that_fails_is_a_miss_and_is_left_alone_for_a_moment(tmp_path: Path) -> None:
     shelf, clock = Shelf(), Clock()
-    cache = RedisCache(shelf, clock, ttl=60)
+    cache = SharedCache(shelf, clock)
     ours = cache.of("a", "1", model(tmp_path))
     keep(ours, shelf, "x", "answer")
     shelf.fails, shelf.asked = True, 0
@@ -150,16 +178,18 @@ def test_a_redis_that_fails_is_a_miss_and_is_left_alone_for_a_moment(tmp_path: P
     cache.close()
 
 
-def test_a_redis_that_is_not_there_at_the_start_is_told_of(
+def test_a_store_that_is_not_there_at_the_start_is_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     shelf = Shelf()
-    cache = RedisCache(shelf, Clock())
+    cache = SharedCache(shelf, Clock())
     cache.start()
     assert not caplog.records
     shelf.fails = True
     cache.start()
-    assert [record.message for record in caplog.records] == ["Redis does not answer: models do"]
+    assert [record.message for record in caplog.records] == [
+        "the cache's store does not answer: models do"
+    ]
     cache.close()
 
 
@@ -170,7 +200,7 @@ def test_the_size_of_a_local_cache_is_said_once() -> None:
 
 def test_an_answer_that_is_none_is_a_miss(tmp_path: Path) -> None:
     shelf = Shelf()
-    cache = RedisCache(shelf, Clock(), ttl=60)
+    cache = SharedCache(shelf, Clock())
     ours = cache.of("a", "1", model(tmp_path))
     keep(ours, shelf, "x", "answer")
     shelf.kept = dict.fromkeys(shelf.kept, b"something else")
@@ -179,42 +209,32 @@ def test_an_answer_that_is_none_is_a_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], None),
-        (["redis,host=h"], RedisSettings(host="h")),
-        (
-            ["redis,host=h", "redis,port=7", "redis,socket_timeout=50", "redis,tls_enabled=true"],
-            RedisSettings(host="h", port=7, socket_timeout=0.05, tls_enabled=True),
-        ),
-    ],
-)
-def test_settings_are_those_of_tritons_cache(
-    words: list[str], expected: RedisSettings | None
-) -> None:
-    assert RedisSettings.of(words, {}) == expected
-
-
-def test_a_name_and_a_password_may_come_from_the_environment() -> None:
-    environ = {"TRITONCACHE_REDIS_USERNAME": "u", "TRITONCACHE_REDIS_PASSWORD": "p"}
-    made = RedisSettings.of(["redis,host=h", "redis,password=other"], environ)
-    assert made == RedisSettings(host="h", user="u", password="other")
-
-
-@pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["memcached,host=h"], r"the caches are local \(size\) and redis"),
-        (["redis,hots=h"], "what there is to set: host, port"),
-        (["redis,port=x"], "redis,port=: Expected `int`"),
+        (
+            ["memcached,host=h"],
+            r"no installed package brings a cache 'memcached'; .*local, other, shelf",
+        ),
+        (["shelf"], "write NAME,SETTING=VALUE"),
+        (["broken,a=b"], "'broken' cannot be imported: .*nothing_of_this_name"),
         (["local,size=many"], "write local,size=BYTES"),
-        (["local,size=9", "redis,host=h"], "not in both"),
+        (["local,size=9", "shelf,host=h"], "not in several: local, shelf"),
+        (["other,a=b", "shelf,host=h"], "not in several: other, shelf"),
         (["local,size=9", "local,size=9"], "said twice"),
     ],
 )
+@pytest.mark.usefixtures("shelf_package")
 def test_settings_that_make_no_sense_are_refused(words: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         cache_of(0, words, Clock())
+
+
+@pytest.mark.usefixtures("shelf_package")
+def test_a_store_of_a_package_gets_its_settings() -> None:
+    cache = cache_of(0, ["shelf,host=h", "shelf,path=/a,b=c"], Clock())
+    assert isinstance(cache, SharedCache)
+    assert cache._store.settings == {"host": "h", "path": "/a,b=c"}  # type: ignore[attr-defined]
+    cache.close()
 
 
 def test_a_local_cache_may_be_said_in_the_same_words() -> None:
@@ -227,7 +247,7 @@ def test_a_local_cache_may_be_said_in_the_same_words() -> None:
 # With Redis itself
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     redis = pytest.importorskip("redis")
     program = shutil.which("redis-server")
@@ -246,14 +266,23 @@ def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.terminate()
 
 
+@pytest.fixture
+def redis_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The example as if it were installed: its entry points are those of its pyproject.toml."""
+    project = tomllib.loads((REDIS / "pyproject.toml").read_text())["project"]
+    install(monkeypatch, tmp_path / "installed", project["entry-points"][shared_cache.GROUP])
+    monkeypatch.syspath_prepend(REDIS)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("redis_package")
 def test_servers_share_answers_in_redis(tmp_path: Path, redis_socket: str) -> None:
     cached = model(tmp_path, config=CONFIG + "response_cache { enable: true }")
     words = [f"redis,host={redis_socket}", "redis,socket_timeout=30000"]
     inserted = threading.Event()
     for server in range(2):
         with wherry.Runtime(cached, cache_config=words) as runtime:
-            assert isinstance(runtime.cache, RedisCache)
+            assert isinstance(runtime.cache, SharedCache)
             if not server:
                 _tell(runtime.cache, inserted)
             answer = runtime.infer_batch("a", X=np.array([[3]], np.int32))
@@ -264,25 +293,42 @@ def test_servers_share_answers_in_redis(tmp_path: Path, redis_socket: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", ["redis,password=wrong", "redis,user=default"])
-def test_a_password_that_redis_refuses_ends_the_start(redis_socket: str, said: str) -> None:
+@pytest.mark.usefixtures("redis_package")
+def test_a_password_that_redis_refuses_ends_the_start(
+    redis_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redis = pytest.importorskip("redis")
+    words = [f"redis,host={redis_socket}", "redis,socket_timeout=30000"]
     with redis.Redis(unix_socket_path=redis_socket) as client:
         client.config_set("requirepass", "right")
-    words = [f"redis,host={redis_socket}", "redis,socket_timeout=30000"]
-    wherry.Runtime(cache_config=[*words, "redis,password=right"]).start().close()
-    with pytest.raises(ConfigError, match="Redis refuses us"):
-        wherry.Runtime(cache_config=[*words, said]).start()
+        try:
+            wherry.Runtime(cache_config=[*words, "redis,password=right"]).start().close()
+            for said in ("redis,password=wrong", "redis,user=default"):
+                with pytest.raises(ConfigError, match="Redis refuses us"):
+                    wherry.Runtime(cache_config=[*words, said]).start()
+            monkeypatch.setenv("TRITONCACHE_REDIS_PASSWORD", "right")
+            wherry.Runtime(cache_config=words).start().close()
+        finally:
+            client.config_set("requirepass", "")
 
 
-def _tell(cache: RedisCache, inserted: threading.Event) -> None:
-    """Have the event set once an answer is in Redis."""
-    client = cache._client
-    keep_it = client.set
+@pytest.mark.usefixtures("redis_package")
+@pytest.mark.parametrize(
+    ("said", "told"), [("redis,hots=h", "unknown field `hots`"), ("redis,port=x", "port")]
+)
+def test_settings_of_redis_that_make_no_sense_are_refused(said: str, told: str) -> None:
+    pytest.importorskip("redis")
+    with pytest.raises(ConfigError, match=f"cache_config redis: .*{told}"):
+        cache_of(0, [said], Clock())
 
-    def set_and_tell(*args: Any, **kwargs: Any) -> Any:
-        result = keep_it(*args, **kwargs)
+
+def _tell(cache: SharedCache, inserted: threading.Event) -> None:
+    """Have the event set once an answer is in the store."""
+    store = cache._store
+    keep_it = store.set
+
+    def set_and_tell(key: bytes, value: bytes) -> None:
+        keep_it(key, value)
         inserted.set()
-        return result
 
-    client.set = set_and_tell  # type: ignore[method-assign]
+    store.set = set_and_tell  # type: ignore[method-assign]
