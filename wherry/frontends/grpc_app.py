@@ -6,7 +6,7 @@ HTTP/2 is the transport's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -14,9 +14,10 @@ from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.grpc.rpc import CallMetadata, Metadata, Rpc
 from wherry.frontends.load_reports import ASKS, LoadReports
 from wherry.frontends.rows.pass_on_calls import PassOnCalls
+from wherry.frontends.terms import REQUEST_ID, given_request_id
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.grpc.entry import GrpcEntry
@@ -101,9 +102,8 @@ class GrpcApp:
                 rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)
                 return
             rpc.caller = caller
-        reports = self._load_reports
-        if ASKS in rpc.metadata or reports.always:
-            rpc.metadata.trailers = reports.wanted(rpc.metadata)
+        if REQUEST_ID in rpc.metadata or ASKS in rpc.metadata or self._load_reports.always:
+            rpc.metadata.trailers = self._trailers(rpc.metadata)
         try:
             if self._restrictions is not None:
                 self._restrictions.check(
@@ -112,6 +112,14 @@ class GrpcApp:
             handler.call(self.methods[rpc.path], rpc)
         except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
             fail(rpc, error)
+
+    def _trailers(self, metadata: CallMetadata) -> Callable[[], Metadata] | None:
+        """What gives the trailers of a call: its id, if it has one, and a load report, if it asks
+        for that."""
+        report, given = self._load_reports.wanted(metadata), given_request_id(metadata)
+        if not given:
+            return report
+        return lambda: ((REQUEST_ID, given), *(report() if report else ()))
 
     def drain(self) -> None:
         """Report "not ready" from now on, to open Watch calls, too."""

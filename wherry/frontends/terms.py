@@ -13,6 +13,8 @@ from wherry.values.errors import InvalidRequest, Tag
 
 #: What names the tenant of a request: a Gateway's endpoint picker sets the first.
 NAMES_TENANT: Final = ("x-gateway-inference-fairness-id", "x-tenant-id")
+REQUEST_ID: Final = "x-request-id"
+MAX_ID_CHARS: Final = 128
 #: A year: the system's own timers cannot wait for every number that JSON can say.
 _LONGEST: Final = 365 * 86400.0
 
@@ -35,6 +37,12 @@ class Terms(msgspec.Struct, frozen=True):
     def tenant_of(self, caller: str) -> str:
         """The tenant of a request with the API key that is called `caller`; "": with none."""
         return caller if caller and not self.names_tenant else self.tenant
+
+
+def given_request_id(headers: Mapping[str, str]) -> str:
+    """The client's X-Request-Id; "" if it gave none that may go into a header or a log."""
+    given = headers.get(REQUEST_ID, "")
+    return given if len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable() else ""
 
 
 def terms_of(

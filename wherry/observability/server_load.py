@@ -94,8 +94,8 @@ class LoadMeter:
         loads = [one.runner.load() for one in models]
         busy = [
             rate(more.rows, seconds) * load.row_seconds
-            if seconds and load.row_seconds and not load.joins
-            else load.busy_share
+            if seconds and load.row_seconds and not load.joins and (more.rows or not load.busy)
+            else load.busy_share  # also while a batch runs for longer than the window
             for load, more in zip(loads, grown, strict=True)
         ]
         kept = [gauges for one in models for gauges in _gauges(one.runner)]

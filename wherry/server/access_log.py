@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from wherry.frontends.http.exchange import LEFT, Exchange, PassedOn
+from wherry.frontends.terms import given_request_id
 from wherry.observability.otel.tracing import RequestTrace
 
 #: Health and metrics are left out: probes would drown the rest.
@@ -72,6 +73,7 @@ class _LoggedExchange(PassedOn):
                 "seconds": round(time.monotonic() - self._started, 6),
                 "peer": request.peer,
                 **({"key": request.caller} if request.caller else {}),
+                **({"request_id": given} if (given := given_request_id(request.headers)) else {}),
                 **_trace_context(request.headers),
                 **_own_span(request.head.trace),
             },

@@ -55,6 +55,30 @@ def test_every_method_of_the_protocol_is_answered(client: Client) -> None:
         assert (rpc.code, rpc.details) != ("UNIMPLEMENTED", ""), path
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [("abc-1", True), ("x" * 128, True), ("x" * 129, False), ("a\x07b", False), ("é", False)],
+)
+def test_a_call_s_own_id_comes_back_in_its_trailers(client: Client, sent: str, kept: bool) -> None:
+    expected = sent if kept else None
+    metadata = {"x-request-id": sent}
+    calls: list[tuple[str, Any]] = [
+        ("ModelInfer", words("a")),
+        ("ModelInfer", words("bug")),
+        ("ServerLive", b""),
+    ]
+    for method, request in calls * 2:  # equal calls share their metadata
+        rpc = client.ask(method, request, metadata=metadata)
+        assert dict(rpc.trailers).get("x-request-id") == expected
+    asked = client.ask(
+        "ModelInfer", words("a"), metadata={**metadata, "endpoint-load-metrics-format": "text"}
+    )
+    assert [name for name, _ in asked.trailers] == [
+        *(["x-request-id"] if kept else []),
+        "endpoint-load-metrics",
+    ]
+
+
 def test_the_server_lives_and_is_ready(client: Client) -> None:
     assert client.ask("ServerLive").answer == {"live": True}
     assert client.ask("ServerReady").answer == {"ready": True}

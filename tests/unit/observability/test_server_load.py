@@ -61,6 +61,18 @@ def test_a_model_whose_first_batch_still_runs_is_busy() -> None:
     assert load.utilisation == 1.0
 
 
+def test_a_batch_that_runs_for_longer_than_the_window_is_work() -> None:
+    meter, model = LoadMeter(), FakeModel()
+    meter.read([model], 0.0)
+    model.ran(8)
+    model.runner.now = Load(
+        ready=True, instances=2, busy=1, full_rows=8, one_seconds=60.0, full_seconds=60.0
+    )
+    for second in range(1, 20):
+        load = meter.read([model], float(second))
+    assert load.utilisation == 0.5
+
+
 def test_rates_forget_what_is_older_than_the_window() -> None:
     meter, model = LoadMeter(), FakeModel()
     meter.read([model], 0.0)

@@ -50,9 +50,10 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_the_access_log_has_the_trace_that_a_request_belongs_to(
     caplog: pytest.LogCaptureFixture, given: str | None, logged: str | None
 ) -> None:
-    headers = {} if given is None else {"traceparent": given}
+    headers = {} if given is None else {"traceparent": given, "X-Request-Id": "mine"}
     with caplog.at_level(logging.INFO), local_server(upper, access_log=True) as server:
         request = urllib.request.Request(f"{server.url}/v2", headers=headers)
         urllib.request.urlopen(request).close()
     (access,) = [r for r in caplog.records if r.name == "wherry.access"]
     assert getattr(access, "traceparent", None) == logged
+    assert getattr(access, "request_id", None) == (None if given is None else "mine")

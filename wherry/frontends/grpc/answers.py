@@ -8,6 +8,7 @@ import os
 
 from wherry.frontends.client_text import text_of
 from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.frontends.terms import given_request_id
 from wherry.observability.internal_errors import log_internal_error
 from wherry.values.errors import WherryError
 
@@ -26,7 +27,7 @@ def fail(rpc: Rpc, error: Exception) -> None:
 def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     """Code, text and trailers of an error; a bug of ours is logged and not shown."""
     if not isinstance(error, WherryError):
-        request_id = f"{_PREFIX}-{next(_numbers):x}"
+        request_id = given_request_id(rpc.metadata) or f"{_PREFIX}-{next(_numbers):x}"
         logged = log_internal_error(error, request_id=request_id, path=rpc.path)
         where = f"it under id {request_id}" if logged else "one like it"
         return "INTERNAL", f"internal error; the server's log has {where}", ()

@@ -20,6 +20,7 @@ from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
 from wherry.frontends.offload import Offload
+from wherry.frontends.terms import given_request_id
 
 QUIET: Final = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
 """Methods that are not logged: probes would drown the rest."""
@@ -141,6 +142,8 @@ class GrpcListener:
         fields = {"status": call.status, "seconds": seconds, "peer": peer}
         if call.caller:
             fields["key"] = call.caller
+        if given := given_request_id(call.metadata):
+            fields["request_id"] = given
         self._access_log.info(call.path, extra=fields)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from wherry.frontends.compression import (
@@ -17,10 +16,10 @@ from wherry.frontends.compression import (
 )
 from wherry.frontends.http.exchange import JSON, Body, Exchange, Headers, error_body
 from wherry.frontends.json_text import encode_json
+from wherry.frontends.terms import given_request_id
 from wherry.observability.internal_errors import log_internal_error
 from wherry.values.errors import WherryError
 
-MAX_ID_CHARS = 128
 _PREFIX = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
@@ -28,12 +27,6 @@ _numbers = itertools.count(1)
 def new_request_id() -> str:
     """Return a unique id: a random part for the process, then a count."""
     return f"{_PREFIX}-{next(_numbers):x}"
-
-
-def given_request_id(headers: Mapping[str, str]) -> str:
-    """The client's X-Request-Id; "" if it gave none that may go into a header or a log."""
-    given = headers.get("x-request-id", "")
-    return given if len(given) <= MAX_ID_CHARS and given.isprintable() else ""
 
 
 def request_id_of(exchange: Exchange) -> str:

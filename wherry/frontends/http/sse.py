@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from wherry.frontends.http.answers import describe, given_request_id
+from wherry.frontends.http.answers import describe
 from wherry.frontends.http.exchange import Exchange, Headers, error_body
+from wherry.frontends.terms import given_request_id
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 #: Proxies must hand events on one by one, as they come.

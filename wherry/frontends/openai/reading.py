@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from wherry.frontends.http.answers import given_request_id, request_id_of
+from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import JSON, Body, Exchange, Headers, PassedOn
 from wherry.frontends.openai.errors import ErrorForm, error_object, fail
 from wherry.frontends.openai.fields.decoding import header_of
+from wherry.frontends.terms import given_request_id
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.values.buffer import Buffer

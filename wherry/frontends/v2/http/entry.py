@@ -11,10 +11,10 @@ import msgspec
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.compression import decompressed
 from wherry.frontends.content.urls import TIMEOUT, Fetching
-from wherry.frontends.http.answers import fail, given_request_id
+from wherry.frontends.http.answers import fail
 from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.offload import LARGE_BYTES
-from wherry.frontends.terms import Terms, shorter_timeout
+from wherry.frontends.terms import Terms, given_request_id, shorter_timeout
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.entry import Beside, Entry
