@@ -76,15 +76,19 @@ class MediaRows:
         _, decoders = self._opened(columns, 0, len(next(iter(columns.values()))))
         return {**columns, **self._values(decoders)}
 
-    def encoded(self, spec: TensorSpec, rows: Sequence[Any]) -> list[Any]:
+    def encoded(self, spec: TensorSpec, rows: Sequence[Any], *, lossless: bool) -> list[Any]:
         """What the code has returned for an output as the bytes of its rows; None stays.
         BadModelOutput."""
         media = spec.media
         assert media is not None
+
+        def one(value: Any) -> bytes:
+            return encoded(value, media, lossless=lossless)
+
         try:
             if spec.shape:  # each row is a list of them
-                return [None if row is None else [encoded(e, media) for e in row] for row in rows]
-            return [None if row is None else encoded(row, media) for row in rows]
+                return [None if row is None else [one(value) for value in row] for row in rows]
+            return [None if row is None else one(row) for row in rows]
         except (TypeError, ValueError) as error:
             raise BadModelOutput(
                 f"model {self._model!r}: output {spec.name!r} cannot be encoded: {error}"

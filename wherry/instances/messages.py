@@ -53,6 +53,8 @@ class Execute(WorkerMessage):
     trace: dict[str, str] | None = None
     #: It answers a SendAgain: the model has failed for these rows, and may have changed them.
     again: bool = False
+    #: Images and audio may come back without a codec.
+    lossless: bool = False
 
 
 class Generate(WorkerMessage):

@@ -35,6 +35,8 @@ class ModelOutputs:
         self._media = media
         #: May tensors stay what they are? All callers of the batch take them.
         self.keeps_tensors = False
+        #: May images and audio go without a codec? All callers of the batch are in this program.
+        self.lossless = False
         #: Does the code return one row, and not a column?
         self.returns_row = signature.row_wise or not config.max_batch_size
 
@@ -88,7 +90,7 @@ class ModelOutputs:
         if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
             raise self._wrong_rows(spec, value, rows)
         if spec.media is not None and is_converted(spec.media):
-            return self._media.encoded(spec, value)
+            return self._media.encoded(spec, value, lossless=self.lossless)
         if spec.form is Form.TEXT:
             return self._checked_elements(spec, list(value), str, sparse)
         if spec.form is Form.BYTES:

@@ -22,6 +22,7 @@ from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.observability.otel.following import BatchTrace, begun
+from wherry.values.media_codec import is_converted
 from wherry.values.request import Batch, Columns, InferRequest
 from wherry.workers.encoding import (
     BLOB_BYTES,
@@ -74,7 +75,10 @@ class ProcessInstance(Instance):
         self.runs_in_caller = config.run_in_caller
         #: How many more calls of lone callers there were than other batches, about.
         self._lone_calls = 0
-        self._streams = model.signature(config.name).streams
+        signature = model.signature(config.name)
+        self._streams = signature.streams
+        encodes = any(is_converted(spec.media) for spec in signature.outputs)
+        self._gives_media = encodes and not self._streams and not config.response_cache
         # Of a batch ahead it would not be known whether it has run.
         self.takes_ahead = not self._streams and config.sequence is None and config.run_again
         #: The batches that are with the worker, which answers them in this order.
@@ -88,7 +92,7 @@ class ProcessInstance(Instance):
         self.worker.do(self._begin, batches)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        message = messages.Execute(with_blobs(columns), [1], True)
+        message = messages.Execute(with_blobs(columns), [1], True, lossless=self._gives_media)
         sent_at = perf_counter_ns()
         try:
             result = self.worker.ask(message, self._interrupted)
@@ -167,8 +171,9 @@ class ProcessInstance(Instance):
         if slab and others >= BLOB_BYTES:
             columns = with_blobs(columns)
         trace = None if run.trace is None else run.trace.context.headers()
+        lossless = self._gives_media and all(request.takes_values for request in requests)
         run.message = (
-            messages.Execute(columns, counts, slab, trace)
+            messages.Execute(columns, counts, slab, trace, lossless=lossless)
             if run.stream is None
             else messages.Generate(columns, counts, trace)
         )

@@ -49,6 +49,7 @@ def _part(
     part.trace = request.trace
     part.cost = request.cost
     part.follows = start > 0
+    part.takes_values = request.takes_values
     part.wait_until = request.wait_until
     return part
 

@@ -45,6 +45,8 @@ class ThreadInstance(Instance):
         self._has_tensors = any(spec.library for spec in specs)
         gives_tensors = any(spec.library for spec in signature.outputs)
         self._keeps_tensors = gives_tensors and not config.response_cache
+        encodes = self.executable.encodes and not self._streams
+        self._gives_media = encodes and not config.response_cache
         self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
 
     def load(self) -> None:
@@ -111,6 +113,9 @@ class ThreadInstance(Instance):
         gathered = perf_counter_ns()
         counts = [request.rows for request in requests]
         sent = partial(concatenate, inputs)
+        if self._gives_media:
+            lossless = all(request.takes_values for request in requests)
+            self.executable.outputs.lossless = lossless
         if self._keeps_tensors:
             execution = self._with_tensors(columns, counts, sent, requests)
         else:
@@ -148,6 +153,8 @@ class ThreadInstance(Instance):
         return stream(self.executable, columns, [r.rows for r in requests], respond)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure:
+        if self._gives_media:
+            self.executable.outputs.lossless = True
         try:
             if self.executable.takes_arrays:
                 columns = gather([columns])

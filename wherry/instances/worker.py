@@ -189,6 +189,7 @@ def _execute(
     # The answer says whether the model has kept any of it: nothing else may then.
     columns, batch.columns = batch.columns, {}
     counts = batch.counts
+    executable.outputs.lossless = batch.lossless
 
     def sent() -> Columns:
         connection.send(messages.SendAgain())

@@ -149,6 +149,7 @@ class LocalCalls:
             priority=priority,
             sequence=sequence,
         )
+        request.takes_values = True
         if trace is not None:
             trace.follow(request)
         loaded.submit([request])
@@ -173,7 +174,13 @@ class LocalCalls:
     # From event loops
 
     async def answer(
-        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+        self,
+        loaded: LoadedModel,
+        columns: Columns,
+        rows: int,
+        *,
+        takes_values: bool = True,
+        **options: Any,
     ) -> InferResponse:
         """Return the answer to checked columns. Cancelling the task cancels the request."""
         port = self._ports.here()
@@ -191,6 +198,7 @@ class LocalCalls:
         if call is not None:
             options = self._inherited(call, options)
         request = loaded.request(columns, rows, reply, **options)
+        request.takes_values = takes_values
         if self.tracing is not None and (trace := self.trace(loaded)) is not None:
             trace.follow(request)
         with NO_SPAN if call is None else self._traced(call, loaded, request):

@@ -328,7 +328,7 @@ class Runtime:
         """One answer to checked columns, in an event loop.
         The options are those of LoadedModel.request. Cancelling the task cancels the request.
         """
-        return self.calls.answer(loaded, columns, rows, **options)
+        return self.calls.answer(loaded, columns, rows, takes_values=False, **options)
 
     def responses(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any

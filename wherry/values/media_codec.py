@@ -75,8 +75,8 @@ def prepared(row: bytes, media: MediaSpec) -> tuple[int, Callable[[], Any]]:
 
 
 def encoded(value: Any, media: MediaSpec, *, lossless: bool = False) -> bytes:
-    """What the code has returned, or (`lossless`) a caller sends, as the bytes of a row. TypeError
-    or ValueError says what is wrong with it."""
+    """What the code has returned, or a caller sends, as the bytes of a row; `lossless`: for this
+    program alone. TypeError or ValueError says what is wrong with it."""
     if media.python == "bytes":
         if not isinstance(value, bytes):
             raise TypeError(f"{type(value).__name__}, not bytes")

@@ -113,6 +113,8 @@ class InferRequest(msgspec.Struct, eq=False):
     follows: bool = False
     #: A pipeline sent it, which may take tensors as answers.
     takes_tensors: bool = False
+    #: Its caller is in this program: images and audio may come as they are, without a codec.
+    takes_values: bool = False
     #: The parts of a request with more rows than a batch holds, until all have ended.
     parts: Sequence[Part] = ()
     #: The request that a Part belongs to, which is counted instead of it.
