@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -66,8 +67,9 @@ def gauges(server: wherry.Server) -> dict[str, float]:
 
 def in_flight(server: wherry.Server) -> int:
     """Requests that are unanswered and whose client has not left."""
-    found: int = httpx.get(f"{server.url}/load").json()["server_load"]
-    return found
+    text = httpx.get(f"{server.url}/metrics").text
+    (found,) = re.findall(r"^wherry_requests_in_flight (\S+)$", text, re.MULTILINE)
+    return round(float(found))
 
 
 def idle(server: wherry.Server) -> bool:

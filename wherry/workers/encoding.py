@@ -304,10 +304,8 @@ def _with_a_whole_stack(function: Callable[[], Any]) -> Any:
 def copied(value: Any) -> Any:
     """The value as another process would have it. UNSENDABLE."""
     body = _ENCODER.body(value)
-    try:
+    with suppress(Exception):  # of any type: `decode` names it, or has a deeper stack
         return _DECODER.body(body)
-    except (ValueError, TypeError, RecursionError):  # it may only be too deep for this stack
-        pass
     try:
         return _DECODER.decode(memoryview(body))
     except Garbage as error:

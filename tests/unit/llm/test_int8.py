@@ -151,8 +151,9 @@ def test_a_decoders_logits_are_nearly_those_of_its_floats(
 ) -> None:
     found = Checkpoint(checkpoint(family))
     precision = torch.float32 if dtype == "float32" else torch.bfloat16
-    floats = load_network(found, dtype="float32", device=CPU)
-    ours = load_network(found, dtype=dtype, device=CPU, quantization="int8")
+    exact = family != "gemma"
+    floats = load_network(found, dtype="float32", device=CPU, exact=exact)
+    ours = load_network(found, dtype=dtype, device=CPU, quantization="int8", exact=exact)
     with torch.inference_mode():
         wanted = floats.forward(*first_step(found, floats.shape, torch.float32, CPU))
         got = ours.forward(*first_step(found, ours.shape, precision, CPU))
@@ -166,8 +167,8 @@ def test_other_architectures_have_it_where_they_use_linear_layers(
 ) -> None:
     found = Checkpoint(saved(OTHERS[family], tmp_path / family))
     tiny.tokenizer().save_pretrained(found.folder)
-    floats = load_network(found, dtype="float32", device=CPU)
-    ours = load_network(found, dtype="float32", device=CPU, quantization="int8")
+    floats = load_network(found, dtype="float32", device=CPU, exact=False)
+    ours = load_network(found, dtype="float32", device=CPU, quantization="int8", exact=False)
     with torch.inference_mode():
         step = first_step(found, floats.shape, torch.float32, CPU)
         assert 0 < off_by(ours.forward(*step), floats.forward(*step)) < 0.05

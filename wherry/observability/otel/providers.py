@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
     from wherry.observability.otel.metrics_export import MetricsExport
     from wherry.observability.otel.tracing import Tracing
-from opentelemetry import context, propagate
-
-from wherry.observability.otel.user_code import current_context
-
-
-def read_by_propagators(headers: Mapping[str, str]) -> TraceContext | None:
-    """The context in headers, as B3's, Jaeger's or others' propagators read it."""
-    token = context.attach(propagate.extract(headers, context.Context()))
-    try:
-        return current_context()
-    finally:
-        context.detach(token)
 
 
 log = logging.getLogger("wherry")
@@ -182,7 +170,7 @@ def _reader(propagators: str) -> Callable[[Mapping[str, str]], TraceContext | No
     names = {name.strip() for name in propagators.split(",")}
     if names <= {"tracecontext", "baggage"} and "tracecontext" in names:
         return context_of
-    from wherry.observability.otel.providers import read_by_propagators
+    from wherry.observability.otel.foreign import read_by_propagators
 
     return read_by_propagators
 
