@@ -31,9 +31,9 @@ from wherry.values.request import Columns, InferRequest, InferResponse
 PATIENCE = 30.0
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], patience: float = PATIENCE) -> None:
     """Wait for what another thread or process does without telling anybody."""
-    gives_up_at = time.monotonic() + PATIENCE
+    gives_up_at = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < gives_up_at, "what the test waits for does not happen"
         time.sleep(0.001)

@@ -118,7 +118,7 @@ class Load:
         pair = self._idle.pop() if self._idle else await asyncio.open_connection(*self.http)
         try:
             yield pair
-        except BaseException:
+        except BaseException:  # cancelled, too: half an answer is on it
             pair[1].close()
             raise
         if not pair[1].is_closing() and not pair[0].at_eof():

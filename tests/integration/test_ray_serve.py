@@ -8,8 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.examples.pages import blocks_of
+from tests.fakes import until
 
 pytest.importorskip("ray.serve", reason="needs ray[serve], which is not here")
 pytestmark = [pytest.mark.full, pytest.mark.slow]
@@ -101,14 +101,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         program.close()
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait for what no event tells of, in another process."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_a_handle_gets_answers_errors_and_each_piece_of_a_stream(program: Program) -> None:
     assert program.handles["answer"] == "GOOD"
     assert program.handles["failure"][0] == "ModelFailed"
@@ -138,7 +130,7 @@ def test_a_stream_ends_when_its_reader_leaves(program: Program) -> None:
     assert "endless has ended" not in program.notes.read_text()
     response.close()
     connection.close()
-    eventually(lambda: "endless has ended" in program.notes.read_text(), "the model goes on")
+    until(lambda: "endless has ended" in program.notes.read_text())
 
 
 def test_a_replica_is_sent_enough_to_fill_its_next_batch(program: Program) -> None:
@@ -146,10 +138,10 @@ def test_a_replica_is_sent_enough_to_fill_its_next_batch(program: Program) -> No
         fcntl.flock(gate, fcntl.LOCK_EX)
         first = pool.submit(program.held, "first")
         running = partial(program.gauge, "wherry_batches_running", "held")
-        eventually(lambda: running() == 1, "the first does not run")
+        until(lambda: running() == 1)
         rest = [pool.submit(program.held, f"{n}") for n in range(39)]
         waiting = partial(program.gauge, "nv_inference_pending_request_count", "held")
-        eventually(lambda: waiting() == 39, "the requests do not reach the replica")
+        until(lambda: waiting() == 39)
         fcntl.flock(gate, fcntl.LOCK_UN)
         answers = [one.result() for one in [first, *rest]]
     assert sorted(answers) == [(200, 1), *[(200, 7)] * 7, *[(200, 32)] * 32]
@@ -180,9 +172,9 @@ def test_an_application_that_is_deleted_answers_what_it_has_and_unloads(program:
         fcntl.flock(gate, fcntl.LOCK_EX)
         last = pool.submit(program.held, "last")
         running = partial(program.gauge, "wherry_batches_running", "held")
-        eventually(lambda: running() == 1, "it does not run")
+        until(lambda: running() == 1)
         program.tell("delete")
-        eventually(lambda: program.ask("GET", "/v2/health/ready")[0] != 200, "it is still there")
+        until(lambda: program.ask("GET", "/v2/health/ready")[0] != 200)
         fcntl.flock(gate, fcntl.LOCK_UN)
         assert last.result() == (200, 1)
     assert program.told() == {"deleted": True}

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.fakes import until
 
 pytest.importorskip("ray", reason="needs ray, which is not here")
 pytestmark = [pytest.mark.full, pytest.mark.slow]
@@ -115,12 +117,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         started.close()
 
 
-def eventually(holds: Callable[[], object]) -> None:
-    """Wait for what no event tells of, in another process; Ray takes its time to start."""
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+#: Ray takes its time to start.
+eventually = partial(until, patience=120)
 
 
 def server_on(port: int) -> tuple[int, int]:

@@ -29,7 +29,7 @@ def tried(what: str) -> Iterator[None]:
     """Go on after a failure, which is a finding."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - of any kind
+    except Exception as error:  # noqa: BLE001 - the other parts still run
         traceback.print_exc()
         say(what, failed=f"{type(error).__name__}: {error}")
 

@@ -16,12 +16,12 @@ if sys.platform != "linux":
 #: A leader whose children hold a pipe open, by which their end is seen; one is its grandchild.
 LEADER = "trap '' TERM HUP; (sleep 1000 & sleep 1000) & sleep 1000 & echo started >&2; wait"
 STARTER = f"""
-import subprocess, sys, time
+import signal, subprocess, sys
 from wherry.workers.process_group import ProcessGroup
 leader = subprocess.Popen(["sh", "-c", {LEADER!r}], start_new_session=True)
 group = ProcessGroup(leader.pid)
 sys.stderr.write("grouped")
-time.sleep(1000)
+signal.pause()
 """
 
 

@@ -81,7 +81,7 @@ class WarmUp:
         raise NotImplementedError  # a Python model's streams outlive their batch
 
     def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # as stream_run
 
     def answer(self, request: InferRequest, response: InferResponse) -> None:
         request.reply.settle(response)
