@@ -1,5 +1,5 @@
-// What somebody searches for is seldom in a decision or in the changes: those come last.
-const LATER = /^(decisions|internals|changelog|benchmarks|contributing)/;
+// What somebody searches for is seldom in the changes: those come last.
+const LATER = /^changelog/;
 const SOONER = /^(how-to|tutorial|reference)/;
 
 var Scorer = {

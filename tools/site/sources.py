@@ -3,7 +3,8 @@
 The pages are the Markdown files of the repository, which a forge shows where they lie. Here each
 gets its place in the site. The folder of a page is its group, and `docs/README.md` has the order
 within it: nothing is listed a second time. A link to a page leads to its place, a link to another
-file of the repository to a copy of it.
+file of the repository to a copy of it. `docs/internals` and `docs/decisions` are for those who
+change wherry: they are such other files.
 """
 
 from __future__ import annotations
@@ -20,24 +21,18 @@ GROUPS = {
     "how-to": "How to",
     "reference": "Reference",
     "explanation": "Explanation",
-    "internals": "Inside",
-    "decisions": "Decisions",
 }
 #: Pages outside of docs/, and their places.
 OTHERS = {
     "README.md": "index.md",
     "docs/README.md": "pages.md",
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
-    "changes/README.md": "changes.md",
-    "benchmarks/README.md": "benchmarks.md",
 }
 #: Where copies of other files of the repository are.
 COPIES = "repository"
-#: The list of decisions, which the site has and the repository needs not.
-DECISIONS = "decisions/index.md"
 
+_SHOWN = (".png", ".svg")
 _LINK = re.compile(
     r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<to>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
 )
@@ -49,7 +44,7 @@ def places(root: Path) -> dict[str, str]:
     found = {source: place for source, place in OTHERS.items() if (root / source).exists()}
     for page in sorted(root.glob("examples/*/README.md")):
         found[page.relative_to(root).as_posix()] = f"examples/{page.parent.name}.md"
-    for page in sorted(root.glob("docs/*/**/*.md")):
+    for page in sorted(page for group in GROUPS for page in root.glob(f"docs/{group}/*.md")):
         found[page.relative_to(root).as_posix()] = page.relative_to(root / "docs").as_posix()
     return found
 
@@ -57,7 +52,7 @@ def places(root: Path) -> dict[str, str]:
 def navigation(root: Path) -> dict[str, list[str]]:
     """Caption -> the places below it, in the order in which `docs/README.md` names them.
 
-    Decisions have numbers, and that order; pages that it does not name come last.
+    Pages that it does not name come last.
     """
     named = re.findall(r"\]\(([^)#]+\.md)\)", (root / "docs/README.md").read_text(encoding="utf-8"))
     rank = {place: number for number, place in reversed([*enumerate(named)])}
@@ -85,7 +80,8 @@ def links(text: str) -> Iterator[str]:
 def moved(text: str, source: str, to: Mapping[str, str]) -> str:
     """The page `source` with its links as they are at its place.
 
-    `to` says where each path of the repository is in the site; a link elsewhere stays.
+    `to` says where each path of the repository is in the site; a link elsewhere stays, and one
+    to a folder that has no page becomes its text.
     """
     folder = PurePosixPath(to[source]).parent
 
@@ -93,7 +89,10 @@ def moved(text: str, source: str, to: Mapping[str, str]) -> str:
         target = to.get(resolved(source, match["to"]))
         if target is None:
             return match[0]
-        return f"{match['before']}{os.path.relpath(target, folder)}{match['anchor'] or ''})"
+        if not target:
+            return match["before"][1:-2]
+        anchor = (match["anchor"] or "") if target.endswith(".md") else ""
+        return f"{match['before']}{os.path.relpath(target, folder)}{anchor})"
 
     fences = [*_FENCE.findall(text), ""]
     parts = (_LINK.sub(at_its_place, part) for part in _outside_code(text))
@@ -151,13 +150,21 @@ def write(root: Path, into: Path) -> None:
     """Write the site's sources, in Markdown, to the folder `into`; what was there goes."""
     shutil.rmtree(into, ignore_errors=True)
     pages = places(root)
-    copies = {
-        path: path.removeprefix("docs/") if path.startswith("docs/") else f"{COPIES}/{path}.txt"
+    others = {
+        path
         for source in pages
         for link in links((root / source).read_text(encoding="utf-8"))
-        if (path := resolved(source, link)) not in pages and (root / path).is_file()
+        if (path := resolved(source, link)) not in pages
     }
-    to = {**pages, **copies, **_folders(pages)}
+    copies = {
+        path: path.removeprefix("docs/") if path.endswith(_SHOWN) else f"{COPIES}/{path}.txt"
+        for path in others
+        if (root / path).is_file()
+    }
+    folders = {
+        path: pages.get(f"{path}/README.md", "") for path in others if (root / path).is_dir()
+    }
+    to = {**pages, **copies, **folders}
     entries = index_entries(root)
     for path, place in {**pages, **copies}.items():
         (into / place).parent.mkdir(parents=True, exist_ok=True)
@@ -166,34 +173,13 @@ def write(root: Path, into: Path) -> None:
             (into / place).write_text(moved(page, path, to), encoding="utf-8")
         else:
             shutil.copyfile(root / path, into / place)
-    groups = navigation(root)
-    _write_decisions(into, groups["Decisions"])
-    groups["Decisions"] = [DECISIONS]
     with (into / "index.md").open("a", encoding="utf-8") as index:
-        index.writelines(_toctree(caption, shown) for caption, shown in groups.items() if shown)
+        index.writelines(_toctree(caption, shown) for caption, shown in navigation(root).items())
 
 
-def _folders(pages: Mapping[str, str]) -> dict[str, str]:
-    """A link to a folder leads to its README; the decisions have a list of themselves."""
-    readmes = {
-        str(PurePosixPath(source).parent): place
-        for source, place in pages.items()
-        if source.endswith("/README.md")
-    }
-    return {**readmes, "docs/decisions": DECISIONS}
-
-
-def _write_decisions(into: Path, decisions: Sequence[str]) -> None:
-    page = into / DECISIONS
-    page.parent.mkdir(parents=True, exist_ok=True)
-    head = "# Decisions\n\nWhy it is built so, what was refused, and what would change our mind.\n"
-    page.write_text(head + _toctree(None, [f"/{place}" for place in decisions]), encoding="utf-8")
-
-
-def _toctree(caption: str | None, shown: Sequence[str]) -> str:
-    options = f":hidden:\n:caption: {caption}\n" if caption else ":maxdepth: 1\n"
+def _toctree(caption: str, shown: Sequence[str]) -> str:
     entries = "\n".join(place.removesuffix(".md") for place in shown)
-    return f"\n```{{toctree}}\n{options}\n{entries}\n```\n"
+    return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
 def _outside_code(text: str) -> list[str]:

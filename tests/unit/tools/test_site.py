@@ -10,7 +10,6 @@ import pytest
 
 from tools.site.sources import (
     COPIES,
-    DECISIONS,
     index_entries,
     links,
     moved,
@@ -41,8 +40,15 @@ def entries(page: Path) -> Iterator[str]:
 
 
 def test_every_page_is_reached_from_the_navigation_once(site: Path) -> None:
-    reached = ["index.md", *entries(site / "index.md"), *entries(site / DECISIONS)]
-    assert sorted(reached) == sorted({*places(ROOT).values(), DECISIONS})
+    reached = ["index.md", *entries(site / "index.md")]
+    assert sorted(reached) == sorted(places(ROOT).values())
+
+
+def test_what_only_those_need_who_change_wherry_is_no_page_and_can_be_read(site: Path) -> None:
+    groups = {place.partition("/")[0] for place in places(ROOT).values() if "/" in place}
+    assert groups == {"tutorial", "how-to", "reference", "explanation", "examples"}
+    assert [*site.glob("internals/*.md"), *site.glob("decisions/*")] == []
+    assert (site / COPIES / "docs/internals/gpu.md.txt").is_file()
 
 
 def test_every_page_has_a_group_and_a_place_in_it() -> None:
@@ -54,7 +60,7 @@ def test_every_page_has_a_group_and_a_place_in_it() -> None:
     missing = [
         page
         for page in places(ROOT)
-        if page.startswith("docs/") and page.count("/") > 1 and "/decisions/" not in page
+        if page.startswith("docs/") and page.count("/") > 1
         if page not in named
     ]
     assert missing == [], "add a row to docs/README.md: where it stands there, it is in the site"
@@ -125,7 +131,8 @@ def test_no_page_leads_to_another_site_for_what_the_browser_loads(site: Path) ->
         ("[it](docs/how-to/llm.md#keys)", "[it](how-to/llm.md#keys)"),
         ("![a [b] c](docs/a.svg)", "![a [b] c](a.svg)"),
         ("[`test_x`](tests/unit/test_x.py)", "[`test_x`](repository/tests/unit/test_x.py.txt)"),
-        ("[decisions](docs/decisions)", "[decisions](decisions/index.md)"),
+        ("[the `decisions`](docs/decisions)", "the `decisions`"),
+        ("[it](docs/internals/gpu.md#a)", "[it](repository/docs/internals/gpu.md.txt)"),
         ("[an example](examples/llm)", "[an example](examples/llm.md)"),
         ("[below](#below)", "[below](#below)"),
         ("[elsewhere](https://example.org/a.md)", "[elsewhere](https://example.org/a.md)"),
@@ -138,7 +145,8 @@ def test_a_link_leads_where_it_led(link: str, becomes: str) -> None:
         "docs/how-to/llm.md": "how-to/llm.md",
         "docs/a.svg": "a.svg",
         "tests/unit/test_x.py": f"{COPIES}/tests/unit/test_x.py.txt",
-        "docs/decisions": DECISIONS,
+        "docs/decisions": "",
+        "docs/internals/gpu.md": f"{COPIES}/docs/internals/gpu.md.txt",
         "examples/llm": "examples/llm.md",
     }
     assert moved(f"See\n{link}", "README.md", to) == f"See\n{becomes}"
@@ -153,5 +161,4 @@ def test_the_order_within_a_group_is_that_of_the_list_of_pages() -> None:
     shown = navigation(ROOT)
     assert list(shown)[:5] == ["Start", "Tutorials", "How to", "Reference", "Explanation"]
     assert shown["How to"][0] == "how-to/install.md"
-    assert shown["Decisions"] == sorted(shown["Decisions"])
     assert all(PurePosixPath(page).suffix == ".md" for pages in shown.values() for page in pages)
