@@ -1,6 +1,6 @@
 """A real browser on the dashboard: what it shows, by keyboard, to a screen reader, of strangers.
 
-With WHERRY_PICTURES=docs/how-to the pictures of docs/how-to/dashboard.md are made again.
+With WHERRY_PICTURES=docs/how-to the pictures of docs/how-to/monitoring.md are made again.
 """
 
 import json

@@ -31,7 +31,7 @@ PAGES_NEED = ("wherry[image,audio]", "tritonclient[http]")
 
 #: An image classifier, a text pipeline, a Triton repository: what a new user would try.
 PAGES = (
-    "README.md", "docs/tutorial/first-model.md", "docs/how-to/images-and-audio.md",
+    "README.md", "docs/tutorial/first-model.md", "docs/how-to/files.md",
     "docs/how-to/chain-models.md", "docs/how-to/model-repository.md",
 )  # fmt: skip
 
