@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 import wherry
@@ -48,6 +50,12 @@ def hello(name: list[str]) -> list[str]:
 @wherry.model
 def count(n: int) -> Iterator[int]:
     yield from range(n)
+
+@wherry.model(run_again=False)
+def once(path: str) -> str:
+    with open(path, "a") as file:
+        file.write("ran ")
+    os._exit(1)
 """
 
 DOUBLE = """
@@ -130,10 +138,14 @@ def test_a_stream_comes_in_parts_and_ends(server: ServerProcess) -> None:
 
 @pytest.fixture
 def calls(server: ServerProcess) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(grpc_address(server)) as client:
+        yield client
+
+
+def grpc_address(server: ServerProcess) -> str:
     found = re.search(r"grpc=(\S+)", server.log)
     assert found is not None
-    with triton.InferenceServerClient(found[1]) as client:
-        yield client
+    return found[1]
 
 
 def tensor(name: str, values: list[Any], dtype: Any, datatype: str) -> triton.InferInput:
@@ -170,6 +182,41 @@ def test_an_answer_tells_the_load_of_the_owner_to_a_client_that_asks(
     assert report["named_metrics"]["free_slots"] >= 8  # of the front's own models it would be 0
 
 
+def test_over_grpc_it_is_in_the_trailers_of_answers_and_errors(
+    server: ServerProcess, calls: triton.InferenceServerClient
+) -> None:
+    assert calls.is_server_ready()
+    with grpc.insecure_channel(grpc_address(server)) as channel:
+        infer = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            service_pb2.ModelInferRequest.SerializeToString,
+            service_pb2.ModelInferResponse.FromString,
+        )
+        for name, code in ((b"grpc", "OK"), (b"bad", "INTERNAL")):
+            request = service_pb2.ModelInferRequest(model_name="hello")
+            request.inputs.add(name="name", datatype="BYTES", shape=[1])
+            request.raw_input_contents.append(len(name).to_bytes(4, "little") + name)
+            call = infer.future(request, metadata=[("endpoint-load-metrics-format", "text")])
+            assert call.code().name == code
+            told = dict(call.trailing_metadata())["endpoint-load-metrics"]
+            free = re.search(r"named_metrics\.free_slots=([\d.]+)", told)
+            assert free is not None
+            assert float(free[1]) >= 8
+
+
+def test_a_model_that_must_not_run_twice_says_that_it_may_have_run(
+    server: ServerProcess, calls: triton.InferenceServerClient, tmp_path: Path
+) -> None:
+    ran = tmp_path / "http", tmp_path / "grpc"
+    code, body = post(f"{server.url}/v2/models/once/generate", {"path": str(ran[0])})
+    assert code == 500
+    assert "may have run" in body["error"]
+    with pytest.raises(InferenceServerException, match="may have run") as refused:
+        calls.infer("once", [tensor("path", [str(ran[1])], object, "BYTES")])
+    assert refused.value.status() == "StatusCode.INTERNAL"
+    assert [one.read_text() for one in ran] == ["ran ", "ran "]
+
+
 def test_an_error_of_the_owner_has_its_code_and_text(
     calls: triton.InferenceServerClient,
 ) -> None:
@@ -187,16 +234,16 @@ def test_a_model_that_was_loaded_or_unloaded_is_so_on_every_front() -> None:
         answer = post(f"{url}/v2/models/upper/generate", {"TEXT": "x"})
         return answer["UPPER"] if isinstance(answer, dict) else answer[0]
 
-    with ServerProcess(str(repository), *options) as running:
-        address = re.search(r"grpc=(\S+)", running.log)
-        assert address is not None
-        with triton.InferenceServerClient(address[1]) as calls:
-            for _ in range(2):
-                calls.load_model("upper")
-                # Each on a connection of its own: both fronts get some.
-                assert [upper(running.url) for _ in range(8)] == ["X"] * 8
-                calls.unload_model("upper")
-                assert [upper(running.url) for _ in range(8)] == [404] * 8
+    with (
+        ServerProcess(str(repository), *options) as running,
+        triton.InferenceServerClient(grpc_address(running)) as calls,
+    ):
+        for _ in range(2):
+            calls.load_model("upper")
+            # Each on a connection of its own: both fronts get some.
+            assert [upper(running.url) for _ in range(8)] == ["X"] * 8
+            calls.unload_model("upper")
+            assert [upper(running.url) for _ in range(8)] == [404] * 8
 
 
 def test_every_front_reads_keys_and_certificates_again(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
 
+import grpc
 import pytest
+import tritonclient.grpc as triton
 
 import wherry
 from wherry.server.listeners import LAST_CALL
@@ -88,6 +90,12 @@ def wait_until_listening(running: ServerProcess) -> None:
         lambda: "listening" in running.log or running.process.poll() is not None, "it listens"
     )
     assert "listening" in running.log, running.log
+
+
+def grpc_address(running: ServerProcess) -> str:
+    found = re.search(r"grpc=(\S+)", running.log)
+    assert found is not None
+    return found[1]
 
 
 def get(url: str, **headers: str) -> tuple[int, str]:
@@ -331,19 +339,39 @@ def test_it_is_live_but_not_ready_while_a_model_loads(gate: Gate, isolation: str
         running.stop()
 
 
-def test_it_is_not_ready_while_every_instance_hangs(gate: Gate) -> None:
-    with server(f"{MODELS}:hold", gate=gate) as running:
+@pytest.mark.parametrize("options", [(), ("--fronts", "2")], ids=["one process", "fronts"])
+def test_it_is_not_ready_while_every_instance_hangs(gate: Gate, options: tuple[str, ...]) -> None:
+    with (
+        server(f"{MODELS}:hold", *options, "--grpc-port", "0", gate=gate) as running,
+        triton.InferenceServerClient(address := grpc_address(running)) as calls,
+        grpc.insecure_channel(address) as channel,
+    ):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
         ready = f"{running.url}/v2/health/ready"
-        assert get(ready)[0] == 200
+
+        def are_ready() -> set[bool]:
+            """What each way to ask for it says."""
+            return {
+                get(ready)[0] == 200,
+                get(f"{running.url}/readyz")[0] == 200,
+                get(f"{running.url}/v2/models/hold/ready")[0] == 200,
+                calls.is_server_ready(),
+                calls.is_model_ready("hold"),
+                check(b"") == b"\x08\x01",  # SERVING
+            }
+
+        assert are_ready() == {True}
         with callers(running.url, 1) as answers:
             wait_until(lambda: get(ready)[0] == 503, "the hanging instance is seen")
             assert "'hold'" in get(ready)[1]
             assert "stall_timeout" in get(ready)[1]
             assert get(f"{running.url}/v2/health/live")[0] == 200
-            assert get(f"{running.url}/v2/models/hold/ready")[0] != 200
+            assert calls.is_server_live()
+            assert are_ready() == {False}
             gate.open()
             assert answers[0].result(PATIENCE) == "ROW 0"
         wait_until(lambda: get(ready)[0] == 200, "ready again")
+        assert are_ready() == {True}
 
 
 @both_isolations

@@ -757,6 +757,22 @@ def test_a_batch_that_runs_is_answered_or_left_or_tried_once_more(tmp_path: Path
             assert rt.infer("written", DO=[do])["OUT"] == [do]
 
 
+def test_a_model_that_must_not_run_twice_is_not_tried_once_more(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    with wherry.Runtime() as rt:
+        rt.load(written_model(tmp_path, PLACES), run_again=False)
+        (instance,) = instances(rt, "written")
+        request = sent(rt, "written", {"DO": [[fifo.encode()]]})
+        file = os.open(fifo, os.O_WRONLY)  # the model is there
+        assert instance.pid is not None
+        os.kill(instance.pid, signal.SIGKILL)
+        with pytest.raises(wherry.MayHaveRun, match=r"SIGKILL.* may have run"):
+            response(request)
+        os.close(file)
+        assert rt.infer("written", DO=[b"a"])["OUT"] == [b"a"]
+
+
 def test_what_cannot_be_sent_fails_alone(tmp_path: Path) -> None:
     with running(written_model(tmp_path, PLACES)) as rt:
         loaded = rt.model("written")
@@ -773,14 +789,16 @@ def test_what_cannot_be_sent_fails_alone(tmp_path: Path) -> None:
         assert not instance.open_requests
 
 
-def test_requests_that_outlive_their_batch_are_told_of_a_death() -> None:
-    with running("repeat") as rt:
+@pytest.mark.parametrize("run_again", [True, False])
+def test_requests_that_outlive_their_batch_are_told_of_a_death(run_again: bool) -> None:
+    with wherry.Runtime() as rt:
+        rt.load(python_model("repeat"), run_again=run_again)
         stream = rt.stream("repeat", TIMES=[-1])
         next(stream)
         pid = instances(rt, "repeat")[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="SIGKILL"):
+        with pytest.raises(WorkerDied if run_again else wherry.MayHaveRun, match="SIGKILL"):
             list(stream)
         assert len(list(rt.stream("repeat", TIMES=[2]))) == 2
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.values.errors import MayHaveRun, ModelFailed, WherryError
+from wherry.values.errors import ExecutionTimeout, MayHaveRun, ModelFailed, WherryError
 
 
 def note(ids: list[str]) -> None:
@@ -26,6 +27,10 @@ def note(ids: list[str]) -> None:
     for one in ids:
         if "dies" in one:
             os.kill(os.getpid(), signal.SIGKILL)
+        if "device" in one:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        if "hangs" in one:
+            threading.Event().wait()
         if "fails" in one:
             raise ValueError(one)
         if "memory" in one and len(ids) > 1:
@@ -103,6 +108,12 @@ def test_a_worker_that_dies_ends_its_batch_and_nothing_of_it_runs_again(ran: Ran
     assert ran() == {"a": 1, "dies": 1, "b": 1}
 
 
+def test_a_lost_device_ends_its_batch_and_nothing_of_it_runs_again(ran: Ran) -> None:
+    found = outcomes(Once(), "process", "a", "device", "b")
+    assert [type(one) for one in found] == [MayHaveRun] * 3
+    assert ran() == {"a": 1, "device": 1, "b": 1}
+
+
 def test_what_follows_a_dead_worker_is_served_by_the_next(ran: Ran) -> None:
     with wherry.Runtime(Once(), isolation="process") as runtime:
         with pytest.raises(MayHaveRun):
@@ -155,13 +166,26 @@ def test_a_stream_without_a_response_yet_is_not_begun_again(ran: Ran) -> None:
     assert ran() == {"dies": 1}
 
 
-def test_requests_in_steps_are_not_begun_again(ran: Ran) -> None:
+@pytest.mark.parametrize(("end", "why"), [("dies", "SIGKILL"), ("device", "device"),
+                                          ("hangs", "execution_timeout")])  # fmt: skip
+def test_requests_in_steps_are_not_begun_again(end: str, why: str, ran: Ran) -> None:
+    timeout = {"once_in_steps": {"execution_timeout": 0.2}} if end == "hangs" else {}
     with (
-        wherry.Runtime(OnceInSteps(), isolation="process") as runtime,
-        pytest.raises(MayHaveRun),
+        wherry.Runtime(OnceInSteps(), isolation="process", overrides=timeout) as runtime,
+        pytest.raises(MayHaveRun, match=f"{why}.* may have run"),
     ):
-        list(runtime.stream("once_in_steps", id="dies"))
-    assert ran() == {"dies": 1}
+        list(runtime.stream("once_in_steps", id=end))
+    assert ran() == {end: 1}
+
+
+def test_a_batch_that_takes_too_long_is_not_run_again_and_says_why(ran: Ran) -> None:
+    timeout = {"once": {"execution_timeout": 0.2}}
+    with (
+        wherry.Runtime(Once(), isolation="process", overrides=timeout) as runtime,
+        pytest.raises(ExecutionTimeout, match="execution_timeout"),
+    ):
+        runtime.infer("once", id="hangs")
+    assert ran() == {"hangs": 1}
 
 
 def test_a_pipeline_gets_the_error_and_calls_once(ran: Ran) -> None:

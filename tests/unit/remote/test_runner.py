@@ -23,6 +23,7 @@ from wherry.values.errors import (
     BadModelOutput,
     Cancelled,
     DeadlineExceeded,
+    MayHaveRun,
     ModelNotReady,
     QueueFull,
     WherryError,
@@ -169,16 +170,17 @@ def test_a_caller_that_leaves_is_cancelled_at_the_owner_and_its_late_answer_igno
     assert outcome(stays) == "s!"
 
 
-def test_what_a_lost_owner_had_fails_and_says_why() -> None:
-    front = Front()
+@pytest.mark.parametrize(("run_again", "kind"), [(True, WorkerDied), (False, MayHaveRun)])
+def test_what_a_lost_owner_had_fails_and_says_why(run_again: bool, kind: type[WherryError]) -> None:
+    front = Front(echo.config(run_again=run_again))
     request, (begun, came) = front.request("x"), front.stream()
     front.runner.submit([request, begun])
     begins = Response(7, front.id_of(begun), 1, {"output": ["1"]}, None, False, ends=False)
     front.channel.response(begins)
     front.lose()
     error = outcome(request)
-    assert isinstance(error, WorkerDied)
-    assert error.http_status == 503
+    assert type(error) is kind
+    assert error.http_status == (503 if run_again else 500)
     assert "echo" in str(error)
     assert "closed" in str(error)
     assert [one.outputs for one in came] == [{"output": ["1"]}]

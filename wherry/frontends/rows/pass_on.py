@@ -106,7 +106,9 @@ class PassOn:
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""
-        if route.group in OWN or (route.group == "health" and not path.endswith("/ready")):
+        if route.group in OWN or (
+            route.group == "health" and not path.endswith(("/ready", "/readyz"))
+        ):
             return route
         handler = self._pass_events if path == EVENTS else self
         return Route(dict.fromkeys(route.handlers, handler), route.group, route.open)
