@@ -297,7 +297,7 @@ def test_one_node_needs_nothing_that_has_to_be_installed_before() -> None:
 
 
 def test_the_folder_of_the_page_is_a_deployment_of_ones_own(tmp_path: Path) -> None:
-    page = (ROOT / "docs/how-to/scale.md").read_text()
+    page = (ROOT / "docs/how-to/deploy.md").read_text()
     ((name, text),) = re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL)
     path = tmp_path / name
     path.parent.mkdir()

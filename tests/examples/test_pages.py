@@ -16,19 +16,10 @@ PAGES = [
 ]
 
 #: What these show is a load of many seconds, or needs torch.
-LONG = {
-    "load-test.md",
-    "coming-from-fastapi.md",
-    "coming-from-torchserve.md",
-    "coming-from-vllm.md",
-}
+LONG = {"load-test.md", "coming-from-other-servers.md"}
 
 #: What their models are made with, where it is installed.
-NEEDS = {
-    "coming-from-fastapi.md": ["torch"],
-    "coming-from-torchserve.md": ["torch"],
-    "coming-from-vllm.md": ["torch", "transformers"],
-}
+NEEDS = {"coming-from-other-servers.md": ["torch", "transformers"]}
 
 #: FastAPI is not among our test tools: this much of it is Starlette with two decorators.
 FASTAPI = """
@@ -61,7 +52,7 @@ def test_the_blocks_of_a_page_run_in_order(
     for package in NEEDS.get(path.name, ()):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    if path.name == "coming-from-vllm.md":
+    if path.name == "coming-from-other-servers.md":
         from tests.unit.llm import tiny
 
         tiny.make(tmp_path / "checkpoint")

@@ -91,24 +91,17 @@ def test_every_page_is_in_the_list_of_pages() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "page",
-    sorted(
-        {*ROOT.glob("docs/how-to/coming-from-*.md")} - {ROOT / "docs/how-to/coming-from-triton.md"}
-    ),
-    ids=lambda page: page.stem,
-)
-def test_a_page_about_another_server_has_the_model_before_and_after(page: Path) -> None:
-    """And what has a counterpart, and what has none."""
-    text = page.read_text()
-    headings = re.findall(r"^## (\w+ ?\w*)", text, re.M)
-    assert headings == ["Before", "After", "Counterparts", "No counterpart"]
-    before, after = text.partition("## After")[::2]
-    for code in re.findall(r"^```py\n(.*?)^```", before, re.DOTALL | re.M):
+OTHER_SERVERS = "docs/how-to/coming-from-other-servers.md"
+SECTIONS = re.split(r"^## ", (ROOT / OTHER_SERVERS).read_text(), flags=re.M)[1:]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.partition("\n")[0])
+def test_each_other_server_has_code_counterparts_and_what_is_not_here(section: str) -> None:
+    for code in re.findall(r"^```py\n(.*?)^```", section, re.DOTALL | re.M):
         ast.parse(code)
-    assert re.search(
-        r"^```python\n# app.py\n.*?^```$.*?^```console\n\$ wherry serve", after, re.DOTALL | re.M
-    )
+    assert re.search(r"^```(?:py|sh)$", section, re.M)
+    assert re.search(r"^\| .+ \| here \|$", section, re.M)
+    assert re.search(r"^Not (?:here|in wherry's own engine)\b", section, re.M)
 
 
 def test_every_module_asks_its_question_in_its_docstring() -> None:
