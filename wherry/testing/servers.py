@@ -133,11 +133,13 @@ class ServerProcess:
         """Wait until every model is ready; return the server's URL. RuntimeError with the log
         otherwise."""
         line = b""
+        ready = select.poll()
+        ready.register(self._ready, select.POLLIN)
         gives_up_at = time.monotonic() + self._ready_timeout
         while not line.endswith(b"\n"):
             left = gives_up_at - time.monotonic()
             # In short waits, so that a Ctrl-C delivered to another thread is raised in between.
-            readable, _, _ = select.select([self._ready], [], [], max(0.0, min(left, 1.0)))
+            readable = ready.poll(1000 * max(0.0, min(left, 1.0)))
             if not readable and left > 0:
                 continue
             piece = os.read(self._ready, 4096) if readable else b""

@@ -259,6 +259,7 @@ def test_a_deadline_passes_down_to_the_pieces(gate: Gate) -> None:
     with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
         with pytest.raises(DeadlineExceeded, match="'letters': not finished within"):
             rt.infer("letters", "x" * 50, timeout=0.5)
+        assert rt.model("letters").runner.drain(PATIENCE)  # those of its pieces have ended, too
         gate.open(100)
         assert rt.drain(PATIENCE)
     assert len(gate.batches) <= 1  # none, if the time was over before the first one began

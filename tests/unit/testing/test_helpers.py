@@ -1,5 +1,7 @@
 """The helpers that other programs' tests rest on."""
 
+import fcntl
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,6 +96,16 @@ def test_a_server_is_gone_even_if_it_was_not_waited_for(
     with pytest.raises(KeyboardInterrupt):
         server.stop()
     assert server.process.returncode is not None
+
+
+def test_readiness_may_come_by_a_descriptor_that_select_does_not_take() -> None:
+    server = ServerProcess("app.py")
+    reads, writes = os.pipe()
+    with open(reads, "rb"), open(writes, "wb", 0) as told:
+        server._ready = fcntl.fcntl(reads, fcntl.F_DUPFD_CLOEXEC, 1024)
+        told.write(b"http://127.0.0.1:1\n")
+        assert server.wait_ready() == "http://127.0.0.1:1"
+        os.close(server._ready)
 
 
 @pytest.mark.slow

@@ -292,9 +292,9 @@ class StreamedRequest:
         self._stream.in_order(partial(self._respond, response))
 
     def _respond(self, response: InferResponse, *, settled: bool = False) -> None:
-        if self._failed is not None:
-            return
         stream, decoded = self._stream, self._decoded
+        if self._failed is not None or stream.rpc.ended:
+            return
         self._said_final = final = settled or response.final
         taker = None if settled else self
         encode = partial(self._codec.encode, response, decoded.id, decoded.wanted, final=final)

@@ -352,6 +352,36 @@ def test_a_stream_that_is_left_takes_along_what_is_being_written(
     assert rpc.answers == []
 
 
+def test_what_comes_as_the_client_of_a_stream_leaves_is_not_written() -> None:
+    begins, sent = threading.Event(), threading.Event()
+
+    @wherry.model
+    def says(x: str) -> Iterator[str]:
+        assert begins.wait(PATIENCE)
+        yield x * MANY * 10
+        sent.set()
+
+    with served(says) as client:
+        held = client.app._entry.common.offload = HeldOffload()
+        rpc = client.begin("ModelStreamInfer")
+        client.say(
+            rpc,
+            request("BYTES", [1], raw_input_contents=[pack_bytes([b"ab"])], model_name="says"),
+        )
+
+        def leave() -> None:
+            """While a response waits for this turn of the loop to end."""
+            begins.set()
+            assert sent.wait(PATIENCE)
+            rpc.leave()
+
+        client.call(leave)
+        client.call(lambda: None)  # behind that response
+        assert client.call(lambda: client.app._entry.admission.in_flight) == 0
+        assert not held.begun.is_set()
+        held.may_go_on.set()
+
+
 def test_a_server_that_stops_answers_what_is_being_read_of_a_stream(
     client: Client, held: HeldOffload
 ) -> None:
