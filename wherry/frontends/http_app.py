@@ -99,7 +99,7 @@ class HttpApp:
             common,
             control.not_ready,
         )
-        openapi = OpenApiRoutes(entry, self._own_route, self._restrictions)
+        openapi = OpenApiRoutes(entry, self._own_route, self._described, self._restrictions)
         self._metrics = Metrics(
             runtime, self.admission, common.version, common.loop_stall, common.metrics
         )
@@ -228,6 +228,10 @@ class HttpApp:
             or self._protocols.own_route(path)
             or self._of_routers(path)
         )
+
+    def _described(self) -> dict[str, Route]:
+        """The routes by their paths as OpenAPI writes them. Any thread."""
+        return {**self._own, **self._protocols.described()}
 
     def _refusal(self, path: str, status: int, message: str) -> bytes:
         """A refusal as the clients of the path's route read it."""

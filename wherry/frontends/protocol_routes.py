@@ -41,5 +41,9 @@ class ProtocolRoutes:
         # Anthropic's before OpenAI's, which have all else below /v1.
         return self._own.get(path) or other_route(path) or self._openai.route(path)
 
+    def described(self) -> dict[str, Route]:
+        """All that a document may describe, by the paths as OpenAPI writes them."""
+        return {**self._own, **self._openai.patterns.routes}
+
     def _passed(self, path: str, route: Route) -> Route:
         return route if self._pass_on is None else self._pass_on.route(path, route)

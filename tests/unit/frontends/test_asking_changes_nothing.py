@@ -20,7 +20,6 @@ import wherry
 from tests import grpc_calls, http_exchange
 from tests.fakes import PATIENCE
 from wherry.frontends.openapi.document import SAMPLES
-from wherry.frontends.openapi.openai_operations import OF_ABILITY
 from wherry.frontends.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
 
 PLAIN = (int, float, str, bytes, enum.Enum, type(None))
@@ -105,8 +104,9 @@ def paths(client: http_exchange.Client) -> Iterator[str]:
         if method == "GET":
             yield path.format(**SAMPLES)
             yield path.format(**SAMPLES | {"model": "other", "region": "other"})
-    for operations in OF_ABILITY.values():
-        yield from [path.format(**SAMPLES) for method, path in operations if method == "GET"]
+    for path, route in client.app._protocols.described().items():
+        if "GET" in route.handlers:
+            yield path.format(**SAMPLES)
     yield from ("/shout", "/v1/models/m", "/nowhere")
 
 

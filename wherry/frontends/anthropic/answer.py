@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -16,6 +16,36 @@ from wherry.frontends.openai.token_answers import CountAnswer
 PING: Final = {"type": "ping"}
 #: Why an answer ended, by a chat's words.
 STOPS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+
+
+class MessageUsage(msgspec.Struct, kw_only=True):
+    """How many tokens were read and written, in Anthropic's words."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    #: Of a model that thinks.
+    output_tokens_details: dict[str, int] = {}
+
+
+class MessageObject(msgspec.Struct, kw_only=True):
+    """What the assistant says, in Anthropic's form."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Json]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageEvent(msgspec.Struct, kw_only=True):
+    """A step of a message; the event has the name of its type."""
+
+    type: str
 
 
 class MessageAnswer(PartedAnswer):

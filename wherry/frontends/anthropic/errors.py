@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from wherry.values.errors import PromptTooLong
+
+
+class AnthropicErrorFields(msgspec.Struct):
+    """What went wrong, and the field that is to blame."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, kw_only=True):
+    """An error, as Anthropic's clients expect it."""
+
+    type: Literal["error"]
+    error: AnthropicErrorFields
+    request_id: str | None
+
 
 #: The type that goes with a status, as Anthropic names them.
 TYPES: Final = {
@@ -27,5 +43,5 @@ def error_body(
     other = "invalid_request_error" if status < 500 or status == 501 else "api_error"
     if isinstance(error, PromptTooLong):
         message = f"prompt is too long: {message}"  # by which clients know to shorten it
-    said = {"type": TYPES.get(status, other), "message": message}
-    return msgspec.json.encode({"type": "error", "error": said, "request_id": id or None})
+    said = AnthropicErrorFields(TYPES.get(status, other), message)
+    return msgspec.json.encode(AnthropicError(type="error", error=said, request_id=id or None))

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from wherry.frontends.anthropic.answer import MessageAnswer, MessageCountAnswer
+from wherry.frontends.anthropic.answer import (
+    MessageAnswer,
+    MessageCountAnswer,
+    MessageEvent,
+    MessageObject,
+)
 from wherry.frontends.anthropic.errors import error_body
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
 from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.operation import generation, inference
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.errors import UnknownRoute, fail
@@ -21,6 +27,7 @@ from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
+from wherry.frontends.openai.token_answers import CountedTokens
 from wherry.frontends.openai.tool_calls import AllowedCalls
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
@@ -39,9 +46,19 @@ class Anthropic:
         self._models = AbleModels(entry.runtime)
 
     def routes(self) -> dict[str, Route]:
+        route = self._models.route
+        said = generation(
+            "Continue a conversation, in Anthropic's form",
+            MessagesRequest,
+            MessageObject,
+            MessageEvent,
+        )
+        counted = inference(
+            "Count the tokens of a conversation in Anthropic's form", CountRequest, CountedTokens
+        )
         return {
-            MESSAGES: self._models.route(self._message, "chat", form=error_body),
-            f"{MESSAGES}/count_tokens": self._models.route(self._count, "tokens", form=error_body),
+            MESSAGES: route(self._message, said, "chat", form=error_body),
+            f"{MESSAGES}/count_tokens": route(self._count, counted, "tokens", form=error_body),
         }
 
     def _message(self, exchange: Exchange) -> None:

@@ -11,7 +11,8 @@ import msgspec
 
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.http.route import Route
+from wherry.frontends.http.operation import ANY_TEXT, TEXT, Operation, json_of
+from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.openai.errors import BadField, fail
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.not_done import NotDone
@@ -65,8 +66,8 @@ class AdapterRoutes:
         load = partial(self._change, LoadAdapter, _load, "added")
         unload = partial(self._change, UnloadAdapter, _unload, "removed")
         return {
-            "/v1/load_lora_adapter": Route({"POST": load}, GROUP),
-            "/v1/unload_lora_adapter": Route({"POST": unload}, GROUP),
+            "/v1/load_lora_adapter": _route(load, "Load an adapter (LoRA)", LoadAdapter),
+            "/v1/unload_lora_adapter": _route(unload, "Unload an adapter (LoRA)", UnloadAdapter),
         }
 
     def _change(
@@ -96,6 +97,17 @@ class AdapterRoutes:
             self._entry.off_loop(exchange, lambda: change(store, wanted), tell, fail, reads=False)
 
         read_and_start(self._entry, read, start, exchange)
+
+
+def _route(change: Handler, summary: str, takes: type[msgspec.Struct]) -> Route:
+    operation = Operation(
+        summary=summary,
+        description="In the model control mode `explicit` only.",
+        takes=json_of(takes),
+        gives={TEXT: ANY_TEXT},
+        errors=(400, 403, 404, 503),
+    )
+    return Route({"POST": change}, GROUP, operations={"POST": operation}, needs=("adapters",))
 
 
 def _load(store: VariantStore, wanted: LoadAdapter) -> None:

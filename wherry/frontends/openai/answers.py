@@ -65,6 +65,16 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else bytes(value).decode(errors="replace")
 
 
+class TokenUsage(msgspec.Struct, kw_only=True):
+    """How many tokens were read and written."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+    #: Of a model that thinks.
+    completion_tokens_details: dict[str, int] = {}
+
+
 @dataclass(slots=True)
 class Usage:
     """The tokens of a request, over all its prompts."""
@@ -141,8 +151,11 @@ class OpenAIAnswer(ABC):
     def end(self) -> list[Json]:
         """End the answer; return the choices of its last chunks."""
 
-    def whole(self) -> Json:
-        """The answer in one object."""
+    @abstractmethod
+    def whole(self) -> object:
+        """The answer in one object, which can be encoded."""
+
+    def _whole(self) -> Json:
         choices = [self.choices[index] for index in sorted(self.choices)]
         return {**self._head(self.kind), "choices": choices, "usage": self.usage.json()}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 from wherry.frontends.http.answers import new_request_id
-from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
+from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
 from wherry.frontends.openai.tool_calls import AllowedCalls, call_id
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.calls import Said, ToolCall
@@ -15,6 +17,45 @@ from wherry.llm.formats.families import FORCED
 
 #: Of a message without thoughts: clients of vLLM look at the second in each message.
 _NO_THOUGHTS: Final = {"reasoning_content": None, "reasoning": None}
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """What the assistant says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    tool_calls: list[Json] = []
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One answer to a conversation."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str | None
+    logprobs: Json | None = None
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """How a conversation goes on."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: TokenUsage
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """A part of it, in an event; the last event is [DONE]."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[Json]
+    usage: TokenUsage | None = None
 
 
 class ChatAnswer(OpenAIAnswer):
@@ -153,7 +194,7 @@ class ChatAnswer(OpenAIAnswer):
         return chunks
 
     def whole(self) -> Json:
-        return {**super().whole(), **self._prompt}
+        return {**self._whole(), **self._prompt}
 
     def chunk(self, choice: Json) -> Json:
         made = super().chunk(choice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.beside import columns_beside
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest, ToRead
 from wherry.frontends.openai.fits import vector_fit
-from wherry.frontends.openai.rows_call import RowsCall
+from wherry.frontends.openai.rows_call import ReadTokens, RowsCall
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
@@ -31,6 +31,25 @@ ROWS_AT_ONCE: Final = 16
 #: Fields that are done here for tokens, and for all rows, if the model has no input of that name.
 CUTS: Final = frozenset(("truncate_prompt_tokens", "truncation_side"))
 ACTIVATION: Final = "use_activation"
+
+
+class Vector(msgspec.Struct, kw_only=True):
+    """The vector of one text: numbers, or those of 32 bits in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Vectors(msgspec.Struct, kw_only=True):
+    """The vectors of texts, in their order."""
+
+    object: Literal["list"]
+    model: str
+    usage: ReadTokens
+    id: str
+    created: int
+    data: list[Vector]
 
 
 class Embedding(RowsCall):
@@ -69,17 +88,18 @@ class Embedding(RowsCall):
         as_json = self._wants.encoding_format != "base64"
         if as_json and not np.isfinite(vectors).all():
             raise BadModelOutput(f"model '{self._loaded.name}': a number is not finite")
-        about = {
-            "object": "list",
-            "model": self.model_name,
-            "usage": self.usage(response, self._tokens),
-            "id": f"embd-{request_id_of(self._exchange)}",
-            "created": int(time.time()),
-        }
-        parts: list[Buffer] = [msgspec.json.encode(about)[:-1], b',"data":[']
+        about = Vectors(
+            object="list",
+            model=self.model_name,
+            usage=self.usage(response, self._tokens),
+            id=f"embd-{request_id_of(self._exchange)}",
+            created=int(time.time()),
+            data=[],
+        )
+        parts: list[Buffer] = [msgspec.json.encode(about).removesuffix(b"]}")]
         for index, vector in enumerate(vectors):
             told = vector.tolist() if as_json else base64.b64encode(vector.tobytes()).decode()
-            one = {"object": "embedding", "index": index, "embedding": told}
+            one = Vector(object="embedding", index=index, embedding=told)
             parts += [b"," if index else b"", msgspec.json.encode(one)]
             if not index % ROWS_AT_ONCE:
                 give_way()

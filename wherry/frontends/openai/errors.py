@@ -11,6 +11,21 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.values.errors import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
 
 
+class OpenAIErrorFields(msgspec.Struct, kw_only=True):
+    """What went wrong: `param` is the field that is to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(msgspec.Struct):
+    """An error, as OpenAI's clients expect it."""
+
+    error: OpenAIErrorFields
+
+
 class BadField(InvalidRequest):
     """A field of the request is wrong; None: it is the body as a whole."""
 
@@ -84,16 +99,9 @@ def error_object(
     code = next((code for cls, code in CODES.items() if isinstance(error, cls)), None)
     if isinstance(error, WherryError) and status == 429:
         code = "rate_limit_exceeded"
-    return msgspec.json.encode(
-        {
-            "error": {
-                "message": message,
-                "type": TYPES.get(status, TYPES[400] if status < 500 else "server_error"),
-                "param": param,
-                "code": code,
-            }
-        }
-    )
+    kind = TYPES.get(status, TYPES[400] if status < 500 else "server_error")
+    fields = OpenAIErrorFields(message=message, type=kind, param=param, code=code)
+    return msgspec.json.encode(OpenAIError(fields))
 
 
 def described(

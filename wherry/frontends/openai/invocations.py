@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.operation import EVENTS, inference
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.decoding import decoded
@@ -52,7 +53,9 @@ class Invocations:
         self._routes = routes
 
     def routes(self) -> dict[str, Route]:
-        return {PATH: self._models.route(self._invoke, *ABLE)}
+        summary = "The route that the body's fields and the model decide"
+        operation = inference(summary, {"type": "object"}, {}, {EVENTS: {}})
+        return {PATH: self._models.route(self._invoke, operation, *ABLE)}
 
     def _invoke(self, exchange: Exchange) -> None:
         read_and_start(self._entry, _look, self._pass_on, exchange)

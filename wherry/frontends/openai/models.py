@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.operation import Operation
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.openai.errors import (
     BadField,
@@ -75,7 +76,13 @@ class AbleModels:
         #: What models have told of their contexts, as long as they are there.
         self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
 
-    def route(self, handler: Handler, *any_of: str, form: ErrorForm = error_object) -> Route:
+    def route(
+        self,
+        handler: Handler,
+        operation: Operation,
+        *any_of: str,
+        form: ErrorForm = error_object,
+    ) -> Route:
         """The route of what models with one of these abilities answer; 404 while there is none."""
 
         def answer(exchange: Exchange) -> None:
@@ -89,7 +96,8 @@ class AbleModels:
             )
             fail(exchange, UnknownRoute(problem), form=form)
 
-        return Route({"POST": answer}, "inference")
+        operations = {"POST": operation}
+        return Route({"POST": answer}, "inference", operations=operations, needs=any_of)
 
     def _serves(self, any_of: Sequence[str]) -> bool:
         """Whether a model has one of these abilities, or may have when it is ready."""

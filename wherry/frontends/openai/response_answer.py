@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 from wherry.frontends.openai.answers import ChoiceDelta, Json
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.parts import AnswerPart, PartedAnswer
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """A response, with the fields of the request that it repeats."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[Json]
+
+
+class ResponseEvent(msgspec.Struct, kw_only=True):
+    """A step of a response."""
+
+    type: str
+    sequence_number: int
 
 
 class ResponseAnswer(PartedAnswer):

@@ -6,13 +6,21 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import parse_qs
 
 import msgspec
 
 from wherry.frontends.http.answers import request_id_of, respond
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.operation import (
+    ANY_TEXT,
+    Operation,
+    generation,
+    inference,
+    named,
+    tells,
+)
 from wherry.frontends.http.route import Route
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.openai.answers import Json
@@ -26,9 +34,14 @@ from wherry.frontends.openai.kept_responses import KeptResponses, KeptTurn
 from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import read_and_start
-from wherry.frontends.openai.response_answer import PREFIXES, ResponseAnswer
+from wherry.frontends.openai.response_answer import (
+    PREFIXES,
+    ResponseAnswer,
+    ResponseEvent,
+    ResponseObject,
+)
 from wherry.frontends.openai.responses import NOTHING_KEPT, ResponsesRequest
-from wherry.frontends.openai.token_answers import ResponseCountAnswer
+from wherry.frontends.openai.token_answers import ResponseCountAnswer, ResponseTokens
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.values.buffer import Buffer
@@ -36,6 +49,35 @@ from wherry.values.buffer import Buffer
 PATH: Final = "/v1/responses"
 #: Items of one page of a response's input, the most and those without being asked.
 MOST_ITEMS, ITEMS = 100, 20
+
+#: The query of a page of items.
+PAGE: Final = (
+    named("order", "query", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+    named(
+        "limit",
+        "query",
+        {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS, "default": ITEMS},
+    ),
+    named("after", "query", ANY_TEXT),
+)
+
+
+class ResponseDeleted(msgspec.Struct, kw_only=True):
+    """A response that is not kept any more."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ResponseItems(msgspec.Struct, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 @dataclass(slots=True)
@@ -79,24 +121,53 @@ class ResponseRoutes:
         self._kept = KeptResponses(entry.common.openai.max_kept_responses)
 
     def routes(self) -> dict[str, Route]:
-        def ending_in(start: Callable[[Exchange, ResponseAsked], None]) -> Route:
+        def ending_in(
+            start: Callable[[Exchange, ResponseAsked], None], operation: Operation
+        ) -> Route:
             find = partial(self._find, start)
             post = partial(read_and_start, self._entry, self._read, find)
-            return self._models.route(post, "chat")
+            return self._models.route(post, operation, "chat")
 
-        return {PATH: ending_in(self._start), f"{PATH}/input_tokens": ending_in(self._count)}
-
-    def route(self, path: str) -> Route | None:
-        """The route of a path below that of a kept response; None if there is none."""
-        id, _, rest = path.removeprefix(PATH + "/").partition("/")
-        handlers: dict[str, Mapping[str, Callable[[Exchange, KeptTurn], None]]] = {
-            "": {"GET": self._show, "DELETE": self._delete},
-            "input_items": {"GET": self._items},
+        made = generation(
+            "Continue a conversation, in OpenAI's newer form",
+            ResponsesRequest,
+            ResponseObject,
+            ResponseEvent,
+        )
+        counted = inference(
+            "Count the tokens of a response's request", ResponsesRequest, ResponseTokens
+        )
+        return {
+            PATH: ending_in(self._start, made),
+            f"{PATH}/input_tokens": ending_in(self._count, counted),
         }
-        if rest not in handlers:
-            return None
-        found = {method: partial(self._of, id, do) for method, do in handlers[rest].items()}
-        return Route(found, "inference")
+
+    def patterns(self) -> dict[str, Route]:
+        """The routes of a kept response."""
+
+        def of_kept(**methods: tuple[Callable[[Exchange, KeptTurn], None], Operation]) -> Route:
+            return Route(
+                {name: partial(self._of, do) for name, (do, _) in methods.items()},
+                "inference",
+                operations={name: operation for name, (_, operation) in methods.items()},
+                needs=("chat",),
+            )
+
+        shown = tells("A response that is kept", ResponseObject, 404)
+        deleted = tells("Forget a response", ResponseDeleted, 404)
+        items = tells(
+            "The items of a response's input, page by page",
+            ResponseItems,
+            400,
+            404,
+            parameters=PAGE,
+        )
+        return {
+            f"{PATH}/{{response}}": of_kept(
+                GET=(self._show, shown), DELETE=(self._delete, deleted)
+            ),
+            f"{PATH}/{{response}}/input_items": of_kept(GET=(self._items, items)),
+        }
 
     # A new response
 
@@ -197,7 +268,7 @@ class ResponseRoutes:
 
     # One that is kept
 
-    def _of(self, id: str, do: Callable[[Exchange, KeptTurn], None], exchange: Exchange) -> None:
+    def _of(self, do: Callable[[Exchange, KeptTurn], None], id: str, exchange: Exchange) -> None:
         try:
             if not self._kept:
                 off = "this server keeps no responses (--max-kept-responses 0, or --fronts)"
@@ -216,7 +287,7 @@ class ResponseRoutes:
 
     def _delete(self, exchange: Exchange, turn: KeptTurn) -> None:
         self._kept.remove(turn.id)
-        gone = {"id": turn.id, "object": "response", "deleted": True}
+        gone = ResponseDeleted(id=turn.id, object="response", deleted=True)
         respond(exchange, msgspec.json.encode(gone))
 
     def _items(self, exchange: Exchange, turn: KeptTurn) -> None:
@@ -247,8 +318,10 @@ def _page(query: Mapping[str, str], turn: KeptTurn) -> bytes:
         raise BadField("limit", f"must be a whole number from 1 to {MOST_ITEMS}")
     page = items[: int(limit)]
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    ends = {"first_id": first, "last_id": last, "has_more": len(page) < len(items)}
-    return msgspec.json.encode({"object": "list", "data": page, **ends})
+    more = len(page) < len(items)
+    return msgspec.json.encode(
+        ResponseItems(object="list", data=page, first_id=first, last_id=last, has_more=more)
+    )
 
 
 def _too_large(field: str, nbytes: int) -> BadField:

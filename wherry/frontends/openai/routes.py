@@ -10,15 +10,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from wherry.frontends.http.answers import request_id_of, respond
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.http.route import Route
+from wherry.frontends.http.operation import generation, inference, tells
+from wherry.frontends.http.route import Patterns, Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
-from wherry.frontends.openai.chat_answer import ChatAnswer
+from wherry.frontends.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.frontends.openai.errors import UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
@@ -31,20 +32,52 @@ from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.fields.tools import note_not_followed
 from wherry.frontends.openai.generation import Generation
-from wherry.frontends.openai.models import AbleModels, ModelName
+from wherry.frontends.openai.models import ABLE, AbleModels, ModelName
 from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
-from wherry.frontends.openai.response_routes import PATH as RESPONSES
 from wherry.frontends.openai.response_routes import ResponseRoutes
-from wherry.frontends.openai.text_answer import TextAnswer
-from wherry.frontends.openai.token_answers import PromptAnswer, TokensAnswer
+from wherry.frontends.openai.text_answer import TextAnswer, TextCompletion
+from wherry.frontends.openai.token_answers import PromptAnswer, TokenList, TokensAnswer, TokensText
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
 T = TypeVar("T")
 WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
 
-MODELS: Final = "/v1/models/"
+MODELS: Final = "/v1/models"
+
+
+class OpenAIModel(msgspec.Struct, kw_only=True):
+    """A model or a variant, in OpenAI's words and in Anthropic's."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["wherry"]
+    type: Literal["model"]
+    display_name: str
+    created_at: datetime
+    root: str | msgspec.UnsetType = msgspec.UNSET
+    parent: str | msgspec.UnsetType = msgspec.UNSET
+    #: The most tokens of a prompt and its answer, where the model says it.
+    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class OpenAIModels(msgspec.Struct, kw_only=True):
+    """The models that can answer OpenAI's requests."""
+
+    object: Literal["list"]
+    data: list[OpenAIModel]
+    #: The last three are for Anthropic's clients: there is but one page.
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class VersionText(msgspec.Struct):
+    """The server's version."""
+
+    version: str
 
 
 class OpenAI:
@@ -55,12 +88,15 @@ class OpenAI:
         self._models = AbleModels(entry.runtime)
         self._responses = ResponseRoutes(entry, self._models)
         self._created = int(time.time())
+        one = tells("One of these models", OpenAIModel, 404, 503)
+        show = Route({"GET": self._show}, "metadata", operations={"GET": one}, needs=(*ABLE,))
+        #: Of paths with parameters.
+        self.patterns = Patterns({f"{MODELS}/{{model*}}": show, **self._responses.patterns()})
 
     def of_server(self) -> dict[str, Route]:
         """What vLLM's clients ask of a server itself."""
-        return {
-            "/version": Route({"GET": self._version}, "metadata"),
-        }
+        operations = {"GET": tells("The server's version", VersionText)}
+        return {"/version": Route({"GET": self._version}, "metadata", operations=operations)}
 
     def routes(self) -> dict[str, Route]:
         # Those that do not begin with /v1 stand where vLLM has them.
@@ -68,20 +104,36 @@ class OpenAI:
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
         completion = partial(self._read, _read_completion, self._start_completion)
+        route = self._models.route
+        listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
         return {
-            "/v1/models": Route({"GET": self._list}, "metadata"),
-            "/v1/chat/completions": self._models.route(chat, "chat"),
-            "/v1/completions": self._models.route(completion, "completions"),
+            MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
+            "/v1/chat/completions": route(
+                chat,
+                generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
+                "chat",
+            ),
+            "/v1/completions": route(
+                completion,
+                generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
+                "completions",
+            ),
             **self._responses.routes(),
-            "/tokenize": self._models.route(of_prompts, "tokens"),
-            "/detokenize": self._models.route(of_tokens, "tokens"),
+            "/tokenize": route(
+                of_prompts,
+                inference("The tokens of a text or a conversation", TokenizeRequest, TokenList),
+                "tokens",
+            ),
+            "/detokenize": route(
+                of_tokens,
+                inference("The text of tokens", DetokenizeRequest, TokensText),
+                "tokens",
+            ),
         }
 
     def route(self, path: str) -> Route | None:
         """The route of any other path below /v1; None if there is none."""
-        if path.startswith(MODELS):
-            return Route({"GET": partial(self._show, path.removeprefix(MODELS))}, "metadata")
-        if path.startswith(RESPONSES + "/") and (route := self._responses.route(path)):
+        if (route := self.patterns.route(path)) is not None:
             return route
         if path.startswith("/v1/"):
             return Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference")
@@ -92,10 +144,11 @@ class OpenAI:
     def _list(self, exchange: Exchange) -> None:
         def tell(found: list[ModelName]) -> None:
             data = [self._described(each) for each in found]
-            # The last three are for Anthropic's clients: there is but one page.
-            first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-            pages = {"has_more": False, "first_id": first, "last_id": last}
-            respond(exchange, msgspec.json.encode({"object": "list", "data": data, **pages}))
+            first, last = (data[0].id, data[-1].id) if data else (None, None)
+            body = OpenAIModels(
+                object="list", data=data, has_more=False, first_id=first, last_id=last
+            )
+            respond(exchange, msgspec.json.encode(body))
 
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
 
@@ -110,26 +163,24 @@ class OpenAI:
 
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
 
-    def _described(self, one: ModelName) -> dict[str, Any]:
-        """A model or a variant in OpenAI's words and in Anthropic's, of which neither minds the
-        other's."""
-        created_at = datetime.fromtimestamp(self._created, UTC)
-        further = {"root": one.root, "parent": one.parent, "max_model_len": one.context_tokens}
-        return {
-            "id": one.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "wherry",
-            "type": "model",
-            "display_name": one.name,
-            "created_at": created_at,
-            **{name: value for name, value in further.items() if value is not None},
-        }
+    def _described(self, one: ModelName) -> OpenAIModel:
+        return OpenAIModel(
+            id=one.name,
+            object="model",
+            owned_by="wherry",
+            type="model",
+            created=self._created,
+            display_name=one.name,
+            created_at=datetime.fromtimestamp(self._created, UTC),
+            root=msgspec.UNSET if one.root is None else one.root,
+            parent=msgspec.UNSET if one.parent is None else one.parent,
+            max_model_len=msgspec.UNSET if one.context_tokens is None else one.context_tokens,
+        )
 
     # The server
 
     def _version(self, exchange: Exchange) -> None:
-        respond(exchange, msgspec.json.encode({"version": self._entry.common.version}))
+        respond(exchange, msgspec.json.encode(VersionText(self._entry.common.version)))
 
     # Requests
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+
+import msgspec
 
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
@@ -20,6 +21,13 @@ from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.reply import Reply
 from wherry.values.request import Columns, InferRequest, InferResponse
+
+
+class ReadTokens(msgspec.Struct):
+    """How many tokens were read."""
+
+    prompt_tokens: int
+    total_tokens: int
 
 
 class RowsCall(ABC):
@@ -76,11 +84,11 @@ class RowsCall(ABC):
         self._exchange.on_disconnect = lambda: self._cancel(request)
         port.submit(self._loaded, request)
 
-    def usage(self, response: InferResponse, otherwise: int = 0) -> dict[str, Any]:
+    def usage(self, response: InferResponse, otherwise: int = 0) -> ReadTokens:
         """The tokens that were read, of models that have an output `tokens`."""
         counts = response.outputs.get("tokens")
         tokens = otherwise if counts is None else int(sum(int(count) for count in counts))
-        return {"prompt_tokens": tokens, "total_tokens": tokens}
+        return ReadTokens(tokens, tokens)
 
     def _cancel(self, request: InferRequest) -> None:
         self._loaded.cancel(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -15,14 +15,55 @@ from wherry.frontends.openai.embedding import Numbers, of_length_one
 from wherry.frontends.openai.fields.beside import columns_beside
 from wherry.frontends.openai.fields.scores import Pairs, RerankRequest, ScoreRequest
 from wherry.frontends.openai.fits import ScoreFit, VectorFit, score_fit, vector_fit
-from wherry.frontends.openai.rows_call import RowsCall
+from wherry.frontends.openai.rows_call import ReadTokens, RowsCall
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput
 from wherry.values.request import Columns, InferResponse
 
-Json = dict[str, Any]
+
+class DocumentText(msgspec.Struct):
+    """A document as it was sent."""
+
+    text: str
+
+
+class RankedDocument(msgspec.Struct, kw_only=True):
+    """A document, by its place in the request, and how well it answers."""
+
+    index: int
+    relevance_score: float
+    document: DocumentText | msgspec.UnsetType = msgspec.UNSET
+
+
+class Ranking(msgspec.Struct, kw_only=True):
+    """Documents, the best first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: ReadTokens
+
+
+class PairScore(msgspec.Struct, kw_only=True):
+    """How well two texts go together."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class PairScores(msgspec.Struct, kw_only=True):
+    """The scores of pairs of texts, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: ReadTokens
 
 
 class CrossEncoder:
@@ -80,7 +121,7 @@ class PairsCall(RowsCall):
             self._model = Cosines(vectors, self._pairs)
 
     @abstractmethod
-    def answer(self, scores: list[float], usage: Json) -> Json:
+    def answer(self, scores: list[float], usage: ReadTokens) -> Ranking | PairScores:
         """The answer of this route."""
 
     def columns(self) -> tuple[Columns, int]:
@@ -103,20 +144,21 @@ class Rerank(PairsCall):
         super().__init__(entry, loaded, wanted)
         self._wanted = wanted
 
-    def answer(self, scores: list[float], usage: Json) -> Json:
+    def answer(self, scores: list[float], usage: ReadTokens) -> Ranking:
         documents = self._pairs[1]
         # Of two that are alike, the earlier.
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self._wanted.top_n]
-        results: list[Json] = [{"index": i, "relevance_score": scores[i]} for i in order]
+        results = [RankedDocument(index=i, relevance_score=scores[i]) for i in order]
         if self._wanted.return_documents is not False:
-            results = [{**one, "document": {"text": documents[one["index"]]}} for one in results]
-        return {
-            "id": f"rerank-{request_id_of(self._exchange)}",
-            "object": "list",
-            "model": self.model_name,
-            "results": results,
-            "usage": usage,
-        }
+            for one in results:
+                one.document = DocumentText(documents[one.index])
+        return Ranking(
+            id=f"rerank-{request_id_of(self._exchange)}",
+            object="list",
+            model=self.model_name,
+            results=results,
+            usage=usage,
+        )
 
 
 class Score(PairsCall):
@@ -124,13 +166,13 @@ class Score(PairsCall):
 
     operation = "score"
 
-    def answer(self, scores: list[float], usage: Json) -> Json:
-        data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
-        return {
-            "id": f"score-{request_id_of(self._exchange)}",
-            "object": "list",
-            "created": int(time.time()),
-            "model": self.model_name,
-            "data": data,
-            "usage": usage,
-        }
+    def answer(self, scores: list[float], usage: ReadTokens) -> PairScores:
+        data = [PairScore(index=i, object="score", score=score) for i, score in enumerate(scores)]
+        return PairScores(
+            id=f"score-{request_id_of(self._exchange)}",
+            object="list",
+            created=int(time.time()),
+            model=self.model_name,
+            data=data,
+            usage=usage,
+        )

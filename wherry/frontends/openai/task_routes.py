@@ -7,11 +7,26 @@ from typing import Any, Final
 
 import msgspec
 
+from wherry.frontends.content.media_types import FORM
 from wherry.frontends.content.named_values import named_values
 from wherry.frontends.http.answers import request_id_of
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.operation import (
+    ANY_TEXT,
+    EVENTS,
+    FILE,
+    JSON,
+    OF_INFERENCE,
+    READS,
+    STREAMED,
+    TEXT,
+    Operation,
+    inference,
+    list_of,
+    object_of,
+)
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.embedding import Embedding
+from wherry.frontends.openai.embedding import Embedding, Vectors
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
@@ -22,25 +37,67 @@ from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.openai.rows_call import RowsCall
-from wherry.frontends.openai.scores import Rerank, Score
-from wherry.frontends.openai.transcription import TranscriptionAnswer
+from wherry.frontends.openai.scores import PairScores, Ranking, Rerank, Score
+from wherry.frontends.openai.transcription import (
+    Transcription,
+    TranscriptionAnswer,
+    TranscriptionEvent,
+)
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
 #: Abilities of models for pairs of texts, the better one first.
 OF_PAIRS: Final = ("scores", "cosines")
-#: The request of each path, the abilities of which the model has one, and what answers.
-TASKS: Final[dict[str, tuple[type[msgspec.Struct], tuple[str, ...], Any]]] = {
-    "/v1/embeddings": (EmbeddingRequest, ("embeddings",), Embedding),
-    # Where Jina, vLLM and Cohere have it.
-    **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (RerankRequest, OF_PAIRS, Rerank)),
-    **dict.fromkeys(("/v1/score", "/score"), (ScoreRequest, OF_PAIRS, Score)),
-}
-#: The model's ability, and its input `task`, if it has one.
-HEARING = {
-    "/v1/audio/transcriptions": ("transcriptions", "transcribe"),
-    "/v1/audio/translations": ("translations", "translate"),
-}
+#: The request and the answer of each path, the abilities of which the model has one, and what
+#: answers.
+TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, tuple[str, ...], Any]]] = {
+    "/v1/embeddings": (
+        "Make vectors of texts", EmbeddingRequest, Vectors, ("embeddings",), Embedding
+    ),
+    **dict.fromkeys(  # where Jina, vLLM and Cohere have it
+        ("/v1/rerank", "/rerank", "/v2/rerank"),
+        ("Order documents by a query", RerankRequest, Ranking, OF_PAIRS, Rerank),
+    ),
+    **dict.fromkeys(
+        ("/v1/score", "/score"),
+        ("Score pairs of texts", ScoreRequest, PairScores, OF_PAIRS, Score),
+    ),
+}  # fmt: skip
+#: The model's ability, its input `task`, if it has one, and what it does.
+HEARING: Final = {
+    "/v1/audio/transcriptions": ("transcriptions", "transcribe", "Transcribe a recording"),
+    "/v1/audio/translations": (
+        "translations", "translate", "Transcribe a recording in English"
+    ),
+}  # fmt: skip
+#: The form of a recording.
+RECORDING: Final = object_of(
+    {
+        "file": FILE,
+        **dict.fromkeys(("model", "language", "prompt"), ANY_TEXT),
+        "temperature": {"type": "number"},
+        "stream": {"type": "boolean"},
+        "response_format": {
+            "type": "string",
+            "enum": ["json", "text", "verbose_json", "srt", "vtt"],
+        },
+        "timestamp_granularities[]": list_of({"type": "string", "enum": ["segment", "word"]}),
+    },
+    ["file"],
+    title="TranscriptionForm",
+)
+
+
+def _hearing(summary: str) -> Operation:
+    return Operation(
+        summary=summary,
+        description=STREAMED,
+        takes={FORM: RECORDING},
+        gives={JSON: Transcription, TEXT: ANY_TEXT, "text/vtt": ANY_TEXT, EVENTS: {}},
+        events=TranscriptionEvent,
+        errors=(*OF_INFERENCE, 415),
+        reads=READS,
+    )
 
 
 class TaskRoutes:
@@ -52,10 +109,17 @@ class TaskRoutes:
 
     def routes(self) -> dict[str, Route]:
         route = self._models.route
-        return {
-            **{path: route(partial(self._answer, *task), *task[1]) for path, task in TASKS.items()},
-            **{path: route(partial(self._hear, *task), task[0]) for path, task in HEARING.items()},
+        tasks = {
+            path: route(
+                partial(self._answer, takes, able, call), inference(summary, takes, gives), *able
+            )
+            for path, (summary, takes, gives, able, call) in TASKS.items()
         }
+        hearing = {
+            path: route(partial(self._hear, ability, task), _hearing(summary), ability)
+            for path, (ability, task, summary) in HEARING.items()
+        }
+        return {**tasks, **hearing}
 
     def _answer(
         self, fields: type[msgspec.Struct], able: tuple[str, ...], answers: Any, exchange: Exchange

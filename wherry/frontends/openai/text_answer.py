@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
+import msgspec
+
+from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
 
 #: Bytes of a text that no token may stand for, as where a tokenizer has another form of a letter.
 LOOK_AHEAD: Final = 12
 #: What is told of a prompt with each of its answers, if that was asked for.
 OF_PROMPTS: Final = ("prompt_token_ids", "prompt_logprobs")
+
+
+class TextChoice(msgspec.Struct, kw_only=True):
+    """How one text goes on."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: Json | None = None
+
+
+class TextCompletion(msgspec.Struct, kw_only=True):
+    """How texts go on; in an event a part of them, and the last event is [DONE]."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: TokenUsage | None = None
 
 
 class TextAnswer(OpenAIAnswer):
@@ -89,6 +111,9 @@ class TextAnswer(OpenAIAnswer):
         if prompt not in self._prompts:
             self._prompts[prompt] = {name: piece.details.get(name) for name in OF_PROMPTS}
         return self._prompts[prompt]
+
+    def whole(self) -> Json:
+        return self._whole()
 
     def end(self) -> list[Json]:
         chunks: list[Json] = []

@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from wherry.frontends.openai.answers import ChoiceDelta, Json, OpenAIAnswer
+
+
+class TokenList(msgspec.Struct, kw_only=True):
+    """The tokens of a text or a conversation."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class TokensText(msgspec.Struct):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class CountedTokens(msgspec.Struct):
+    """How many tokens a conversation has."""
+
+    input_tokens: int
+
+
+class ResponseTokens(msgspec.Struct):
+    """How many tokens the model would read."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class TokensAnswer(OpenAIAnswer):
@@ -12,19 +44,19 @@ class TokensAnswer(OpenAIAnswer):
 
     def add(self, piece: ChoiceDelta) -> list[Json]:
         tokens = [int(token) for token in piece.token_ids]
-        self._whole = {
-            "count": len(tokens),
-            "max_model_len": piece.usage.get("context_tokens"),
-            "tokens": tokens,
-            "token_strs": piece.details.get("token_strs"),
-        }
+        self._list = TokenList(
+            count=len(tokens),
+            max_model_len=piece.usage.get("context_tokens"),
+            tokens=tokens,
+            token_strs=piece.details.get("token_strs"),
+        )
         return []
 
     def end(self) -> list[Json]:
         return []
 
-    def whole(self) -> Json:
-        return self._whole
+    def whole(self) -> TokenList:
+        return self._list
 
 
 class PromptAnswer(OpenAIAnswer):
@@ -39,12 +71,12 @@ class PromptAnswer(OpenAIAnswer):
     def end(self) -> list[Json]:
         return []
 
-    def whole(self) -> Json:
-        return {"prompt": self._text}
+    def whole(self) -> TokensText:
+        return TokensText(self._text)
 
 
 class CountAnswer(OpenAIAnswer):
-    """How many tokens a conversation has. `kind` is the answer's `object`, if it has one."""
+    """How many tokens a conversation has."""
 
     kind = chunk_kind = ""
     prefix = "count"
@@ -56,12 +88,14 @@ class CountAnswer(OpenAIAnswer):
     def end(self) -> list[Json]:
         return []
 
-    def whole(self) -> Json:
-        counted = {"input_tokens": self._count}
-        return {"object": self.kind, **counted} if self.kind else counted
+    def whole(self) -> CountedTokens | ResponseTokens:
+        return CountedTokens(self._count)
 
 
 class ResponseCountAnswer(CountAnswer):
     """The same of a response that is not made."""
 
     kind = "response.input_tokens"
+
+    def whole(self) -> ResponseTokens:
+        return ResponseTokens("response.input_tokens", self._count)

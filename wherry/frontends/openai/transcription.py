@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -20,6 +20,34 @@ BESIDE: Final = ("language", "duration", "segments", "words")
 NEEDS_OUTPUT: Final = {"srt": "segments", "vtt": "segments"}
 _TEXT: Final = "text/plain; charset=utf-8"
 TYPES: Final = {"text": _TEXT, "srt": _TEXT, "vtt": "text/vtt; charset=utf-8"}
+
+
+class HeardSeconds(msgspec.Struct):
+    """How long a recording is, as OpenAI charges for it."""
+
+    type: Literal["duration"]
+    seconds: int
+
+
+class Transcription(msgspec.Struct, kw_only=True):
+    """What is said in a recording; with `verbose_json` also what else the model says of it."""
+
+    task: str | msgspec.UnsetType = msgspec.UNSET
+    language: str | msgspec.UnsetType | None = msgspec.UNSET
+    duration: float | msgspec.UnsetType | None = msgspec.UNSET
+    segments: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    words: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    text: str
+    usage: HeardSeconds | msgspec.UnsetType = msgspec.UNSET
+
+
+class TranscriptionEvent(msgspec.Struct, kw_only=True):
+    """More of a transcription, or its end with all of it."""
+
+    type: Literal["transcript.text.delta", "transcript.text.done"]
+    delta: str | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    usage: HeardSeconds | msgspec.UnsetType = msgspec.UNSET
 
 
 class TranscriptionAnswer(OpenAIAnswer):
@@ -69,16 +97,17 @@ class TranscriptionAnswer(OpenAIAnswer):
         return [{"type": "transcript.text.delta", "delta": piece.text}] if piece.text else []
 
     def end(self) -> list[Json]:
-        return [{"type": "transcript.text.done", "text": self._text, **self._usage()}]
+        done = TranscriptionEvent(type="transcript.text.done", text=self._text, usage=self._usage())
+        return [msgspec.to_builtins(done)]
 
     def chunk(self, choice: Json) -> Json:
         return choice
 
-    def whole(self) -> Json:
+    def whole(self) -> Transcription:
         if self._form == "json":
-            return {"text": self._text, **self._usage()}
-        told = dict.fromkeys(("language", "duration")) | self._told
-        return {"task": self._task, **told, "text": self._text, **self._usage()}
+            return Transcription(text=self._text, usage=self._usage())
+        told: Json = dict.fromkeys(("language", "duration")) | self._told
+        return Transcription(task=self._task, **told, text=self._text, usage=self._usage())
 
     def body(self) -> bytes:
         if self._form == "text":
@@ -87,12 +116,12 @@ class TranscriptionAnswer(OpenAIAnswer):
             return _subtitles(self._form, self._told.get("segments", ())).encode(errors="replace")
         return msgspec.json.encode(self.whole())
 
-    def _usage(self) -> Json:
+    def _usage(self) -> HeardSeconds | msgspec.UnsetType:
         """OpenAI's, of models that are paid by the second."""
         seconds = self._told.get("duration")
         if seconds is None or not math.isfinite(seconds):
-            return {}
-        return {"usage": {"type": "duration", "seconds": math.ceil(seconds)}}
+            return msgspec.UNSET
+        return HeardSeconds("duration", math.ceil(seconds))
 
 
 def _subtitles(form: str, segments: Any) -> str:

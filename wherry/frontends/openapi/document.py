@@ -12,19 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.frontends.access.restricted import GROUPS, Restrictions
+from wherry.frontends.anthropic.errors import AnthropicError
 from wherry.frontends.anthropic.routes import MESSAGES
-from wherry.frontends.http.route import Route
-from wherry.frontends.openai.models import abilities
-from wherry.frontends.openai.paths import speaks_openai
-from wherry.frontends.openapi.answers import Error, NotReady
-from wherry.frontends.openapi.model_operations import model_operations
-from wherry.frontends.openapi.openai_operations import (
-    SHARPER,
-    AnthropicError,
-    OpenAIError,
-    openai_operations,
-)
-from wherry.frontends.openapi.operation import (
+from wherry.frontends.http.operation import (
     ANY_TEXT,
     EVENTS,
     JSON,
@@ -33,8 +23,14 @@ from wherry.frontends.openapi.operation import (
     list_of,
     named,
 )
-from wherry.frontends.openapi.schemas import SchemaShelf
-from wherry.frontends.openapi.task_schemas import task_schemas
+from wherry.frontends.http.route import Route
+from wherry.frontends.openai.errors import OpenAIError
+from wherry.frontends.openai.models import abilities
+from wherry.frontends.openai.paths import speaks_openai
+from wherry.frontends.openapi.answers import Error, NotReady
+from wherry.frontends.openapi.model_operations import model_operations
+from wherry.frontends.openapi.schemas import SchemaShelf, without_raw
+from wherry.frontends.openapi.task_schemas import CHAT_MESSAGES, task_schemas
 from wherry.frontends.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
 from wherry.runtime.loaded_model import LoadedModel
 
@@ -111,6 +107,8 @@ class DescribedServer:
     models: Sequence[LoadedModel]
     #: Finds the route of a path.
     route: Callable[[str], Route | None]
+    #: Those that say themselves what goes in and comes out, by their paths.
+    routes: Mapping[str, Route]
     has_keys: bool = False
     restrictions: Restrictions | None = None
     shared_memory: bool = False
@@ -145,8 +143,8 @@ class OpenApiWriter:
                 paths.setdefault(path, {})[method.lower()] = self._operation(
                     method, path, operation, route
                 )
-        chats = SHARPER["ChatRequest"]["properties"]["messages"]
-        self._shelf.sharpen({**SHARPER, **task_schemas(self._served.models, chats)})
+        chats = {"ChatRequest": {"properties": {"messages": CHAT_MESSAGES}}}
+        self._shelf.sharpen({**chats, **task_schemas(self._served.models)})
         about, tags = self._about(), [{"name": name} for name in self._tags]
         return {
             "openapi": "3.1.0",
@@ -179,7 +177,10 @@ class OpenApiWriter:
         for loaded in _highest(served.models)[:MAX_MODELS]:
             yield from model_operations(loaded, self._shelf)
         able = {ability for loaded in served.models for ability in abilities(loaded)}
-        yield from openai_operations(able).items()
+        for path, route in served.routes.items():
+            if not route.needs or able.intersection(route.needs):
+                for method, operation in route.operations.items():
+                    yield (method, path), operation
         yield from V2_OPERATIONS.items()
         if served.shared_memory:
             yield from SHARED_MEMORY_OPERATIONS.items()
@@ -208,7 +209,10 @@ class OpenApiWriter:
         if operation.takes:
             made["requestBody"] = {
                 "required": not operation.may_be_empty,
-                "content": self._content(operation.takes, operation.examples),
+                "content": self._content(
+                    {media: without_raw(kind) for media, kind in operation.takes.items()},
+                    operation.examples,
+                ),
             }
         made["responses"] = self._answers(operation, route, _wire_of(operation.like or path))
         if security := self._security(route):

@@ -8,15 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from wherry.frontends.content.media_types import FORM, JSON_LINES
+from wherry.frontends.http.operation import (
+    BINARY,
+    EVENTS,
+    FILE,
+    JSON,
+    OF_NATURAL,
+    READS,
+    Operation,
+    json_of,
+)
 from wherry.frontends.openapi.model_schemas import ModelSchemas
-from wherry.frontends.openapi.operation import BINARY, EVENTS, FILE, JSON, Operation, json_of
 from wherry.frontends.openapi.schemas import SchemaShelf
 from wherry.frontends.openapi.v2_operations import (
     GENERATE,
     GENERATE_STREAM,
     INFER,
-    OF_NATURAL,
-    READS,
 )
 from wherry.models.model import FunctionModel
 from wherry.runtime.loaded_model import LoadedModel

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.frontends.json_text import encode_json
-from wherry.frontends.openapi.operation import (
+from wherry.frontends.http.operation import (
     ANY_TEXT,
     FILE,
     JSON,
@@ -19,6 +18,7 @@ from wherry.frontends.openapi.operation import (
     named,
     object_of,
 )
+from wherry.frontends.json_text import encode_json
 from wherry.frontends.openapi.schemas import SchemaShelf
 from wherry.frontends.openapi.v2_operations import (
     ANSWERED,

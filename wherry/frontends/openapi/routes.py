@@ -5,7 +5,7 @@ It is made when it is first asked for, in another thread, and again when other m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -55,11 +55,14 @@ class OpenApiRoutes:
         self,
         entry: HttpEntry,
         find: Callable[[str], Route | None],
+        described: Callable[[], Mapping[str, Route]],
         restrictions: Restrictions | None,
     ) -> None:
-        """`find` is the application's: it gives the route of a path."""
+        """`find` and `described` are the application's: the route of a path, and all routes that
+        say what goes in and comes out."""
         self._entry = entry
         self._find = find
+        self._described = described
         self._restrictions = restrictions
         #: Documents by what they leave out, each with the generation of the models in it.
         self._made: dict[frozenset[str], tuple[int, bytes]] = {}
@@ -98,6 +101,7 @@ class OpenApiRoutes:
                 version=common.version,
                 models=[runtime.model(name) for name in names] or runtime.models(),
                 route=self._find,
+                routes=self._described(),
                 has_keys=bool(common.keys),
                 restrictions=self._restrictions,
                 shared_memory=common.shared_memory.allowed,

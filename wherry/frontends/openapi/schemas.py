@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.frontends.openapi.operation import Json
+from wherry.frontends.http.operation import Json
 
 _REF: Final = "#/components/schemas/"
 _JSON_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
@@ -89,8 +89,17 @@ def _renamed(value: Any) -> Any:
     return value
 
 
+def without_raw(schema: Any) -> Any:
+    """The same schema; of a Struct of ours, see `_taken`."""
+    return (
+        _taken(schema)
+        if isinstance(schema, type) and issubclass(schema, msgspec.Struct)
+        else schema
+    )
+
+
 @cache
-def without_raw(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def _taken(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The same Struct with any value where it keeps JSON as text, of which there is no schema.
 
     It takes members that are not known, and so do the Structs in it: they are ignored and named in

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from wherry.frontends.http.operation import ANY_TEXT, Json, list_of, object_of
 from wherry.frontends.openai.embedding import CUTS
 from wherry.frontends.openai.fields.beside import BESIDE
 from wherry.frontends.openai.fields.embeddings import MOST_INPUTS
+from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
 from wherry.frontends.openai.fields.scores import MOST_PAIRS
 from wherry.frontends.openai.fits import VectorFit, vector_fit
 from wherry.frontends.openai.models import ABLE
-from wherry.frontends.openapi.operation import ANY_TEXT, Json, list_of
 from wherry.runtime.loaded_model import LoadedModel
 
 #: More names than these say nothing to a reader.
@@ -34,18 +35,55 @@ _DOCUMENTS: Final[Json] = {
 }
 _TEXTS: Final = list_of(ANY_TEXT, minItems=1, maxItems=MOST_INPUTS)
 
+#: What a message says: a text, or parts that are texts.
+_CONTENT: Final[Json] = {
+    "anyOf": [
+        ANY_TEXT,
+        list_of(
+            {
+                "anyOf": [
+                    object_of({"type": {"const": kind}, kind: ANY_TEXT}, ["type", kind])
+                    for kind in ("text", "refusal")
+                ]
+            }
+        ),
+    ]
+}
+#: What a message calls; the arguments are an object, or its JSON as a text.
+_CALL: Final = object_of(
+    {"function": object_of({"name": ANY_TEXT, "arguments": {}}, ["name"])}, ["function"]
+)
+_MESSAGE: Final = object_of(
+    {
+        "role": {"type": "string", "minLength": 1, "maxLength": MOST_ROLE_CHARS},
+        "content": {"anyOf": [_CONTENT, {"type": "null"}]},
+    },
+    ["role"],
+    anyOf=[
+        {"required": ["content"], "properties": {"content": _CONTENT}},
+        {
+            "properties": {
+                "role": {"const": "assistant"},
+                "tool_calls": list_of(_CALL, minItems=1),
+            },
+            "required": ["tool_calls"],
+        },
+    ],
+)
+CHAT_MESSAGES: Final = list_of(_MESSAGE, minItems=1)
 
-def task_schemas(models: Iterable[LoadedModel], messages: Json) -> dict[str, Json]:
-    """Keywords of the requests' schemas, by their names. `messages` is the schema of a chat's."""
+
+def task_schemas(models: Iterable[LoadedModel]) -> dict[str, Json]:
+    """Keywords of the requests' schemas, by their names."""
     models, made = list(models), {}
     for name, abilities in REQUESTS.items():
         found = [[m for m in models if ABLE[ability](m)] for ability in abilities]
         if any(found):
-            made[name] = _keywords(name, [*filter(None, found)], messages)
+            made[name] = _keywords(name, [*filter(None, found)])
     return made
 
 
-def _keywords(name: str, found: Sequence[Sequence[LoadedModel]], messages: Json) -> Json:
+def _keywords(name: str, found: Sequence[Sequence[LoadedModel]]) -> Json:
     """Of a request for models with one of some abilities, those with the best one first."""
     able = [loaded for models in found for loaded in models]
     properties: Json = _beside(able, of_pairs=name in ("RerankRequest", "ScoreRequest"))
@@ -65,7 +103,7 @@ def _keywords(name: str, found: Sequence[Sequence[LoadedModel]], messages: Json)
         properties["dimensions"] = {"anyOf": [{"type": "integer", "minimum": 1, **most}, _NULL]}
         whole = {spec.name for m in able for spec in m.signature.inputs}
         cut = {n: {"enum": [*BESIDE[n], None]} for n in CUTS - whole}
-        more["oneOf"] = _read(fits, messages, cut)
+        more["oneOf"] = _read(fits, cut)
         return {"properties": properties, **more}
     first, *others = ("text_1", "text_2") if name == "ScoreRequest" else ("query", "documents")
     properties |= dict.fromkeys(others if first == "query" else (first, *others), _DOCUMENTS)
@@ -83,14 +121,14 @@ def _beside(able: Sequence[LoadedModel], *, of_pairs: bool) -> Json:
     return {field: {"enum": [*neutral, None]} for field, neutral in left.items()}
 
 
-def _read(fits: Sequence[VectorFit], messages: Json, cut: Json) -> list[Json]:
+def _read(fits: Sequence[VectorFit], cut: Json) -> list[Json]:
     """What a model is to read, as far as a model here takes it. `cut`: what may be said of how much
     of a text is read."""
     lists = list_of(_TOKENS, minItems=1, maxItems=MOST_INPUTS)
     kinds: list[tuple[bool, str, Json, Json]] = [
         (any(fit.text for fit in fits), "input", {"anyOf": [ANY_TEXT, _TEXTS]}, cut),
         (any(fit.tokens for fit in fits), "input", {"anyOf": [_TOKENS, lists]}, {}),
-        (any(fit.messages for fit in fits), "messages", messages, cut),
+        (any(fit.messages for fit in fits), "messages", CHAT_MESSAGES, cut),
     ]
     return [
         {

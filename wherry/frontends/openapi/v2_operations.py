@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from wherry.frontends.openapi import answers
-from wherry.frontends.openapi.operation import (
+from wherry.frontends.http.operation import (
     ANY_TEXT,
     BINARY,
     EVENTS,
     FILE,
     JSON,
     NO_TEXT,
+    OF_INFERENCE,
+    OF_NATURAL,
+    READS,
     TEXT,
     Json,
     Operation,
@@ -24,15 +26,9 @@ from wherry.frontends.openapi.operation import (
     object_of,
     tells,
 )
+from wherry.frontends.openapi import answers
 from wherry.frontends.v2.settings import LOG_FORMATS
 from wherry.frontends.v2.trace_settings import TRACE_LEVELS
-
-#: Statuses of a request that a model is to run.
-OF_INFERENCE: Final = (400, 404, 413, 422, 429, 499, 500, 501, 503, 504)
-#: The same, where the body may be of several types.
-OF_NATURAL: Final = (*OF_INFERENCE, 406, 415)
-#: Parameters and headers of such a request.
-READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
 
 _EMPTY: Final = {TEXT: NO_TEXT}
 _WHOLE_NUMBER: Final[Json] = {"type": "string", "pattern": "^[0-9]{1,18}$"}

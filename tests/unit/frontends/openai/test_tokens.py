@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from wherry.frontends.openai.answers import ChoiceDelta
@@ -14,7 +15,7 @@ def test_tokens_come_with_their_number_and_the_room_there_is() -> None:
     usage = {"prompt_tokens": 3, "context_tokens": 256}
     piece = ChoiceDelta(0, "", "stop", usage=usage, token_ids=tokens)  # type: ignore[arg-type]
     assert answer.add(piece) + answer.end() == []
-    assert answer.whole() == {
+    assert msgspec.to_builtins(answer.whole()) == {
         "count": 3, "max_model_len": 256, "tokens": [3, 1, 2], "token_strs": None
     }  # fmt: skip
 
@@ -22,4 +23,4 @@ def test_tokens_come_with_their_number_and_the_room_there_is() -> None:
 def test_a_text_is_a_prompt() -> None:
     answer = PromptAnswer("m", "x")
     assert answer.add(ChoiceDelta(0, "Hi", "stop")) + answer.end() == []
-    assert answer.whole() == {"prompt": "Hi"}
+    assert msgspec.to_builtins(answer.whole()) == {"prompt": "Hi"}

@@ -2,28 +2,25 @@
 
 import ast
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import wherry
 from tests.http_exchange import served
 from wherry.frontends import http_app
 from wherry.frontends.openapi.document import SAMPLES
-from wherry.frontends.openapi.openai_operations import OF_ABILITY
 from wherry.frontends.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
 from wherry.frontends.v2.http import kserve
 
 FRONTENDS = Path(http_app.__file__).parent
 DESCRIBED = {
-    (method, path.format(**SAMPLES))
-    for method, path in chain(V2_OPERATIONS, SHARED_MEMORY_OPERATIONS, *OF_ABILITY.values())
+    (method, path.format(**SAMPLES)) for method, path in (*V2_OPERATIONS, *SHARED_MEMORY_OPERATIONS)
 }
 #: Files whose `route` finds paths that no table has.
 ROUTERS = {
     "protocol_routes.py",
     "natural/routes.py",  # of models with a route, whose operations are told with them
-    "openai/response_routes.py",  # /v1/responses/ID and the items of its input
-    "openai/routes.py",  # /v1/models/M; every other path is a 404
+    "http/route.py",  # patterns, which say themselves what goes in and comes out
+    "openai/routes.py",  # such patterns; every other path is a 404
     "v2/http/kserve.py",  # OF_MODEL, and a model's trace settings
     "v2/http/repository.py",  # patterns, as are the next one's
     "v2/http/shared_memory.py",
@@ -43,8 +40,22 @@ def quiet(text: str) -> str:
 def test_every_fixed_path_is_described_with_its_methods() -> None:
     with served(quiet) as client:
         routes = client.app._routes
-    there = {(method, path) for path, route in routes.items() for method in route.handlers}
+    there = {
+        (method, path)
+        for path, route in routes.items()
+        for method in route.handlers
+        if method not in route.operations
+    }
     assert there - DESCRIBED == NAMELESS
+
+
+def test_every_route_of_a_protocol_says_what_goes_in_and_comes_out() -> None:
+    with served(quiet) as client:
+        routes = client.app._protocols.described()
+    assert len(routes) > 15
+    assert [
+        path for path, route in routes.items() if route.operations.keys() != route.handlers.keys()
+    ] == []
 
 
 def test_every_path_below_a_model_is_described() -> None:

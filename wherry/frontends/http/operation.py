@@ -18,6 +18,14 @@ FILE: Final[Json] = {"type": "string", "format": "binary", "contentMediaType": B
 ANY_TEXT: Final[Json] = {"type": "string"}
 NO_TEXT: Final[Json] = {"type": "string", "maxLength": 0}
 
+#: Statuses of a request that a model is to run.
+OF_INFERENCE: Final = (400, 404, 413, 422, 429, 499, 500, 501, 503, 504)
+#: The same, where the body may be of several types.
+OF_NATURAL: Final = (*OF_INFERENCE, 406, 415)
+#: Parameters and headers of such a request.
+READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
+STREAMED: Final = "With `stream` the answer is a stream of server-sent events."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
@@ -57,6 +65,25 @@ def json_of(schema: Any) -> dict[str, Any]:
 def tells(summary: str, gives: Any, *errors: int, **more: Any) -> Operation:
     """An operation that answers with JSON, or with one of these statuses."""
     return Operation(summary=summary, gives=json_of(gives), errors=errors, **more)
+
+
+def inference(
+    summary: str, takes: Any, gives: Any, also: Mapping[str, Any] = {}, **more: Any
+) -> Operation:
+    """What a model runs for. `also`: answers of other types than JSON."""
+    return Operation(
+        summary=summary,
+        takes=json_of(takes),
+        gives={JSON: gives, **also},
+        errors=OF_INFERENCE,
+        reads=READS,
+        **more,
+    )
+
+
+def generation(summary: str, takes: Any, gives: Any, events: Any) -> Operation:
+    """An inference whose answer may come in events."""
+    return inference(summary, takes, gives, {EVENTS: {}}, description=STREAMED, events=events)
 
 
 def object_of(
