@@ -1,10 +1,8 @@
 """The pages in docs/ speak of files that exist, and name every setting, metric, error and route."""
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +10,12 @@ import pytest
 
 from tests.http_exchange import served
 from tools.reference.__main__ import PAGES as PAGES_FROM_CODE
-from wherry import InstanceGroup, Runtime, model
+from wherry import Runtime, model
 from wherry.frontends.admission import Admission
-from wherry.models.config import FIELDS, GROUP_FIELDS
 from wherry.observability.fronts import front_metrics
 from wherry.observability.metrics import Metrics
 from wherry.observability.model_values import CUT_REASONS, LABELS
 from wherry.server.front_figures import FiguresOfFronts
-from wherry.server.options import OPTIONS
-from wherry.values import errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])
@@ -137,31 +132,6 @@ def rows_of(page: str, header: str) -> list[list[str]]:
     return rows
 
 
-def test_every_setting_of_a_model_has_its_row() -> None:
-    def default(field: "Field[Any]") -> str:
-        if field.name == "instances":
-            assert field.default == (InstanceGroup(),)
-            return "one on `'auto'"
-        if field.default is MISSING:
-            return "the function's or class's name"
-        return repr(field.default)
-
-    fields = [*FIELDS.values(), *GROUP_FIELDS.values()]
-    rows = rows_of("configuration.md", "| setting | type | default | unit | meaning |")
-    assert [row[:3] for row in rows] == [[f.name, f.type, default(f)] for f in fields]
-
-
-def test_every_option_of_the_server_has_its_row() -> None:
-    def default(value: Any) -> str:
-        return "off" if value is False else "" if value in (None, ()) else str(value)
-
-    header = "| flag | variable | key in `[server]` | keyword | default | meaning |"
-    assert rows_of("configuration.md", header) == [
-        [one.flag, one.variable, one.key, one.keyword, default(one.default), one.help]
-        for one in OPTIONS.values()
-    ]
-
-
 def described(metric: Any) -> tuple[str, str, set[str]]:
     """Name, type and labels of a metric."""
     suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
@@ -197,20 +167,6 @@ def test_every_reason_for_which_a_batch_leaves_has_its_row_and_is_given_by_a_pol
     assert {reason for reason, _ in rows} == set(CUT_REASONS)
     policies = "".join(path.read_text() for path in ROOT.glob("wherry/scheduler/*.py"))
     assert [reason for reason in CUT_REASONS if f'"{reason}"' not in policies] == []
-
-
-def test_every_error_has_its_row_with_its_codes() -> None:
-    rows = rows_of("errors.md", "| error | below | HTTP | gRPC | counted as | who must act |")
-    assert {row[0]: row[1:5] for row in rows} == {
-        name: [
-            "`, `".join(base.__name__ for base in error.__bases__),
-            str(error.http_status),
-            error.grpc_code,
-            error.reason.lower(),
-        ]
-        for name, error in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(error, errors.WherryError)
-    }
 
 
 def test_every_route_has_its_row_and_every_row_its_route() -> None:

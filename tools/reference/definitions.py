@@ -6,6 +6,7 @@ The sources are read and not run: no optional package is needed for the pages.
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class Method:
     """A method or property of a class, or a function."""
 
     name: str
-    signature: str
+    #: Without the types of its arguments.
+    short: str
     doc: str
 
 
@@ -58,6 +60,19 @@ class Definition:
         names = [ast.unparse(base).partition("[")[0] for base in self.node.bases]
         found = [define(self.module, name) for name in names if name.isidentifier()]
         return [one for one in found if one is not None]
+
+    @property
+    def link(self) -> str:
+        """The way from docs/reference to its file."""
+        return f"../../{_file(self.module).relative_to(ROOT).as_posix()}"
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it is made of its fields, so that they are its signature."""
+        made = (
+            owner.member(name) for owner in self.ancestors() for name in ("__init__", "__new__")
+        )
+        return not any(made)
 
     def ancestors(self) -> list[Definition]:
         """The class, its bases, their bases."""
@@ -122,7 +137,14 @@ class Definition:
                 yield Method(one.name, f"{one.name}: {returns}", _doc(one))
             else:
                 static = "staticmethod" in marks
-                yield Method(one.name, _signature(one, one.name, method=not static), _doc(one))
+                yield Method(one.name, _short(one, method=not static), _doc(one))
+
+
+def defined(module: str, name: str) -> Definition:
+    """The class or function `name` of a module."""
+    found = define(module, name)
+    assert found is not None, f"{module}.{name} is defined nowhere"
+    return found
 
 
 def define(module: str, name: str) -> Definition | None:
@@ -149,10 +171,13 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 @cache
 def _source(module: str) -> tuple[str, ast.Module]:
-    path = ROOT.joinpath(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    text = file.read_text(encoding="utf-8")
+    text = _file(module).read_text(encoding="utf-8")
     return text, ast.parse(text)
+
+
+def _file(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def _comment(above: Sequence[str]) -> Iterator[str]:
@@ -191,6 +216,19 @@ def _signature(
     prefix = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     suffix = f" -> {ast.unparse(node.returns)}" if returns and node.returns else ""
     return _called(f"{prefix}{name}", arguments, suffix)
+
+
+def _short(node: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool) -> str:
+    bare = copy.deepcopy(node)
+    for one in ast.walk(bare.args):
+        if isinstance(one, ast.arg):
+            one.annotation = None
+    if method:
+        bare.args.args = bare.args.args[1:] if not bare.args.posonlyargs else bare.args.args
+        bare.args.posonlyargs = bare.args.posonlyargs[1:]
+    prefix = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+    suffix = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"{prefix}{node.name}({ast.unparse(bare.args)}){suffix}"
 
 
 def _argument(one: ast.arg, default: ast.expr | None) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import wherry
-from tools.reference.definitions import Definition, Field, Method, define
+from tools.reference.definitions import Definition, Field, Method, defined
 from wherry.values.datatypes import DATATYPES
 from wherry.values.errors import WherryError
 
@@ -43,11 +43,10 @@ WRITTEN = "<!-- Written by python -m tools.reference from the docstrings: change
 PYTHON = """\
 # Python
 
-The public names of `wherry`; those of [`wherry.testing`, `wherry.llm` and
-`wherry.deploy`](python-modules.md) have a page of their own. [What an annotation may
-be](annotations.md) says which types a model's inputs and outputs have, [what is
-public](public-api.md) for how long a name keeps its meaning. Times are seconds, sizes bytes, shapes
-those of one row, without the batch dimension, unless a name says otherwise.
+The public names of `wherry`, `wherry.testing`, `wherry.llm` and `wherry.deploy`: see also
+[annotations](annotations.md), [configuration](configuration.md), [errors](errors.md) and [what is
+public](public-api.md). Times are in seconds, sizes in bytes; a shape is that of one row, without
+the batch dimension. Methods are listed without the types of their arguments, which the source has.
 
 The examples run in the order of this page, beside a server of this model:
 
@@ -67,34 +66,12 @@ $ wherry serve app.py
 
 ```python
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import numpy as np
-
-import wherry
-from app import sentiment
-```
-"""
-
-MODULES_HEAD = """\
-# Python: testing, language models, clusters
-
-The public names beside those of [`wherry`](python.md) itself.
-
-```python
-# app.py
-import wherry
-
-
-@wherry.model(max_batch_size=32)
-def sentiment(text: list[str]) -> list[str]:
-    return ["POSITIVE" if "good" in one else "NEGATIVE" for one in text]
-```
-
-```python
-import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import wherry
 from app import sentiment
@@ -141,27 +118,6 @@ with wherry.Runtime(norm) as runtime:
 |---|---|---|
 """
 
-ERRORS_HEAD = """\
-## Errors
-
-All are a `wherry.WherryError`; [errors](errors.md) says whose move it is. In-process they are
-raised, `wherry.Client` raises the same ones, and over HTTP and gRPC they are these codes.
-`error.retry_after` is the seconds after which a repetition has a chance, where that is known.
-
-```python
-with wherry.Runtime(sentiment) as runtime:
-    try:
-        runtime.infer("sentiment", text=7)
-    except wherry.InvalidRequest as error:
-        seen = (error.http_status, isinstance(error, ValueError))
-
-seen  # -> (400, True)
-```
-
-| error | also a | HTTP | gRPC | means |
-|---|---|---|---|---|
-"""
-
 
 def python_page() -> str:
     """docs/reference/python.md."""
@@ -174,19 +130,11 @@ def python_page() -> str:
     for datatype in DATATYPES.values():
         size = str(datatype.itemsize) if datatype.itemsize else "its length, and 4"
         parts.append(f"| `wherry.{datatype.name}` | `{datatype.dtype}` | {size} |\n")
-    parts += ["\n", ERRORS_HEAD, *map(_error_row, ERRORS)]
-    parts.append("\n`wherry.__version__` is the version, a string.\n")
-    return "".join(parts)
-
-
-def modules_page() -> str:
-    """docs/reference/python-modules.md."""
-    parts = [WRITTEN, MODULES_HEAD]
     for module, told in MODULES.items():
         parts.append(f"\n## `{module}`\n\n{told}\n")
-        language = "py" if module in FOR_READING else "python"
         for name in public(module):
-            parts += _entry(module, name, language)
+            parts += _entry(module, name, "py" if module in FOR_READING else "python")
+    parts.append("\n`wherry.__version__` is the version, a string.\n")
     return "".join(parts)
 
 
@@ -197,27 +145,30 @@ def public(module: str) -> list[str]:
 
 
 def _entry(module: str, name: str, language: str) -> Iterator[str]:
-    found = define(module, name)
-    assert found is not None, f"{module}.{name} is defined nowhere"
-    yield f"\n### `{module}.{name}`\n\n```py\n{found.signature(f'{module}.{name}')}\n```\n\n"
-    yield as_markdown(found.doc, language) + "\n"
-    if not isinstance(found.node, ast.ClassDef):
-        return
-    own, others = split(found)
+    found = defined(module, name)
+    yield f"\n### `{module}.{name}`\n\n"
+    own, others = split(found) if isinstance(found.node, ast.ClassDef) else ([], [])
     fields = [field for owner in own for field in owner.fields()]
-    if fields:
-        yield from _fields(fields)
+    if not (fields and found.is_record):
+        yield f"```py\n{found.signature(f'{module}.{name}')}\n```\n\n"
+    yield f"{as_markdown(found.doc, language)}\n\n[Source]({found.link}).\n"
     if name == "ModelConfig":
-        yield "\n[Configuration](configuration.md) has all of them with their units.\n"
+        yield "[Its fields](configuration.md#of-a-model) are the settings of a model.\n"
+    elif fields:
+        yield from fields_table(fields)
     seen: set[str] = set()
     above = {base.node.name for base in found.ancestors()} - {owner.node.name for owner in own}
+    methods = []
     for method in (method for owner in own for method in owner.methods()):
         # What only does again what a base class says needs no words of its own.
         if method.name not in seen and (method.doc or not above):
             seen.add(method.name)
-            yield from _method(name, method, language)
+            methods.append(method)
+    if methods:
+        yield "\n| method | |\n|---|---|\n"
+        yield from map(_method, methods)
     for other in others:
-        yield f"\nHas also what [`wherry.{other}`](python.md#wherry{other.lower()}) has.\n"
+        yield f"\nHas also what [`wherry.{other}`](#wherry{other.lower()}) has.\n"
 
 
 def split(found: Definition) -> tuple[list[Definition], list[str]]:
@@ -232,32 +183,36 @@ def split(found: Definition) -> tuple[list[Definition], list[str]]:
     return own, others
 
 
-def _fields(fields: Sequence[Field]) -> Iterator[str]:
-    yield "\n| field | type | default | meaning |\n|---|---|---|---|\n"
-    for field in fields:
-        default = f"`{field.default}`" if field.default else ""
-        cells = (f"`{field.name}`", f"`{field.type}`", default, field.meaning)
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+def fields_table(fields: Sequence[Field]) -> Iterator[str]:
+    yield "\n| field | meaning |\n|---|---|\n"
+    seen: dict[str, Field] = {}
+    for one in fields:  # a class's own before those of its bases
+        seen.setdefault(one.name, one)
+    yield from map(_field, seen.values())
 
 
-def _method(of: str, method: Method, language: str) -> Iterator[str]:
-    yield f"\n**`{of}.{method.name}`**\n\n```py\n{method.signature}\n```\n"
-    if method.doc:
-        yield f"\n{as_markdown(method.doc, language)}\n"
+def _field(one: Field) -> str:
+    default = f" = {one.default}" if one.default and not one.default.startswith("field(") else ""
+    return f"| {_code(f'{one.name}: {one.type}{default}')} | {cell(one.meaning)} |\n"
 
 
-def _error_row(name: str) -> str:
-    error: type[WherryError] = getattr(wherry, name)
-    bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
-    means = re.sub(r"\s+", " ", error.__doc__ or "")
-    return f"| `wherry.{name}` | {bases} | {error.http_status} | `{error.grpc_code}` | {means} |\n"
+def _method(one: Method) -> str:
+    return f"| {_code(one.short)} | {cell(one.doc)} |\n"
+
+
+def _code(text: str) -> str:
+    return f"`{cell(text)}`"
+
+
+def cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 
 def as_markdown(doc: str, language: str) -> str:
     """A docstring; what is indented in it is code."""
     parts: list[str] = []
     code = False
-    for line in doc.splitlines():
+    for line in doc.replace("For example:\n\n", "").splitlines():
         if line.startswith("    ") and not code and (not parts or parts[-1] == ""):
             parts.append(f"```{language}")
             code = True
