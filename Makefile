@@ -2,9 +2,9 @@
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
-# make test    the same, with integration and examples: five minutes
-# make test-full  the same, with demos, real language models, long runs: twelve minutes; what CI runs
-# make test-long  the same, faults at random (SECONDS_EACH=30), and fuzzing of every parser of foreign bytes
+# make test    all tests of a change, with integration and examples: four minutes; without types
+# make test-full  all tests and the lint, with every page, demos, real language models; what CI runs
+# make test-long  test-full, faults at random (SECONDS_EACH=30), and fuzzing of every parser of foreign bytes
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make dist    sdist and wheel, looked into, and the wheel tried in an empty environment of each Python
@@ -42,7 +42,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist licences api docs bench gpu proto board format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint quick-lint dist licences api docs bench gpu proto board format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -96,14 +96,17 @@ demo-ocr: $(VENV)/.stamp-ocr
 demo-llm: $(VENV)/.stamp-llm
 	@$(BIN)/python -m examples.llm.demo
 
-lint: $(VENV)/.stamp-dev
+lint: quick-lint
+	@echo "==> types"
+	@$(BIN)/mypy $(SOURCES)
+
+# Without the types: mypy takes more than a minute where it has no cache.
+quick-lint: $(VENV)/.stamp-dev
 	@echo "==> format"
 	@$(BIN)/ruff format --quiet --check --output-format concise $(SOURCES) || \
 	  { echo "make format does it"; exit 1; }
 	@echo "==> lint"
 	@$(BIN)/ruff check --quiet $(SOURCES)
-	@echo "==> types"
-	@$(BIN)/mypy $(SOURCES)
 	@echo "==> arrows"
 	@$(BIN)/lint-imports --no-logo
 	@echo "==> shape"
@@ -113,14 +116,14 @@ lint: $(VENV)/.stamp-dev
 # Files go to the processes in order: those of minutes, which come first, are not left for the end.
 # A test that failed beside others is run once more, alone, and has failed if it does so again. One
 # that then passes is named: it waits for too little, and is mended.
-define tests_beside_lint
-	@( told=$$($(MAKE) --no-print-directory lint 2>&1); lint=$$?; echo; echo "$$told"; exit $$lint ) & \
-	  echo "==> $(1), $(JOBS) processes"; \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(2); tests=$$?; \
+define tests_beside
+	@( told=$$($(MAKE) --no-print-directory $(1) 2>&1); lint=$$?; echo; echo "$$told"; exit $$lint ) & \
+	  echo "==> $(2), $(JOBS) processes"; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(3); tests=$$?; \
 	  if [ $$tests = 1 ]; then \
 	    echo "==> those that failed once more, alone"; \
 	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none \
-	      --maxfail 3 $(2) -r pf; tests=$$?; \
+	      --maxfail 3 $(3) -r pf; tests=$$?; \
 	  fi; \
 	  wait $$!; lint=$$?; [ $$lint = 0 ] || echo "==> the lint has failed, see above"; \
 	  [ $$tests = 0 ] && exit $$lint || exit $$tests
@@ -128,19 +131,14 @@ endef
 
 # torch and transformers take longer to import than all of these tests take.
 check: $(VENV)/.stamp-dev
-	$(call tests_beside_lint,fast unit tests,--quiet -r fE -m "not slow and not full" \
+	$(call tests_beside,lint,fast unit tests,--quiet -r fE -m "not slow and not full" \
 	  --without torch$(comma)transformers tests/unit)
 
-# Half a minute: what clients of Triton and OpenAI see, from servers with two front processes.
-OVER_FRONTS := $(addprefix tests/integration/test_,golden.py tritonclient_http.py openai.py)
-
 test: $(VENV)/.stamp-dev
-	$(call tests_beside_lint,tests,-m "not full")
-	@echo "==> the same answers over fronts"
-	@WHERRY_FRONTS=2 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --quiet $(OVER_FRONTS)
+	$(call tests_beside,quick-lint,tests,-m "not full")
 
 test-full: $(VENV)/.stamp-dev
-	$(call tests_beside_lint,all tests,--hypothesis-profile full)
+	$(call tests_beside,lint,all tests,--hypothesis-profile full)
 
 # Not in CI: minutes, moments that no seed repeats, and a package of its own. A find is a defect, or a bound that is missing.
 test-long: test-full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,12 +10,8 @@ import pytest
 
 import wherry
 
-#: Parameters of a fixture that gives each to `served`. Where every server of the tests has fronts,
-#: there is one way.
-WAYS: Sequence[Any] = (
-    "one process",
-    pytest.param("two fronts", marks=pytest.mark.slow),
-)[: 1 if os.environ.get("WHERRY_FRONTS") else None]
+#: Parameters of a fixture that gives each to `served`.
+WAYS: Sequence[Any] = ("one process", pytest.param("two fronts", marks=pytest.mark.slow))
 
 
 @contextmanager

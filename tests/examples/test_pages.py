@@ -15,8 +15,8 @@ PAGES = [
     if any(block.language in ("python", "console") for block in blocks_of(page))
 ]
 
-#: What these show is a load of many seconds, or needs torch.
-LONG = {"load-test.md", "coming-from-other-servers.md"}
+#: `make test` runs what a newcomer reads first; the others start servers for a minute and more.
+FIRST = {"README.md", "first-model.md"}
 
 #: What their models are made with, where it is installed.
 NEEDS = {"coming-from-other-servers.md": ["torch", "transformers"]}
@@ -41,7 +41,7 @@ class FastAPI(Starlette):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(page, marks=[pytest.mark.full] if page.name in LONG else []) for page in PAGES],
+    [pytest.param(page, marks=[] if page.name in FIRST else [pytest.mark.full]) for page in PAGES],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_the_blocks_of_a_page_run_in_order(

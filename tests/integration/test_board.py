@@ -26,7 +26,7 @@ from wherry.cli.grafana import board, rules
 from wherry.observability.statistics import SECONDS_BUCKETS
 from wherry.testing import GatedModel, local_server, running_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 MODELS = str(Path(__file__).with_name("board_models.py"))
 

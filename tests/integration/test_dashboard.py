@@ -26,6 +26,7 @@ from wherry.testing import servers
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
 ]
 HERE = Path(__file__).parent

@@ -425,7 +425,6 @@ def test_keys_are_wanted_for_everything_but_health() -> None:
         assert client.infer("shout", words("x"), headers=key) is not None
 
 
-@pytest.mark.one_process
 def test_the_access_log_has_a_line_for_each_call_but_health(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

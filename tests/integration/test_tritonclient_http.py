@@ -313,14 +313,16 @@ def double(x: ROW) -> ROW:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fronts", ["0", "2"])
 def test_shared_memory_reaches_a_worker_process_and_flags_reach_the_server(
-    tmp_path: Path,
+    fronts: str, tmp_path: Path
 ) -> None:
     (tmp_path / "app.py").write_text(DOUBLE)
     x = np.ones((1, 100_000), np.float32)
-    key = f"/wherry-both-{os.getpid()}"
+    key = f"/wherry-both-{fronts}-{os.getpid()}"
     region = triton_shm.create_shared_memory_region("both", key, 2 * x.nbytes)
-    flags = ("--allow-client-shm", "--http-restricted-api", "logging:admin-key=secret")
+    flags = ["--allow-client-shm", "--http-restricted-api", "logging:admin-key=secret"]
+    flags += ["--fronts", fronts]
     try:
         with (
             running_server("app.py", *flags, cwd=str(tmp_path)) as url,

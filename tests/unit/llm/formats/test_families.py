@@ -356,7 +356,15 @@ def style_of(example: str) -> AnswerStyle:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_a_family_s_calls_are_read(example: str) -> None:
+def test_a_family_s_calls_are_read_whole_in_pieces_and_cut_off(example: str) -> None:
+    calls_are_read(example)
+    a_call_of_an_unknown_function_is_shown(example)
+    a_name_comes_before_the_arguments_are_complete(example)
+    no_call_that_is_cut_off_looks_whole(example)
+    halves_of_characters_are_no_error(example)
+
+
+def calls_are_read(example: str) -> None:
     text, calls = EXAMPLES[example]
     said = read(style_of(example), text)
     assert (called(said), said.text.strip()) == (calls, "")
@@ -446,8 +454,7 @@ def test_a_part_of_an_example_is_read_without_an_error(example: str, one: int, t
     assert read(style, text[left:right]) == read(style, *text[left:right])
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_a_call_of_an_unknown_function_is_shown(example: str) -> None:
+def a_call_of_an_unknown_function_is_shown(example: str) -> None:
     text = EXAMPLES[example][0].replace("get_weather", "get_rich").replace("get_time", "get_old")
     said = read(style_of(example), text)
     assert not said.calls
@@ -712,8 +719,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_a_name_comes_before_the_arguments_are_complete(example: str) -> None:
+def a_name_comes_before_the_arguments_are_complete(example: str) -> None:
     text, calls = EXAMPLES[example]
     if style_of(example).tools in WHOLE - {example} or example.endswith("without its mark"):
         return
@@ -731,8 +737,7 @@ def test_a_name_comes_before_the_arguments_are_complete(example: str) -> None:
     assert not so_far.endswith("}")
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_no_call_that_is_cut_off_looks_whole(example: str) -> None:
+def no_call_that_is_cut_off_looks_whole(example: str) -> None:
     """An argument that is cut off is not handed on as if it were complete."""
     text, calls = EXAMPLES[example]
     for at in range(len(text)):
@@ -756,8 +761,7 @@ def test_slips_within_arguments_that_have_one_meaning_are_mended() -> None:
         ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_halves_of_characters_are_no_error(example: str) -> None:
+def halves_of_characters_are_no_error(example: str) -> None:
     text = EXAMPLES[example][0].replace("Paris", "P\udfffs")
     for pieces in ([text], list(text)):
         said = read(style_of(example), *pieces)
