@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
 from wherry.instances.step_instance import StepInstance
+from wherry.models.model import Device
 from wherry.observability.statistics import ResponseCount
 from wherry.values.request import InferRequest
 
@@ -24,15 +26,16 @@ class Active:
 
 
 class ActiveRequests:
-    """The active requests of one model, at most `most` on each instance. Pure; the runner's lock is
-    held.
+    """The active requests of one model, on each instance at most as many as `most` says of its
+    device. Pure; the runner's lock is held.
 
     A request with which a worker has died is on trial: it is alone on its instance until its first
     response.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: Callable[[Device], int]) -> None:
+        self._most_on = most
+        self.most = most(Device())
         self._by_instance: dict[StepInstance, dict[int, Active]] = {}
         self._by_request: dict[InferRequest, Active] = {}
         self._on_trial: set[InferRequest] = set()
@@ -43,6 +46,7 @@ class ActiveRequests:
 
     def add_instance(self, instance: StepInstance) -> None:
         self._by_instance[instance] = {}
+        self.most = self._most_on(instance.device if instance.uses_device else Device())
 
     def remove_instance(self, instance: StepInstance) -> list[Active]:
         """The instance is gone. Returns what was active on it."""

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from wherry.instances.restart import Restart, RestartPolicy
 from wherry.models.config import ModelConfig
+from wherry.models.model import Device
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes one instance of a model, when it is started."""
+
+    make: Callable[[str, Device], Any]
+    model: str
+    number: int
+    device: Device
+
+    def __call__(self) -> Any:
+        return self.make(f"{self.model}_{self.number}", self.device)
 
 
 class Berths(Generic[T]):
@@ -25,6 +40,11 @@ class Berths(Generic[T]):
         #: When those that crash too often, or cannot be started, are tried next.
         self._away: dict[int, float] = {}
         self.add(makers)
+        placed = {n: one.device for n, one in enumerate(makers) if isinstance(one, Maker)}
+        chosen = {n: device for n, device in placed.items() if device.automatic}
+        #: On further GPUs that "auto" has chosen, until the first one's are up: they are started if
+        #: the model uses a GPU.
+        self.copies = {n for n, device in chosen.items() if device != min(chosen.items())[1]}
 
     def __len__(self) -> int:
         return len(self.makers)
@@ -56,6 +76,14 @@ class Berths(Generic[T]):
         for number in numbers:
             self.makers.pop(number, None)
             self._away.pop(number, None)
+
+    def decide_on_copies(self, *, needed: bool) -> int:
+        """How many of the copies are dropped."""
+        copies, self.copies = self.copies, set()
+        if needed:
+            return 0
+        self.remove(copies)
+        return len(copies)
 
     def came_up(self, number: int, now: float) -> None:
         self._policies[number].came_up(now)

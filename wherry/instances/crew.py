@@ -52,12 +52,16 @@ class Crew:
             raise
         self._let_go(surplus)
 
+    def counted(self) -> None:
+        """Have the scheduler plan for those that there are to be. The lock is held."""
+        if isinstance(self._scheduler, Batcher):  # others are told of each that comes and goes
+            self._scheduler.resize(len(self._life.berths))
+
     def _let_go(self, numbers: Collection[int]) -> None:
         going = self._life.remove(numbers)
         with self._lock:
             idle = self._roster.let_go(going)
-            if isinstance(self._scheduler, Batcher):  # others are told of each that comes and goes
-                self._scheduler.resize(len(self._life.berths))
+            self.counted()
         for instance in idle:
             instance.stop()
         self._life.wait_until_gone(going, self._patience)

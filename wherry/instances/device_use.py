@@ -11,12 +11,21 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from wherry.models.model import Device
 from wherry.workers.shared_memory import Region
 
 log = logging.getLogger("wherry")
+
+#: Those by which Python code uses GPUs beside torch.
+GPU_LIBRARIES: Final = frozenset({
+    "cupy", "jax", "tensorflow", "onnxruntime", "openvino", "tensorrt", "numba", "cuda", "pycuda",
+    "paddle", "warp", "ctranslate2", "llama_cpp", "vllm", "xgboost", "cudf", "cuml",
+})  # fmt: skip
+_ALLOCATED: Final = "allocated_bytes.all.allocated"
+#: What `devices.for_torch` takes to find out that a device cannot be used: torch's least.
+_PROBE_BYTES: Final = 512
 
 
 def make_current(device: Device) -> None:
@@ -70,6 +79,20 @@ def pinned(region: Region, device: Device) -> Iterator[None]:
     finally:
         if not refused:
             runtime.cudaHostUnregister(address)
+
+
+def allocated_bytes(device: Device) -> int:
+    """All that torch has ever taken in this process of a device that "auto" has chosen."""
+    cuda = _cuda(device) if device.automatic else None
+    return 0 if cuda is None else int(cuda.memory_stats(device.index).get(_ALLOCATED, 0))
+
+
+def is_used(device: Device, before: int = 0) -> bool:
+    """Whether torch has taken memory of the device beyond `before` bytes. Another library that
+    uses GPUs may have, if it is imported."""
+    if not device.automatic or not GPU_LIBRARIES.isdisjoint(sys.modules):
+        return True
+    return allocated_bytes(device) - before > _PROBE_BYTES
 
 
 def _cuda(device: Device) -> Any:

@@ -12,18 +12,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from wherry.instances.device_use import GPU_LIBRARIES
 from wherry.models.config import InstanceGroup
 from wherry.models.model import Device, Model
 
 log = logging.getLogger("wherry")
 
 CPU = Device()
-
-#: Those by which Python code uses GPUs.
-_LIBRARIES = frozenset({
-    "torch", "cupy", "jax", "tensorflow", "onnxruntime", "openvino", "tensorrt", "numba", "cuda",
-    "pycuda", "paddle", "warp", "ctranslate2", "llama_cpp", "vllm", "xgboost", "cudf", "cuml",
-})  # fmt: skip
 
 #: Seconds in which a GPU must have done something.
 _PATIENCE = 60.0
@@ -164,9 +159,9 @@ class Gpus:
                     )
             return self._usable
 
-    def place(self, groups: Sequence[InstanceGroup], model: Model | None = None) -> list[Device]:
+    def place(self, groups: Sequence[InstanceGroup], *, may_use: bool = True) -> list[Device]:
         """One device for each instance. "auto": `count` on every GPU that works, or on the CPU, as
-        also if the model cannot use one; "cuda": on every GPU, as Triton does it."""
+        also if the model does not use one; "cuda": on every GPU, as Triton does it."""
         devices: list[Device] = []
         for group in groups:
             kind, _, index = group.device.partition(":")
@@ -180,7 +175,7 @@ class Gpus:
                 where = [Device("cuda", int(index))]
             elif kind == "cuda":
                 where = [Device("cuda", number) for number in range(max(1, self.count()))]
-            elif kind == "auto" and (model is None or may_use_gpus(model)):
+            elif kind == "auto" and may_use:
                 where = [Device("cuda", number, True) for number in self.usable()] or [CPU]
             devices += [device for device in where for _ in range(group.count)]
         return devices
@@ -189,7 +184,9 @@ class Gpus:
 def may_use_gpus(model: Model) -> bool:
     """Its `load` takes a device, something else than this process runs it, or a library is imported
     by which its code may use one."""
-    if model.make_instance is not None or not _LIBRARIES.isdisjoint(sys.modules):
+    if model.make_instance is not None or "torch" in sys.modules:
+        return True
+    if not GPU_LIBRARIES.isdisjoint(sys.modules):
         return True
     takes_device = bool(inspect.signature(model.load).parameters)
     return takes_device and getattr(type(model), "load", None) is not Model.load

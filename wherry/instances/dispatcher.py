@@ -80,8 +80,7 @@ class Dispatcher(InstanceRunner[Instance]):
             self._share,
             line_size=_line_size(config),
         )
-        #: Given while requests were queued, to make room in the queue; not handed over yet.
-        self._given: list[Given] = []
+        self._given: list[Given] = []  #: To make room in the queue; not handed over yet.
 
     # Requests
 
@@ -268,6 +267,7 @@ class Dispatcher(InstanceRunner[Instance]):
             stops = self._life.is_over(instance.number)
             self._roster.add(instance, idle=not stops)
             self._scheduler.instance_up(instance.number)
+            self.crew.counted()
             self._in_caller.came_up(instance)
         if stops:
             instance.stop()

@@ -167,10 +167,6 @@ class InstanceLife(Generic[InstanceT]):
         for thread in self._threads:
             thread.join(None if ends_at is None else max(0.0, ends_at - self._clock()))
 
-    def forget(self) -> None:
-        """Let go of the model, which its instances were made of: nothing is loaded any more."""
-        self.berths.makers.clear()
-
     @property
     def instances(self) -> list[InstanceT]:
         """The loaded ones."""
@@ -244,6 +240,10 @@ class InstanceLife(Generic[InstanceT]):
         """
         first = not hung
         loss = Loss(hung, "hang") if hung else None
+        with self._changed:
+            self._changed.wait_for(lambda: self.closing or number not in self.berths.copies)
+            if self.is_over(number):
+                return
         while loss is None or self._wait_for_restart(number, loss):
             instance: InstanceT | None = None
             try:
@@ -279,6 +279,8 @@ class InstanceLife(Generic[InstanceT]):
             self.berths.came_up(number, self._clock())
             self._loading.remove(instance)
             self._alive.append(instance)
+            if instance.device.automatic:
+                self._starting -= self.berths.decide_on_copies(needed=instance.uses_device)
             if not first:
                 self._statistics.worker_restarts += 1
                 self._readiness.is_back()
@@ -309,7 +311,7 @@ class InstanceLife(Generic[InstanceT]):
         failed = LoadFailed(f"model {name!r} could not be loaded: {_said(error)}")
         failed.__cause__ = error
         with self._changed:
-            self._starting -= 1
+            self._starting -= 1 + self.berths.decide_on_copies(needed=False)
             self._load_error = self._load_error or failed
             if self._readiness.state is ModelState.LOADING:  # else it is one more than before
                 self._readiness.failed(str(failed))

@@ -22,6 +22,8 @@ class Loadable(ABC):
     def __init__(self, name: str, device: Device) -> None:
         self.name = name
         self.device = device
+        #: Whether what it has loaded uses its device, as far as that is known.
+        self.uses_device = True
         #: Since when it works without a break (seconds of the runtime's clock).
         self.busy_since: float | None = None
         #: Batches that it has run to their end.

@@ -94,6 +94,8 @@ class Stop(WorkerMessage):
 class Ready(WorkerMessage):
     """Loaded and warm."""
 
+    uses_device: bool = True
+
 
 class NotLoaded(WorkerMessage):
     """The model's import, load or warm-up raised."""

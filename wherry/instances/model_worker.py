@@ -104,9 +104,9 @@ class ModelWorker(LinkedWorker):
 
     # The instance's thread
 
-    def load(self) -> None:
-        """Start the process and have it load the model. Raises LoadFailed, WorkerDied, and OSError
-        for what this process is short of."""
+    def load(self) -> bool:
+        """Start the process and have it load the model. Does it use its device? Raises LoadFailed,
+        WorkerDied, and OSError for what this process is short of."""
         name = self._config.name
         if sys.platform == "win32":
             raise ConfigError(
@@ -136,6 +136,7 @@ class ModelWorker(LinkedWorker):
         sockets.takes_files = messages.may_hold_arrays(outputs)
         sockets.wait = self._wait_in_caller
         self.link_up()
+        return answer.uses_device
 
     def _spawn(self) -> MessageSocket:
         file = memory_file("wherry-slab", SLAB_BYTES)

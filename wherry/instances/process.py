@@ -122,7 +122,7 @@ class ProcessInstance(Instance):
     # The instance's thread
 
     def load(self) -> None:
-        self.worker.load()
+        self.uses_device = self.worker.load()
 
     def serve(self) -> None:
         self.worker.serve()

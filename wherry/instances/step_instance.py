@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wherry.instances import messages
+from wherry.instances.device_use import allocated_bytes, is_used
 from wherry.instances.execution import Failure
 from wherry.instances.loadable import Loadable
 from wherry.instances.model_worker import ModelWorker
@@ -60,7 +61,9 @@ class StepThread(StepInstance):
         self._changed = threading.Condition()
 
     def load(self) -> None:
+        before = allocated_bytes(self.device)
         self._loop.load(self.device)
+        self.uses_device = is_used(self.device, before)
 
     def join(self, key: int, columns: Columns) -> None:
         self._post(messages.Join(key, columns))
@@ -141,7 +144,7 @@ class StepProcess(StepInstance):
     # The instance's thread
 
     def load(self) -> None:
-        self.worker.load()
+        self.uses_device = self.worker.load()
 
     def serve(self) -> None:
         self.worker.serve()

@@ -19,6 +19,7 @@ from wherry.instances.step_instance import StepInstance
 from wherry.instances.step_loop import Progress, Share
 from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
+from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.scheduler.door import late, refusal, too_slow
 from wherry.scheduler.first_responses import FirstResponses
@@ -52,14 +53,14 @@ class StepRunner(InstanceRunner[StepInstance]):
         timer: Timer,
         statistics: ModelStatistics,
         takes_parameters: bool = False,
-        most_active: int | None = None,
+        most_active: Callable[[Device], int] | None = None,
     ) -> None:
         super().__init__(config, make_instances, clock=clock, timer=timer, statistics=statistics)
         self._takes_parameters = takes_parameters
         self._queue = RequestQueue()
         self._first = FirstResponses()
         self._longest = config.max_queue_wait or None
-        self._active = ActiveRequests(most_active or config.max_batch_size)
+        self._active = ActiveRequests(most_active or (lambda _: config.max_batch_size))
         self._gauges: dict[str, Mapping[str, float]] = {}
 
     # What is shown

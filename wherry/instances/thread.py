@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from time import perf_counter_ns
 
-from wherry.instances.device_use import own_stream
+from wherry.instances.device_use import allocated_bytes, is_used, own_stream
 from wherry.instances.executable import Executable
 from wherry.instances.execution import Execution, Failure, Outcome
 from wherry.instances.instance import BatchRun, Instance
@@ -50,6 +50,7 @@ class ThreadInstance(Instance):
         self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
 
     def load(self) -> None:
+        before = allocated_bytes(self.device)
         self.executable.load_on(self.device)
         stream = own_stream(self.device, shared=self._has_tensors)
         if stream is not None:
@@ -61,6 +62,7 @@ class ThreadInstance(Instance):
 
             self.run_in_caller = in_stream  # type: ignore[method-assign]
         self.executable.warm_up(self.device)
+        self.uses_device = is_used(self.device, before)
 
     def give(self, batches: Sequence[Batch]) -> None:
         for batch in batches:

@@ -26,7 +26,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from wherry.instances import messages
-from wherry.instances.device_use import make_current, pinned
+from wherry.instances.device_use import is_used, make_current, pinned
 from wherry.instances.executable import Executable
 from wherry.instances.execution import (
     BatchParts,
@@ -147,7 +147,7 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
         text = sendable("".join(traceback.format_exception(error)))
         connection.send(messages.NotLoaded(type(error).__name__, text_of(error), text))
         return None
-    connection.send(messages.Ready())
+    connection.send(messages.Ready(is_used(start.device)))
     return executable
 
 

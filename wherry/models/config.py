@@ -42,8 +42,9 @@ class InstanceGroup:
 
     #: At least 1.
     count: int = 1
-    #: "cpu", "cuda:1", "cuda" (each GPU has `count`), or "auto": "cuda" if there is a GPU and the
-    #: model may use it (`load` takes a device, or torch, CuPy or the like is imported).
+    #: "cpu", "cuda:1", "cuda" (each GPU has `count`), or "auto": a GPU if there is one that the
+    #: model may use (`load` takes a device, or torch, CuPy or the like is imported), and each GPU
+    #: if its load or warm-up has taken memory of the first.
     device: str = "auto"
 
     def __post_init__(self) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from wherry.instances.berths import changed
+from wherry.instances.berths import Maker, changed
 from wherry.instances.device_use import make_current
-from wherry.instances.devices import CPU, Gpus
+from wherry.instances.devices import Gpus, may_use_gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable
 from wherry.instances.resources import Resources
@@ -38,19 +38,6 @@ from wherry.scheduler.policy import Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.scheduler.sequence_batcher import SequenceBatcher
 from wherry.values.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """Makes one instance of a model, when it is started."""
-
-    make: Callable[[str, Device], Any]
-    model: str
-    number: int
-    device: Device
-
-    def __call__(self) -> Any:
-        return self.make(f"{self.model}_{self.number}", self.device)
 
 
 class Builder:
@@ -146,7 +133,6 @@ class Builder:
         )
 
     def _steps(self, model: StepModel, config: ModelConfig, signature: Signature) -> StepRunner:
-        device = next(iter(self._gpus.place(config.instances, model)), CPU)
         return StepRunner(
             config,
             self._instances(model, config),
@@ -154,7 +140,7 @@ class Builder:
             timer=self._timer,
             statistics=self._statistics(model),
             takes_parameters=model.takes_parameters or signature.input("parameters") is not None,
-            most_active=model.most_active(config, device),
+            most_active=partial(model.most_active, config),
         )
 
     def _batches(
@@ -185,7 +171,7 @@ class Builder:
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
         """Makers of the instances, one for each; called when the instance is started."""
         make = self._maker(model, config)
-        devices = self._gpus.place(config.instances, model)
+        devices = self._gpus.place(config.instances, may_use=may_use_gpus(model))
         return [Maker(make, config.name, n, device) for n, device in enumerate(devices)]
 
     def resize(self, runner: Dispatcher, model: Model, config: ModelConfig) -> bool:
@@ -194,7 +180,8 @@ class Builder:
         before."""
         make = self._maker(model, config)
         has = {n: one.device for n, one in runner.crew.makers.items() if isinstance(one, Maker)}
-        surplus, missing = changed(has, self._gpus.place(config.instances, model))
+        may_use = may_use_gpus(model) and any(one.uses_device for one in runner.instances)
+        surplus, missing = changed(has, self._gpus.place(config.instances, may_use=may_use))
         if surplus and config.sequence is not None:
             return False  # what is left of its sequences is on them
 

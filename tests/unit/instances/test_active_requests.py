@@ -4,13 +4,14 @@ from typing import Any
 
 from tests.fakes import Call
 from wherry.instances.active_requests import ActiveRequests
+from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 
 COUNT = ResponseCount(ModelStatistics(), 0.0)
 
 
 class Instance:
-    """Only who it is matters here."""
+    uses_device, device = True, Device()
 
 
 def join(active: ActiveRequests, *names: str, attempts: int = 0) -> list[Any]:
@@ -27,7 +28,7 @@ def join(active: ActiveRequests, *names: str, attempts: int = 0) -> list[Any]:
 
 
 def made(most: int, count: int) -> tuple[ActiveRequests, list[Any]]:
-    active, instances = ActiveRequests(most), [Instance() for _ in range(count)]
+    active, instances = ActiveRequests(lambda _: most), [Instance() for _ in range(count)]
     for instance in instances:
         active.add_instance(instance)  # type: ignore[arg-type]
     return active, instances

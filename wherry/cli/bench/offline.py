@@ -16,7 +16,7 @@ from wherry.cli.bench.options import counts_of, seconds_of, shape_of
 from wherry.cli.bench.outputs import OUTPUTS, Outputs
 from wherry.cli.bench.run import without_secrets
 from wherry.client.wire import ModelDescription, Tensor
-from wherry.instances.devices import Gpus
+from wherry.instances.devices import Gpus, may_use_gpus
 from wherry.loadtest import inputs, show
 from wherry.loadtest.machine import facts
 from wherry.loadtest.offline import Offline, OfflineReport, length_of
@@ -41,7 +41,7 @@ def measure_offline(args: argparse.Namespace) -> int:
     with Interrupts() as interrupts:
         model, config = _model(args)
         kinds = _kinds(args, model, config, shapes, most=max(ROWS, 2 * max(sizes)))
-        devices = Gpus().place(config.instances, model)
+        devices = Gpus().place(config.instances, may_use=may_use_gpus(model))
         report = OfflineReport(
             version=__version__,
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
