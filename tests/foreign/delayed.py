@@ -22,7 +22,7 @@ QUEUED = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "0"))
 IN_BACKLOG = int(os.environ.get("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "0"))
 
 for sample in ("Identity", "Repeat", "Square"):
-    BACKENDS[sample.lower()] = f"samples:{sample}Model"
+    BACKENDS.own[sample.lower()] = f"samples:{sample}Model"
 
 begun: WeakSet[Any] = WeakSet()
 

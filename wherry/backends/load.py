@@ -1,16 +1,15 @@
 """Which backend runs a model of a repository?
 
 A backend is imported by name when the first model needs it: most need an optional library, and the
-one of ensembles is in a higher layer.
+one of ensembles is in a higher layer. Packages bring others (the entry point group of BACKENDS).
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,10 +23,11 @@ from wherry.repository.problems import BadConfig, is_blank, unfilled
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
 from wherry.values.errors import ConfigError
+from wherry.values.plugins import Plugins
 
 log = logging.getLogger("wherry")
 
-BACKENDS: Final = {
+_OWN: Final = {
     "python": "wherry.backends.triton_python.model:PythonBackendModel",
     "onnxruntime": "wherry.backends.onnx:OnnxModel",
     "pytorch": "wherry.backends.torch:TorchModel",
@@ -36,6 +36,8 @@ BACKENDS: Final = {
     "vllm": "wherry.runtime.vllm_backend:VllmBackendModel",
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
 }
+#: Subclasses of RepositoryModel by the backend's name in config.pbtxt.
+BACKENDS: Final = Plugins("backend", RepositoryModel, _OWN, only_classes=True)
 
 #: The backends of the older field `platform`.
 PLATFORMS: Final = {
@@ -110,7 +112,7 @@ def backend_for(
         raise BadConfig(f"{config.name}: {problem}" for problem in wrong)
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
-    cls = _imported("python" if program else backend, config.name, folder)
+    cls = _imported("python" if program else backend, config.name)
     if backend == "ensemble":
         config = msgspec.structs.replace(config, backend="", platform="ensemble")
     else:
@@ -144,20 +146,42 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
     if config.platform:
         return PLATFORMS.get(config.platform, config.platform)
     known = {**FILES, **_FILES_OF_OTHERS}
-    names = [config.default_model_filename] if config.default_model_filename else list(known)
-    for name in names:
+    if backend := _by_file(known, config, version_folder):
+        return backend
+    theirs = _files_of_packages()
+    if backend := _by_file(theirs, config, version_folder):
+        return backend
+    if suffix := config.name.partition(".")[2]:
+        return suffix  # as in Triton, where a folder may be called model.dali
+    files = [config.default_model_filename] if config.default_model_filename else [*FILES, *theirs]
+    raise ConfigError(
+        f"model {config.name!r}: it says no backend, and version"
+        f" {os.path.basename(version_folder)} has none of {', '.join(files)}; set backend to one"
+        f" of {', '.join(BACKENDS)}"
+    )
+
+
+def _by_file(known: Mapping[str, str], config: TritonConfig, version_folder: str) -> str:
+    """The backend of the model's file, by the end of its name; "" if none is known."""
+    named = config.default_model_filename
+    for name in [named] if named else known:
         if os.path.exists(os.path.join(version_folder, name)):
             for file, backend in known.items():
                 if os.path.splitext(file)[1] == os.path.splitext(name)[1]:
                     return backend
-    if suffix := config.name.partition(".")[2]:
-        return suffix  # as in Triton, where a folder may be called model.dali
-    wanted = [name for name in names if name not in _FILES_OF_OTHERS]
-    raise ConfigError(
-        f"model {config.name!r}: it says no backend, and version"
-        f" {os.path.basename(version_folder)} has none of {', '.join(wanted)}; set backend to one"
-        f" of {', '.join(BACKENDS)}"
-    )
+    return ""
+
+
+def _files_of_packages() -> dict[str, str]:
+    """As FILES, of packages. One that cannot be loaded is passed over."""
+    found: dict[str, str] = {}
+    for name in BACKENDS:
+        if name not in BACKENDS.own:
+            try:
+                found = {**dict.fromkeys(BACKENDS.load(name).files, name), **found}
+            except ConfigError as error:
+                log.warning("backend is passed over", extra={"why": str(error)})
+    return found
 
 
 def unknown_backend(name: str) -> str:
@@ -208,15 +232,10 @@ def _pointers(folder: str) -> list[str]:
     return sorted(pointers)
 
 
-def _imported(backend: str, model: str, folder: str) -> Any:
-    where = BACKENDS.get(backend)
-    if where is None:
+def _imported(backend: str, model: str) -> Any:
+    if backend not in BACKENDS:
         raise ConfigError(f"model {model!r}: {unknown_backend(backend)}")
-    module, _, name = where.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(
-            f"model {model!r}: its backend {backend!r} cannot be imported: {error}; install"
-            f" wherry[{backend.removesuffix('runtime')}]"
-        ) from error
+        return BACKENDS.load(backend)
+    except ConfigError as error:
+        raise ConfigError(f"model {model!r}: {error}") from error.__cause__

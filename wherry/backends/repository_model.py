@@ -48,6 +48,8 @@ class RepositoryModel(Model):
     in_threads = False
     #: How many instances it has where config.pbtxt names none; 0: as any model.
     default_instances = 0
+    #: Of a package's backend: names of files that tell it where a configuration names none.
+    files: Sequence[str] = ()
 
     def __init__(
         self, folder: str, version: str, config: TritonConfig, *, program: str | None = None

@@ -17,9 +17,8 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -30,13 +29,11 @@ from wherry.repository import layout
 from wherry.runtime.cache import CacheStatistics, ModelCache, ResponseCache
 from wherry.runtime.threads import ThreadPool
 from wherry.values.errors import ConfigError
+from wherry.values.plugins import Plugins
 from wherry.values.request import InferResponse, ShapedRow
 
 log = logging.getLogger("wherry")
 
-#: Packages that bring a store: its name in `cache_config`, and a function that makes an AnswerStore
-#: of the settings behind it, by their names. It raises ConfigError for one that makes no sense.
-GROUP: Final = "wherry.caches"
 #: What stands before each key.
 PREFIX: Final = b"wherry:answer:"
 #: Seconds for which a store is not asked after it has failed.
@@ -45,6 +42,7 @@ PAUSE: Final = 1.0
 THREADS: Final = 8
 
 
+@runtime_checkable
 class AnswerStore(Protocol):
     """Bytes by keys, for all servers that share them. Any thread; what it raises is a miss. It
     bounds its own waiting, and forgets when it likes."""
@@ -56,6 +54,11 @@ class AnswerStore(Protocol):
         what else it raises is logged."""
 
     def close(self) -> None: ...
+
+
+#: What makes an AnswerStore of the settings behind its name in `cache_config`. It raises
+#: ConfigError for one that makes no sense.
+CACHES: Final = Plugins("cache", AnswerStore, {"local": "wherry.runtime.cache:ResponseCache"})
 
 
 class SharedCache:
@@ -174,24 +177,7 @@ def cache_of(
     if max_bytes or len(names) > 1:
         kept = ", ".join(sorted(names | ({"local"} if max_bytes else set())))
         raise ConfigError(f"cache_config: answers are kept in one place, not in several: {kept}")
-    return SharedCache(_store(names.pop(), settings), clock)
-
-
-def _store(name: str, settings: Mapping[str, str]) -> AnswerStore:
-    """The store of an installed package. ConfigError."""
-    found = entry_points(group=GROUP)
-    if name not in found.names:
-        there = ", ".join(sorted({"local", *found.names}))
-        raise ConfigError(
-            f"cache_config: no installed package brings a cache {name!r}; there are: {there}"
-        )
-    try:
-        made: AnswerStore = found[name].load()(settings)
-    except ImportError as error:
-        raise ConfigError(
-            f"cache_config: the cache {name!r} cannot be imported: {error}"
-        ) from error
-    return made
+    return SharedCache(CACHES.make(names.pop(), settings), clock)
 
 
 def identity(model: Model) -> str | None:

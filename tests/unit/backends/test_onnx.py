@@ -27,6 +27,7 @@ from wherry.repository.triton_config import (
     TritonTensorReshape,
 )
 from wherry.repository.validate import problems_of
+from wherry.testing.suite import check_backend
 from wherry.values.errors import ConfigError, InvalidRequest, LoadFailed
 from wherry.values.reply import Reply
 
@@ -55,6 +56,11 @@ def save(
 
 def made(folder: str, config: TritonConfig = TWICE) -> OnnxModel:
     return OnnxModel(folder, "1", OnnxModel.completed(folder, "1", config))
+
+
+def test_it_keeps_what_wherry_counts_on(tmp_path: Path) -> None:
+    rows = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    check_backend("onnxruntime", save(tmp_path, ["N", 2]), X=rows)
 
 
 def test_a_file_without_a_configuration_runs_in_batches(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,15 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.plugins import install, install_example
 from tests.repositories import CONFIG, make, save
 from wherry.repository.layout import look
-from wherry.runtime import shared_cache
 from wherry.runtime.cache import ModelCache
-from wherry.runtime.shared_cache import SharedCache, cache_of, identity
+from wherry.runtime.shared_cache import CACHES, SharedCache, cache_of, identity
+from wherry.testing.suite import check_cache
 from wherry.values.errors import ConfigError
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
-
-REDIS = Path(__file__).parents[3] / "examples" / "plugins" / "wherry_redis"
 
 
 class Shelf:
@@ -61,21 +59,11 @@ class ShelfOfAPackage(Shelf):
         self.settings = settings
 
 
-def install(monkeypatch: pytest.MonkeyPatch, folder: Path, stores: Mapping[str, str]) -> None:
-    """A package with these entry points, on the path."""
-    about = folder / "a_package-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-package\nVersion: 1\n")
-    lines = [f"[{shared_cache.GROUP}]", *(f"{name} = {where}" for name, where in stores.items())]
-    (about / "entry_points.txt").write_text("\n".join(lines))
-    monkeypatch.syspath_prepend(folder)
-
-
 @pytest.fixture
 def shelf_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     where = f"{__name__}:ShelfOfAPackage"
     stores = {"shelf": where, "other": where, "broken": "nothing_of_this_name:Store"}
-    install(monkeypatch, tmp_path, stores)
+    install(monkeypatch, tmp_path, CACHES.group, stores)
 
 
 class Clock:
@@ -213,10 +201,10 @@ def test_an_answer_that_is_none_is_a_miss(tmp_path: Path) -> None:
     [
         (
             ["memcached,host=h"],
-            r"no installed package brings a cache 'memcached'; .*local, other, shelf",
+            r"no installed package brings the cache 'memcached'; .*local, broken, other, shelf",
         ),
         (["shelf"], "write NAME,SETTING=VALUE"),
-        (["broken,a=b"], "'broken' cannot be imported: .*nothing_of_this_name"),
+        (["broken,a=b"], "'broken' of a-package 1 cannot be imported: .*nothing_of_this_name"),
         (["local,size=many"], "write local,size=BYTES"),
         (["local,size=9", "shelf,host=h"], "not in several: local, shelf"),
         (["other,a=b", "shelf,host=h"], "not in several: other, shelf"),
@@ -268,10 +256,7 @@ def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def redis_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The example as if it were installed: its entry points are those of its pyproject.toml."""
-    project = tomllib.loads((REDIS / "pyproject.toml").read_text())["project"]
-    install(monkeypatch, tmp_path / "installed", project["entry-points"][shared_cache.GROUP])
-    monkeypatch.syspath_prepend(REDIS)
+    install_example(monkeypatch, tmp_path / "installed", "wherry_redis")
 
 
 @pytest.mark.slow
@@ -290,6 +275,12 @@ def test_servers_share_answers_in_redis(tmp_path: Path, redis_socket: str) -> No
             if not server:
                 assert inserted.wait(60)
             assert runtime.cache.statistics().hits == server
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("redis_package")
+def test_redis_keeps_what_wherry_counts_on(redis_socket: str) -> None:
+    check_cache("redis", host=redis_socket, socket_timeout="30000")
 
 
 @pytest.mark.slow

@@ -1,0 +1,289 @@
+"""testing/suite.py: examples/plugins pass its checks, and what is wrong does not."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.plugins import install, install_example
+from wherry.backends.load import BACKENDS, backend_for, backend_name
+from wherry.backends.repository_model import RepositoryModel
+from wherry.models.model import Device
+from wherry.repository.triton_config import (
+    TritonConfig,
+    TritonInput,
+    TritonOutput,
+    TritonParameter,
+)
+from wherry.testing.suite import check_backend, check_cache
+from wherry.values.errors import ConfigError
+
+Bring = Callable[[str, object], None]
+ROWS = np.array([[0.1, 0.2], [2.1, 1.9], [0.3, 0.1]])
+
+
+class Scale(RepositoryModel):
+    """y = X times the number in `model.scale`."""
+
+    files = ("model.scale",)
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        number(folder, version)
+        given = TritonInput(name="X", data_type="TYPE_FP64", dims=[2])
+        found = TritonOutput(name="y", data_type="TYPE_FP64", dims=[2])
+        return TritonConfig(name=config.name, max_batch_size=8, input=[given], output=[found])
+
+    def load(self, device: Device) -> None:
+        self.factor = number(self.folder, self.version)
+
+    def execute(self, **columns: Any) -> dict[str, Any]:
+        return {"y": columns["X"] * self.factor}
+
+
+def number(folder: str, version: str) -> float:
+    try:
+        return float(Path(folder, version, "model.scale").read_text())
+    except OSError as error:
+        raise ConfigError(str(error)) from None
+
+
+class ChangesItsConfiguration(Scale):
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        config.parameters["scale"] = TritonParameter(string_value="3")
+        return super().completed(folder, version, config)
+
+
+class LeavesItIncomplete(Scale):
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        found = super().completed(folder, version, config)
+        found.output = []
+        return found
+
+
+class NeedsNoFile(Scale):
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        return Scale.completed(str(KEPT[0]), version, config)
+
+    def load(self, device: Device) -> None:
+        self.factor = 2.0
+
+
+class RaisesWhatComes(Scale):
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        Path(folder, version, "model.scale").read_text()
+        return super().completed(folder, version, config)
+
+
+class MixesRows(Scale):
+    def execute(self, **columns: Any) -> dict[str, Any]:
+        return {"y": columns["X"] - columns["X"].mean(axis=0)}
+
+
+class KeepsWhatItReadInItsModule(Scale):
+    def load(self, device: Device) -> None:
+        self.factor = float(len(KEPT))
+
+
+KEPT: list[Path] = []
+
+
+@pytest.fixture
+def scale(tmp_path: Path) -> Path:
+    folder = tmp_path / "models" / "scale"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.scale").write_text("3")
+    KEPT[:] = [folder]
+    return folder
+
+
+@pytest.fixture
+def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bring:
+    """Have a package bring this class of this file, by the name "mine"."""
+
+    def bring(group: str, what: object) -> None:
+        monkeypatch.setitem(globals(), "brought", what)
+        install(monkeypatch, tmp_path / "installed", group, {"mine": f"{__name__}:brought"})
+
+    return bring
+
+
+def test_a_backend_that_is_right_passes(bring: Bring, scale: Path) -> None:
+    bring("wherry.backends", Scale)
+    check_backend("mine", scale, X=ROWS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (ChangesItsConfiguration, "changed the config"),
+        (LeavesItIncomplete, "not complete"),
+        (NeedsNoFile, "a folder without its file is served"),
+        (RaisesWhatComes, "FileNotFoundError.*expected a ConfigError"),
+        (MixesRows, "row 0 of 'y' is .* in a batch, and .* alone"),
+        (KeepsWhatItReadInItsModule, "is another one in a worker"),
+    ],
+)
+def test_a_backend_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring, scale: Path) -> None:
+    bring("wherry.backends", wrong)
+    with pytest.raises(AssertionError, match=told):
+        check_backend("mine", scale, X=ROWS)
+
+
+def test_a_package_brings_a_backend_by_its_name_or_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scale: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    entries = {"scale": f"{__name__}:Scale", "broken": "nothing_of_this_name:Model"}
+    install(monkeypatch, tmp_path, BACKENDS.group, entries)
+    assert backend_name(TritonConfig(name="m"), str(scale / "1")) == "scale"
+    assert "backend is passed over" in caplog.text
+    model = backend_for(str(scale), "1", TritonConfig(name="m", backend="scale"))
+    with wherry.Runtime(model) as runtime:
+        assert runtime.infer("m", X=ROWS[0])["y"].tolist() == pytest.approx([0.3, 0.6])
+    with pytest.raises(ConfigError, match="model 'm': the backend 'broken' of a-package 1 cannot"):
+        backend_for(str(scale), "1", TritonConfig(name="m", backend="broken"))
+
+
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP64", "dims": [2]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP64", "dims": [2]})
+        config.set_max_batch_size(4)
+        return config
+
+    def execute(self, requests):
+        doubled = [2 * pb_utils.get_input_tensor_by_name(one, "X").as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", one)]) for one in doubled]
+"""
+
+
+def test_wherrys_own_backend_of_python(tmp_path: Path) -> None:
+    file = tmp_path / "m" / "1" / "model.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(MODEL)
+    check_backend("python", tmp_path / "m", X=ROWS)
+
+
+class Shelf:
+    """A store that all objects share."""
+
+    kept: ClassVar[dict[bytes, bytes]] = {}
+
+    def __init__(self, settings: Mapping[str, str]) -> None: ...
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.kept.get(key)
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self.kept[key] = value
+
+    def ping(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class KeepsTexts(Shelf):
+    def set(self, key: bytes, value: bytes) -> None:
+        self.kept[key] = value.decode(errors="replace").encode()
+
+
+class GivesViews(Shelf):
+    def get(self, key: bytes) -> Any:
+        found = self.kept.get(key)
+        return None if found is None else memoryview(found)
+
+
+class GivesEmptyBytes(Shelf):
+    def get(self, key: bytes) -> bytes | None:
+        return self.kept.get(key, b"")
+
+
+class ShortensKeys(Shelf):
+    def get(self, key: bytes) -> bytes | None:
+        return self.kept.get(b"")
+
+    def set(self, key: bytes, value: bytes) -> None:
+        self.kept[b""] = value
+
+
+class OfItsOwn(Shelf):
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.__dict__["kept"] = {}
+
+
+class ClosesForAll(Shelf):
+    def close(self) -> None:
+        self.kept.clear()
+
+
+def test_a_cache_that_is_right_passes(bring: Bring) -> None:
+    bring("wherry.caches", Shelf)
+    check_cache("mine")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (GivesEmptyBytes, "never set gave b''"),
+        (KeepsTexts, "after set"),
+        (GivesViews, r"get\(\) gave .*memory"),
+        (ShortensKeys, "one key gave what was set for another"),
+        (OfItsOwn, "another store gave None"),
+        (ClosesForAll, r"close\(\) of one store took away"),
+    ],
+)
+def test_a_cache_that_is_wrong_does_not(
+    wrong: Any, told: str, bring: Bring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shelf, "kept", {})
+    bring("wherry.caches", wrong)
+    with pytest.raises(AssertionError, match=told):
+        check_cache("mine")
+
+
+@pytest.mark.parametrize("estimator", ["classifier", "words", "regressor", "scaler"])
+def test_the_backend_of_scikit_learn(
+    estimator: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    scaling = importlib.import_module("sklearn.preprocessing")
+    skops = pytest.importorskip("skops.io")
+    install_example(monkeypatch, tmp_path, "wherry_sklearn")
+    makers: dict[str, Callable[[], Any]] = {
+        "classifier": lambda: linear.LogisticRegression().fit(ROWS, [0, 1, 0]),
+        "words": lambda: linear.RidgeClassifier().fit(ROWS, ["low", "high", "low"]),
+        "regressor": lambda: linear.LinearRegression().fit(ROWS, [1.0, 2.0, 3.0]),
+        "scaler": lambda: scaling.StandardScaler().fit(ROWS),
+    }
+    fitted = makers[estimator]()
+    file = tmp_path / "models" / "iris" / "1" / "model.skops"
+    file.parent.mkdir(parents=True)
+    skops.dump(fitted, file)
+
+    check_backend("sklearn", tmp_path / "models" / "iris", X=ROWS)
+
+    model = backend_for(str(tmp_path / "models" / "iris"), "1", TritonConfig(name="iris"))
+    with wherry.Runtime(model) as runtime:
+        answers = runtime.infer_batch("iris", X=ROWS)
+    if estimator == "classifier":
+        assert np.allclose(answers.pop("probabilities"), fitted.predict_proba(ROWS))
+        assert np.ravel(answers.pop("label")).tolist() == [0, 1, 0]
+    elif estimator == "words":
+        assert np.ravel(answers.pop("label")).tolist() == [b"low", b"high", b"low"]
+    else:
+        expected = fitted.predict(ROWS) if estimator == "regressor" else fitted.transform(ROWS)
+        assert np.allclose(answers.pop("y"), np.reshape(expected, (3, -1)))
+    assert not answers

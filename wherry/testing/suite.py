@@ -1,0 +1,114 @@
+"""Does what a package brings keep what wherry counts on? Checks for the package's own tests.
+
+    def test_the_backend(tmp_path):
+        save_a_model(tmp_path / "iris" / "1" / "model.skops")
+        check_backend("sklearn", tmp_path / "iris", X=np.zeros((3, 4)))
+
+The package is installed: what it brings is found by its name. A check raises AssertionError, which
+says what was expected and what came, or the ConfigError of an entry point that is wrong.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.backends.load import backend_for
+from wherry.backends.repository_model import RepositoryModel
+from wherry.repository.layout import look
+from wherry.runtime.runtime import Runtime
+from wherry.runtime.shared_cache import CACHES
+from wherry.values.errors import WherryError
+
+
+def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
+    """A backend by its name, with the folder of a model and a batch of two rows or more."""
+
+    def made(folder: str) -> RepositoryModel:
+        return backend_for(folder, "1", msgspec.structs.replace(config, backend=backend))
+
+    folder = Path(folder)
+    config = look(folder.name, [str(folder.parent)]).config
+    before = msgspec.json.encode(config)
+    model = made(str(folder))
+    _expect(msgspec.json.encode(config) == before, "completed() changed the config it was given")
+    _expect(model.triton.output, "the configuration is not complete: it has no output")
+    with tempfile.TemporaryDirectory() as nothing:
+        (Path(nothing) / "1").mkdir()
+        try:
+            with Runtime(made(nothing)):
+                pass
+        except WherryError:
+            pass
+        except Exception as error:  # the package's code: anything may come
+            raise AssertionError(f"without its file: {error!r}, expected a ConfigError") from error
+        else:
+            raise AssertionError("a folder without its file is served, expected a ConfigError")
+    answers = []
+    for one, isolation in ((model, "thread"), (made(str(folder)), "process")):
+        with Runtime(one, isolation=isolation) as runtime:
+            name = runtime.models()[0].name
+            together = runtime.infer_batch(name, **inputs)
+            rows = {key: len(column) for key, column in inputs.items()}
+            for output in one.triton.output:
+                _expect(output.name in together, f"there is no output {output.name!r}")
+            for i in range(next(iter(rows.values())) if one.triton.max_batch_size else 0):
+                row = {key: column[i : i + 1] for key, column in inputs.items()}
+                alone = runtime.infer_batch(name, **row)
+                for key, column in together.items():
+                    _expect(
+                        _same(column[i : i + 1], alone[key]),
+                        f"row {i} of {key!r} is {column[i]!r} in a batch, and {alone[key][0]!r}"
+                        " alone: a row's answer must not depend on its neighbours",
+                    )
+            answers.append(together)
+    for key, column in answers[0].items():
+        _expect(
+            _same(column, answers[1][key]),
+            f"{key!r} is another one in a worker: a model is all that its arguments say",
+        )
+
+
+def check_cache(cache: str, **settings: str) -> None:
+    """A cache by its name, with the settings of a store that is there."""
+    store, other = (CACHES.make(cache, settings) for _ in range(2))
+    store.ping()
+    key, second = secrets.token_bytes(24), secrets.token_bytes(24)
+    found = store.get(key)
+    _expect(found is None, f"get() of a key that was never set gave {found!r}, not None")
+    for value in (b"\0\xff answer", b"", b"another", secrets.token_bytes(2**20)):
+        store.set(key, value)
+        for which, found in (("get()", store.get(key)), ("another store", other.get(key))):
+            _expect(
+                found == value and type(found) is bytes,
+                f"{which} gave {str(found)[:40]} after set() of {value[:20]!r}",
+            )
+    _expect(store.get(second) is None, "get() of one key gave what was set for another")
+
+    def use(number: int) -> bool:
+        mine = second + bytes([number])
+        store.set(mine, mine)
+        return bool(store.get(mine) == mine)
+
+    with ThreadPoolExecutor(8) as threads:
+        _expect(all(threads.map(use, range(64))), "eight threads at once read another's value")
+    store.close()
+    _expect(other.get(key) is not None, "close() of one store took away what another one has")
+    other.close()
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and one.dtype.kind == "f":
+        return bool(np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True))
+    return list(map(str, one)) == list(map(str, other))
+
+
+def _expect(holds: object, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
