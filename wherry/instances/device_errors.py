@@ -25,14 +25,17 @@ _FAULT = re.compile(
     r"|unhandled (?:cuda|hip) error"
     r"|(?:CUDA|HIP)_?ERROR_?(?:ILLEGAL|ASSERT|LAUNCH_?(?:FAIL|TIMEOUT)|MISALIGNED|INVALID_?PC"
     r"|HARDWARE|ECC|NVLINK)"
-    r"|\b(?:CU|HIP|ROC)[A-Z]+_(?:STATUS_)?(?:EXEC\w*_FAILED|MAPPING_ERROR|INTERNAL_ERROR\b)",
+    r"|\b(?:CU|HIP|ROC)[A-Z]+_(?:STATUS_)?(?:EXEC\w*_FAILED|MAPPING_ERROR|INTERNAL_ERROR\b)"
+    r"|TensorRT EP \w+ context enqueue failed",
     re.IGNORECASE,
 )
 #: How other messages of broken devices begin, of torch, ONNX Runtime, CuPy, JAX, Numba, PyCUDA,
-#: Triton's kernels and TensorRT, behind names of classes, ranks and places; TorchScript has them
-#: at the beginning of a line. Not anywhere: a message may quote a client.
+#: XGBoost, Triton's kernels and TensorRT, behind names of classes, ranks, files and places;
+#: TorchScript has them at the beginning of a line. Not anywhere: a message may quote a client.
 _BROKEN = re.compile(
-    r"^(?:[\w.:]+: |\(\w+\) |\[[^]\n]{1,80}\](?: :)? |\w+ failed: ){0,6}?(?:.*Status Message: )?"
+    r"^(?:[\w.:]+: |\(\w+\) |\[[^]\n]{1,80}\](?: :)? |\w+ failed: "
+    r"|\S+\.(?:cuh?|cc|[ch](?:pp)?):\d+: |(?:Exception in|failed to|after) [\w ]{1,40}: ){0,8}?"
+    r"(?:.*(?:Status Message: |\bCudaCall\(.*\] ))?"
     r"(?:(?:CUDA|HIP|cuDNN|cuBLAS|cublasLt|cuFFT|cuSOLVER|cuSPARSE|cuRAND|MIOpen|rocBLAS|hipBLAS"
     r"|NCCL|RCCL|XPU|Platform \(Cuda\))"
     r" (?:\w+ )?(?:error|failure|exception|assert|failed|ran into)\b"
@@ -60,7 +63,8 @@ _MEMORY = re.compile(
     r"|(?:fail\w*|unable|cannot|can't|could not) (?:to )?allocate|smaller than requested bytes"
     r"|(?:memory|resource) allocation (?:\w+ )*failed|\b(?:cu|hip)\w*alloc\w* (?:failed|results)"
     r"|ran out of (?:\w+ )?(?:memory|VRAM)|no memory left|memory (?:is )?exhausted"
-    r"|pool size exceeded|unable to find an engine to execute|Tried to allocate [\d.]+ [KMGT]i?B",
+    r"|pool size exceeded|TensorRT EP failed to create (?:\w+ )?context"
+    r"|unable to find an engine to execute|Tried to allocate [\d.]+ [KMGT]i?B",
     re.IGNORECASE,
 )
 #: What is in quotation marks may be a client's.
@@ -69,6 +73,8 @@ _QUOTED = re.compile(
 )
 #: Errors of other origin, whose text may be a client's.
 _OTHERS = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, WherryError)
+#: Errors of libraries that are among them all the same.
+_LIBRARIES = ("XGBoostError",)
 
 
 def broken_device(error: BaseException) -> str:
@@ -105,12 +111,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _device_error(error: BaseException) -> str:
-    if isinstance(error, _OTHERS) or not isinstance(error, Exception):
+    names = [cls.__name__ for cls in type(error).__mro__]
+    if not isinstance(error, Exception) or (
+        isinstance(error, _OTHERS) and names[0] not in _LIBRARIES
+    ):
         return ""
     text = _text(error)
     if line := _fault(text):
         return line
-    is_torch = any(cls.__name__ == "AcceleratorError" for cls in type(error).__mro__)
+    is_torch = "AcceleratorError" in names
     return text.partition("\n")[0][:300] if is_torch and not _is_harmless(text) else ""
 
 

@@ -14,6 +14,12 @@ class AcceleratorError(RuntimeError):
     """As torch's."""
 
 
+class XGBoostError(ValueError):
+    """As XGBoost's."""
+
+
+XGBOOST, ORT = "[15:21:09] /workspace/src/", "[ONNXRuntimeError] : 11 : EP_FAIL : "
+
 LOST = [
     RuntimeError("CUDA error: device-side assert triggered\nCompile with `TORCH_USE_CUDA_DSA`"),
     RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"),
@@ -37,6 +43,27 @@ LOST = [
     RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),
     RuntimeError("Triton Error [HIP]:  Code: 700, Messsage: an illegal memory access"),
     RuntimeError("misaligned address"),
+    XGBoostError(
+        XGBOOST + "common/cuda_context.cuh:22: CUDA error: an illegal memory access was encountered"
+        "\nStack trace:\n  [bt] (0) libxgboost.so"
+    ),
+    XGBoostError(
+        XGBOOST + "tree/updater_gpu_hist.cu:861: Exception in gpu_hist: "
+        "[15:21:09] ../src/common/device_helpers.cuh:431: CUDA error 999: unknown error"
+    ),
+    XGBoostError("transform: failed to synchronize: cudaErrorUnknown: unknown error"),
+    XGBoostError("after reduction step 1: cudaErrorAssert: device-side assert triggered"),
+    RuntimeError(
+        ORT + "Non-zero status code returned while running TRTKernel_graph_main_0 node. Name:'T_0'"
+        " Status Message: TensorRT EP execution context enqueue failed."
+    ),
+    RuntimeError(
+        ORT + "Non-zero status code returned while running FusedConv node. Name:'Conv_0'"
+        " Status Message: /onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:129"
+        " std::conditional_t<THRW, void, Status> onnxruntime::CudaCall(ERRTYPE, const char*)"
+        " [with ERRTYPE = cudaError; bool THRW = true] CUDA failure 999: unknown error ; GPU=0"
+    ),
+    RuntimeError("[convolutionRunner.cpp::execute::391] Error Code 1: Cask (Cask convolution)"),
     RuntimeError("uncorrectable ECC error encountered"),
     RuntimeError("CUDA driver shutting down"),
     RuntimeError("an illegal instruction was encountered"),
@@ -95,6 +122,17 @@ class ResourceExhaustedError(Exception):
 
 
 SHORT = [
+    XGBoostError(
+        XGBOOST
+        + "common/device_helpers.cuh:431: Memory allocation error on worker 0: std::bad_alloc:"
+        " cudaErrorMemoryAllocation: out of memory\n- Free memory: 1\n- Requested memory: 2"
+    ),
+    XGBoostError(XGBOOST + "common/device_helpers.cuh:22: CUDA error: out of memory"),
+    RuntimeError(ORT + "TensorRT EP failed to create context."),
+    RuntimeError(
+        ORT + "TensorRT EP failed to create engine from network: Error Code 2: OutOfMemory"
+        " (Requested size was 2147483648 bytes.)"
+    ),
     RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
@@ -143,6 +181,7 @@ SHORT = [
 ]
 #: The call alone was wrong.
 REFUSED = [
+    XGBoostError(XGBOOST + "c_api.cc:3: Check failed: id >= 0: CUDA error: invalid device ordinal"),
     AcceleratorError("CUDA error: invalid argument"),
     RuntimeError("CUDA error: no kernel image is available for execution on the device"),
     RuntimeError("CUDA error: too many resources requested for launch"),
@@ -155,6 +194,9 @@ REFUSED = [
     RuntimeError("CUDA error: CUDA driver version is insufficient for CUDA runtime version"),
 ]
 FINE = [
+    XGBoostError("feature_names mismatch: ['CUDA error: illegal memory access'] ['x']"),
+    XGBoostError("Invalid parameter: 'CUDA error: unknown error'"),
+    RuntimeError(ORT + "TensorRT EP input onnx model to ModelProto failed"),
     RuntimeError("misaligned addresses: 'Main St. 1', 'Main St. 2'"),
     RuntimeError("no such text: 'it's Triton Error [CUDA]: misaligned address'"),
     RuntimeError("no such text: CUDA error: unknown error"),
