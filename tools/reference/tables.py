@@ -9,12 +9,21 @@ A page says where, and the rest of it is written by hand:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 import wherry
 from tools.reference.definitions import ROOT, defined
 from tools.reference.python import cell, fields_table
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
+from wherry.frontends.openai.fields.generating import Request
+from wherry.frontends.openapi.schemas import without_raw
+from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.server.options import OPTIONS
 from wherry.values import errors
 
@@ -67,8 +76,50 @@ def _errors() -> str:
     return _table("| error | below | HTTP | gRPC | outcome | means |", rows())
 
 
+def _fields(request: type[msgspec.Struct], *, with_bases: bool = False) -> str:
+    """The fields of a request, without those that are accepted whatever they are."""
+    schema: dict[str, Any] = msgspec.json.schema_components([without_raw(request)])[1]
+    types = schema[request.__name__]["properties"]
+    found = defined(request.__module__, request.__name__)
+    classes = found.ancestors() if with_bases else [found]
+    rows = (
+        (f"`{one.name}`", _type(types[one.name]), one.meaning)
+        for owner in classes
+        for one in owner.fields()
+        if one.type != "msgspec.Raw"
+    )
+    return _table("| field | type | meaning |", rows)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """A JSON schema in a few words."""
+    if "anyOf" in schema:
+        kinds = [_type(one) for one in schema["anyOf"] if one.get("type") != "null"]
+        return ", ".join(dict.fromkeys(kinds))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
+    kind = schema.get("type", "object")
+    if kind == "array":
+        most = f" (at most {schema['maxItems']})" if "maxItems" in schema else ""
+        items = _type(schema["items"])
+        return f"array of {f'({items})' if ',' in items else items}{most}"
+    least, most = schema.get("minimum", -(2**63)), schema.get("maximum", 2**63 - 1)
+    return f"{least} to {most}" if kind == "integer" and most < 100 else kind
+
+
+def _families(of: Mapping[str, Any], parser: str) -> str:
+    rows = ((f"`{name}`", family.models) for name, family in of.items())
+    return _table(f"| `{parser}` | models |", rows)
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "settings of a model": _settings,
     "options": _options,
     "errors": _errors,
+    "fields of chats and completions": partial(_fields, Request),
+    "fields of chats": partial(_fields, ChatRequest),
+    "fields of completions": partial(_fields, CompletionRequest),
+    "families of calls": partial(_families, TOOL_FAMILIES, "tool_parser"),
+    "families of thoughts": partial(_families, THOUGHT_FAMILIES, "reasoning_parser"),
+    "fields of embeddings": partial(_fields, EmbeddingRequest, with_bases=True),
 }

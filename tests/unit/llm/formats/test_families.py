@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from time import process_time
 
 import pytest
@@ -966,11 +965,3 @@ def test_a_call_that_was_drafted_in_a_message_of_thoughts_is_none() -> None:
     invoke = '<atem:function_calls><atem:invoke name="get_time"></atem:invoke>'
     said = read(AnswerStyle("muse"), f" to=self<|message|>{invoke}<|eom|>")
     assert (said.thoughts, said.calls) == (invoke, [])
-
-
-def test_the_documentation_has_each_family() -> None:
-    page = Path("docs/reference/openai.md").read_text()
-    for name, family in TOOL_FAMILIES.items():
-        assert f"| `{name}` | {family.models} |" in page
-    for name, thoughts in THOUGHT_FAMILIES.items():
-        assert f"| `{name}` | {thoughts.models} |" in page

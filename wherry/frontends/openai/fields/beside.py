@@ -44,6 +44,7 @@ class FieldsBeside(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     truncation_side: Literal["left", "right"] | None = None
     padding: Literal["max_length", "do_not_pad"] | None = None
     add_special_tokens: bool | None = None
+    #: True: vectors of length 1.
     use_activation: bool | None = None
     #: 1 runs first.
     priority: Whole | None = None

@@ -38,24 +38,30 @@ class ChatRequest(Request):
     not_done: ClassVar[Mapping[str, NotDone]] = OF_CHATS
 
     messages: list[dict[str, Any]]
+    #: If neither is given: as many as the context has room for.
     max_tokens: Whole | None = None
+    #: Wins over `max_tokens`.
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
+    #: Only `["text"]`.
     modalities: list[str] | None = None
     #: A variable of the chat template; what it means is the model's affair.
     reasoning_effort: str | None = None
     #: Whether the answer has the model's thoughts.
     include_reasoning: bool | None = None
-    # Beyond OpenAI, as vLLM names them. Variables of the chat template:
+    # Beyond OpenAI, as vLLM names them.
+    #: Variables of the chat template, such as `enable_thinking`.
     chat_template_kwargs: dict[str, Any] | None = None
+    #: True: what the checkpoint puts before a text, before the template's, too.
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    #: The model goes on with the last message.
     continue_final_message: bool | None = None
-    #: A template in place of the checkpoint's, where a model takes one from its callers.
+    #: In place of the checkpoint's, where the model takes one from its callers.
     chat_template: str | None = None
     #: Texts that a template may quote.
     documents: list[dict[str, Any]] | None = None

@@ -17,10 +17,14 @@ class CompletionRequest(Request):
     """POST /v1/completions."""
 
     prompt: str | list[str | Whole | list[Whole]]
+    #: 16 if not given; 0 only with `echo`.
     max_tokens: Whole | None = None
     logprobs: Alternatives | None = None
+    #: Only the value of `n`.
     best_of: int | None = None
+    #: Refused, unless it is empty.
     suffix: str | None = None
+    #: False: without what the checkpoint puts before a text.
     add_special_tokens: bool | None = None
 
     def inputs(self) -> Prompts:

@@ -34,12 +34,16 @@ class EmbeddingRequest(FieldsBeside):
     not_done: ClassVar[Mapping[str, NotDone]] = OF_TASKS
 
     model: str | None = None
+    #: Texts or tokens, 2048 rows at most, batched with those of other callers.
     input: str | list[str | Token | list[Token]] | None = None
+    #: A conversation in place of `input`, for a model with an input of that name.
     messages: list[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     user: str | None = None
+    #: base64 is of little-endian FP32.
     encoding_format: Literal["float", "base64"] | None = None
+    #: The first so many numbers of each vector, scaled to length 1.
     dimensions: Positive | None = None
 
     def rows(self) -> ToRead:

@@ -54,51 +54,67 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     not_done: ClassVar[Mapping[str, NotDone]] = OF_GENERATIONS
 
-    #: None: the only one there is.
+    #: May be left out if only one model can answer.
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    #: Answers, at most 128; the prompt is computed once.
     n: Whole | None = None
+    #: 0: the most probable token each time.
     temperature: float | None = None
     top_p: float | None = None
+    #: Texts that end the answer and are not part of it.
     stop: str | Annotated[list[str], msgspec.Meta(max_length=MOST_STOPS)] | None = None
+    #: The same seed gives the same text, whatever else the server is doing.
     seed: Whole | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    #: From -1000 to 1000, by the number of the token.
     logit_bias: Annotated[dict[str, float], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = (
         None
     )
 
     # Beyond OpenAI
+    #: 0 or -1: all.
     top_k: Whole | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    #: The answer does not end before, unless its form allows nothing more.
     min_tokens: Whole | None = None
     stop_token_ids: NamedTokens | None = None
+    #: The only tokens that may be chosen. This and `bad_words` do not hold where they leave none.
     allowed_token_ids: (
         Annotated[list[Whole], msgspec.Meta(min_length=1, max_length=MOST_TOKENS_ALLOWED)] | None
     ) = None
+    #: Texts that the answer does not contain, by themselves or after a space.
     bad_words: Annotated[list[str], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    #: The tokenizers in use put none.
+    #: Without effect: the tokenizers in use put none.
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    #: Tokens of the prompt to keep; -1: as many as leave room for the answer.
     truncate_prompt_tokens: Whole | None = None
+    #: Where the others are cut off; if not given, left.
     truncation_side: Literal["left", "right"] | None = None
+    #: Alternatives for each token of the prompt; not in a stream.
     prompt_logprobs: Alternatives | None = None
+    #: With `logprobs`: up to 20 tokens that are reported in place of the most probable ones.
     logprob_token_ids: NamedTokens | None = None
+    #: Puts the prompt before the answer; of a chat the assistant's message that goes on.
     echo: bool | None = None
     return_token_ids: bool | None = None
+    #: `token_id:N` in place of the texts of tokens in `logprobs`.
     return_tokens_as_token_ids: bool | None = None
-    #: Prefixes are shared with requests of the same salt only.
+    #: Known prefixes are shared with requests of the same salt only.
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     #: Most tokens of thoughts; -1: any number.
     thinking_token_budget: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
     #: 1 runs first.
     priority: Whole | None = None
-    #: What the answer must look like, as vLLM names it: now, and before.
+    #: The form of the answer, as OpenAI names it.
     response_format: ResponseFormat | None = None
+    #: The form of the answer, as vLLM names it; and below as it did before.
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
