@@ -1,4 +1,4 @@
-"""Does a host that dies behind deploy/haproxy cost a request?"""
+"""Does a host that dies or fails behind deploy/haproxy cost a request?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,15 @@ pytestmark = pytest.mark.full
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy/haproxy/haproxy.cfg"
 APP = """
+import os
 import time
 import wherry
 
 
 @wherry.model(max_batch_size=8)
 def echo(text: list[str]) -> list[str]:
+    if os.path.exists(os.environ["FAILS"]):
+        raise RuntimeError("this host fails")
     time.sleep(0.02)
     return text
 """
@@ -48,7 +52,9 @@ def configuration(hosts: list[tuple[int, int]], port: int) -> str:
     return text
 
 
-def test_a_host_that_is_killed_costs_no_request(tmp_path: Path) -> None:
+@contextmanager
+def balanced(tmp_path: Path) -> Iterator[tuple[list[ServerProcess], wherry.Client]]:
+    """Two hosts and a client of HAProxy before them."""
     if shutil.which("haproxy") is None:
         pytest.skip("needs haproxy")
     (tmp_path / "app.py").write_text(APP)
@@ -60,10 +66,11 @@ def test_a_host_that_is_killed_costs_no_request(tmp_path: Path) -> None:
                 ServerProcess(
                     *("app.py", "--isolation", "thread"),
                     *("--port", str(http), "--agent-port", str(agent)),
+                    env={"FAILS": str(tmp_path / f"fails-{number}")},
                     cwd=str(tmp_path),
                 )
             )
-            for http, agent in hosts
+            for number, (http, agent) in enumerate(hosts)
         ]
         path = tmp_path / "haproxy.cfg"
         path.write_text(configuration(hosts, front))
@@ -72,8 +79,18 @@ def test_a_host_that_is_killed_costs_no_request(tmp_path: Path) -> None:
         stack.callback(proxy.terminate)
         client = stack.enter_context(wherry.Client(f"http://127.0.0.1:{front}"))
         until(client.ready)
-        callers = stack.enter_context(ThreadPoolExecutor(8))
+        yield servers, client
+
+
+@pytest.mark.parametrize("fault", ["killed", "fails"])
+def test_a_host_that_is_killed_or_fails_at_once_costs_no_request(
+    fault: str, tmp_path: Path
+) -> None:
+    with balanced(tmp_path) as (servers, client), ThreadPoolExecutor(8) as callers:
         asked = [callers.submit(client.infer, "echo", text=str(i)) for i in range(200)]
         until(lambda: sum(one.done() for one in asked) > 50)
-        os.kill(servers[0].pid, signal.SIGKILL)
+        if fault == "killed":
+            os.kill(servers[0].pid, signal.SIGKILL)
+        else:
+            (tmp_path / "fails-0").touch()
         assert [one.result() for one in asked] == [str(i) for i in range(200)]

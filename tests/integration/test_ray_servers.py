@@ -44,6 +44,7 @@ defaults
     retries 3
     option redispatch 1
     retry-on conn-failure empty-response 503
+    option http-buffer-request
 frontend http
     bind 127.0.0.1:{port}
     default_backend wherry

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,6 +99,9 @@ def test_a_server_is_gone_even_if_it_was_not_waited_for(
     assert server.process.returncode is not None
 
 
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1024, reason="no descriptors from 1,024 on"
+)
 def test_readiness_may_come_by_a_descriptor_that_select_does_not_take() -> None:
     server = ServerProcess("app.py")
     reads, writes = os.pipe()
