@@ -83,7 +83,7 @@ class Executable:
         )
         #: Calls the model's code with columns and their number of rows, as its annotations say:
         #: gives a result, an awaitable or an iterator.
-        self.call = _caller(model.execute, self.signature, config, lambda: self._device)
+        self.call = _caller(model.execute, self.signature, config, lambda: self.device)
         self._media = MediaRows(self.signature, config.name)
         #: Must rows be decoded before the code is called? Then `run_decoded` is what runs a batch.
         self.decodes = self._media.has_inputs
@@ -106,7 +106,7 @@ class Executable:
             if spec.form in _STRINGS and not spec.shape and not is_converted(spec.media):
                 self._strings = spec.name, _STRINGS[spec.form]
         self._async = AsyncCalls()
-        self._device = "cpu"
+        self.device = "cpu"
 
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up samples, in the thread that will run it."""
@@ -119,7 +119,7 @@ class Executable:
         make_current(device)
         if inspect.isawaitable(loading := load_on(self.model, device)):
             self._async.run(loading)
-        self._device = torch_device(device)
+        self.device = torch_device(device)
 
     def warm_up(self, device: Device) -> None:
         for columns, rows in self._warmup_batches():

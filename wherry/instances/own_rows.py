@@ -21,11 +21,11 @@ from wherry.workers.encoding import UNSENDABLE, copied
 _STRINGS = {str, bytes}
 
 
-def gather(parts: Sequence[Columns], *, once: bool = True) -> Columns:
-    """The rows of several requests as columns that the code may change. Not `once`: even a lone row
-    runs again."""
+def gather(parts: Sequence[Columns], *, once: bool = True, device: str = "") -> Columns:
+    """The rows of several requests as columns that the code may change; tensors on several devices,
+    on this one. Not `once`: even a lone row runs again."""
     lone = len(parts) == 1
-    columns = dict(parts[0]) if lone else concatenate(parts)
+    columns = dict(parts[0]) if lone else concatenate(parts, device)
     for name, column in columns.items():
         lends = once and lone and len(column) == 1
         if not isinstance(column, np.ndarray):

@@ -111,10 +111,10 @@ class ThreadInstance(Instance):
         """Run the rows of these requests; what the model raises is an outcome."""
         started = perf_counter_ns()
         inputs = [request.inputs for request in requests]
-        columns = gather(inputs)
+        columns = gather(inputs, device=self.executable.device)
         gathered = perf_counter_ns()
         counts = [request.rows for request in requests]
-        sent = partial(concatenate, inputs)
+        sent = partial(concatenate, inputs, self.executable.device)
         if self._gives_media:
             lossless = all(request.takes_values for request in requests)
             self.executable.outputs.lossless = lossless
@@ -151,7 +151,7 @@ class ThreadInstance(Instance):
             run.wait_for_room()
             return run.respond(index, rows)
 
-        columns = gather([request.inputs for request in requests])
+        columns = gather([r.inputs for r in requests], device=self.executable.device)
         return stream(self.executable, columns, [r.rows for r in requests], respond)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure:

@@ -218,12 +218,12 @@ def shared(column: Column) -> Column:
     return column
 
 
-def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Concatenate the rows of several requests."""
-    return {name: concatenate_column([part[name] for part in parts]) for name in parts[0]}
+def concatenate(parts: Sequence[Columns], device: str = "") -> Columns:
+    """Concatenate the rows of several requests; tensors on several devices, on this one."""
+    return {name: concatenate_column([part[name] for part in parts], device) for name in parts[0]}
 
 
-def concatenate_column(columns: Sequence[Column]) -> Column:
+def concatenate_column(columns: Sequence[Column], device: str = "") -> Column:
     if isinstance(columns[0], list):
         return [value for column in columns for value in column]
     try:
@@ -232,7 +232,7 @@ def concatenate_column(columns: Sequence[Column]) -> Column:
     except TypeError:  # of others' tensors
         if not any(map(is_tensor, columns)):
             raise
-    return joined(columns)  # type: ignore[no-any-return]
+    return joined(columns, device)  # type: ignore[no-any-return]
 
 
 def parted(columns: Columns, rows: int) -> list[Columns]:

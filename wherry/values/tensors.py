@@ -108,13 +108,14 @@ def of_library(value: Any, library: str) -> Any:
     return _functions(library).asarray(np.require(value, requirements=["C", "W"]))
 
 
-def joined(columns: Sequence[Any]) -> Any:
-    """The rows of several columns as one, where the first of their tensors is."""
+def joined(columns: Sequence[Any], device: str = "") -> Any:
+    """The rows of several columns as one, where they are. Torch's that are on several devices come
+    to this one ("": to that of the first)."""
     first = next(filter(is_tensor, columns))
-    library, device = library_of(type(first)), str(first.device)
+    library = library_of(type(first))
     rows = [of_library(column, library) for column in columns]
-    if library == "torch":
-        rows = [row.to(device) for row in rows]
+    if library == "torch" and len({row.device for row in rows}) > 1:
+        rows = [row.to(device or first.device) for row in rows]
     try:
         return _functions(library).concatenate(rows)
     except RuntimeError as error:  # numpy's error, as torch's may be of memory, too

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -15,15 +16,18 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, until
+from tests.fakes import PATIENCE, Call, until
 from tests.unit.pipelines.test_ensemble import ensemble, step
 from wherry.backends.torch import TorchModel
+from wherry.instances.execution import Failure
+from wherry.instances.thread import ThreadInstance
 from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 from wherry.values import tensors
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import concatenate
 
 torch = pytest.importorskip("torch")
+TorchDispatchMode: Any = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode
 
 Tensor = Annotated[torch.Tensor, wherry.FP32[2]]  # type: ignore[name-defined]
 Half = Annotated[torch.Tensor, wherry.BF16[2]]  # type: ignore[name-defined]
@@ -140,6 +144,57 @@ def test_rows_of_several_callers_are_joined_where_they_are(
     assert type(joined) is torch.Tensor
     assert joined.tolist() == [[1, 1], [0, 0], [0, 0], [1, 1]]
     assert host_copies == []
+
+
+class Moves(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the rows that go from one device to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = call(*args, **(kwargs or {}))
+        if call is torch.ops.aten._to_copy.default and result.device != args[0].device:
+            self.rows += len(result)
+        return result
+
+
+@pytest.mark.parametrize(
+    ("devices", "moved"), [("cm", 1), ("mc", 1), ("mnc", 2), ("cnm", 2), ("mm", 0), ("cc", 2)]
+)
+def test_rows_that_are_on_several_devices_move_once(devices: str, moved: int) -> None:
+    """The instance's device is "meta", where a copy shows, and from which nothing comes back."""
+    rows = {"c": torch.ones(1, 2), "m": torch.ones(1, 2, device="meta"), "n": ROW[None]}
+    a = model("a", lambda x: x + 1)
+    instance = ThreadInstance("a_0", wherry.Device(), a, a.config())
+    instance.load()
+    instance.executable.device = "meta"
+    requests = [Call(where).request for where in devices]
+    for request, where in zip(requests, devices, strict=True):
+        request.inputs, request.takes_tensors = {"x": rows[where]}, True
+    with Moves() as moves:
+        first: Any = instance.execute(requests).outcomes[0]
+    assert not isinstance(first, Failure), first
+    assert str(first["output"].device) == "meta"
+    assert moves.rows == moved
+
+
+@pytest.mark.parametrize("members", ["abc", "abac", "aab"])
+def test_what_many_callers_send_through_an_ensemble_stays_in_memory(
+    members: str, host_copies: list[tuple[int, ...]]
+) -> None:
+    """A lone batch is the next model's as it is; those of several callers are joined."""
+    seen = {name: Seen() for name in members}
+    models = [model(name, lambda x: x + 1, one) for name, one in seen.items()]
+    with wherry.Runtime(*models, chain(*members)) as runtime, ThreadPoolExecutor(8) as pool:
+        assert runtime.infer("e", IN=ROW)["OUT"].tolist() == [1 + len(members), 2 + len(members)]
+        handed = list(pairwise(members))
+        assert all({*seen[a].gave} & {*seen[b].given} for a, b in handed)
+        assert host_copies == [(1, 2)]
+        found = list(pool.map(lambda n: runtime.infer("e", IN=ROW + n)["OUT"].tolist(), range(24)))
+    assert found == [[n + 1 + len(members), n + 2 + len(members)] for n in range(24)]
+    assert sum(rows for rows, _ in host_copies) == 25
 
 
 @pytest.mark.parametrize("kept", [True, False])
