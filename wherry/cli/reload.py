@@ -20,7 +20,7 @@ from typing import Any, Final
 import wherry
 from wherry.models.model import Model
 from wherry.repository.layout import Fingerprint, fingerprint
-from wherry.runtime.engines import ENGINES
+from wherry.runtime.engines import is_checkpoint
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
@@ -248,7 +248,7 @@ def _file_of(target: str) -> Path | None:
     """The file that a target imports; None for one that has no code of the user's. Nothing is
     imported, but for the packages around it."""
     where = target.partition(":")[0]
-    if where in ENGINES or is_repository(target):
+    if is_checkpoint(target) or is_repository(target):
         return None
     if where.endswith(".py") or "/" in where:
         return Path(where).resolve()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,17 +11,35 @@ import msgspec
 
 from wherry.models.model import Model
 from wherry.values.errors import ConfigError
+from wherry.values.plugins import Plugins
 
 log = logging.getLogger("wherry")
 
-#: By what stands before the colon: module, class, and what comes after it.
-ENGINES: Final = {
-    "llm": ("wherry.llm.llm", "LLM", "FOLDER, FILE.gguf, or llm:ORGANISATION/MODEL"),
-    "llama-cpp": ("wherry.llm.llama_cpp", "LlamaCpp", "FILE.gguf"),
-    "vllm": ("wherry.llm.vllm_engine", "VLLM", "FOLDER, or vllm:ORGANISATION/MODEL"),
+#: What makes a Model of a checkpoint and options, by what stands before the colon of a target.
+ENGINES: Final = Plugins(
+    "engine",
+    Model,
+    {
+        "llm": "wherry.llm.llm:LLM",
+        "llama-cpp": "wherry.llm.llama_cpp:LlamaCpp",
+        "vllm": "wherry.llm.vllm_engine:VLLM",
+    },
+)
+#: What comes after it.
+_CHECKPOINTS: Final = {
+    "llm": "FOLDER, FILE.gguf, or llm:ORGANISATION/MODEL",
+    "llama-cpp": "FILE.gguf",
+    "vllm": "FOLDER, or vllm:ORGANISATION/MODEL",
 }
 #: The engines of other classes than LLM, as `llm:` calls them.
 _OTHERS: Final = {"llama.cpp": "llama-cpp", "vllm": "vllm"}
+
+
+def is_checkpoint(target: str) -> bool:
+    """Whether a target names a checkpoint and its engine, and no module."""
+    where, colon, _ = target.partition(":")
+    may_be = colon and "/" not in where and not where.endswith(".py")
+    return where in ENGINES.own or bool(may_be and where in ENGINES)
 
 
 class TargetError(ConfigError):
@@ -31,20 +48,19 @@ class TargetError(ConfigError):
 
 def language_model(kind: str, source: str) -> Model:
     """A checkpoint behind an engine: `llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`,
-    where the engine is chosen, or `llama-cpp:` and `vllm:`, where it is said.
+    where the engine is chosen, or `llama-cpp:`, `vllm:` and those of packages, where it is said.
 
     Arguments of the engine's class may follow: `llm:FOLDER?quantization=int8&cache_gb=2`, and for
     `llm:` the `engine`. ConfigError if there is none for the checkpoint.
     """
     checkpoint, given = with_options(source)
     if not checkpoint:
-        raise TargetError(f"{kind}: names no checkpoint; say {kind}:{ENGINES[kind][2]}")
+        checkpoint = _CHECKPOINTS.get(kind, "CHECKPOINT")
+        raise TargetError(f"{kind}: names no checkpoint; say {kind}:{checkpoint}")
     if kind == "llm":
         kind, given = _chosen(checkpoint, given)
-    module, name, _ = ENGINES[kind]
-    make = getattr(importlib.import_module(module), name)
     try:
-        model: Model = make(checkpoint, **given)
+        model: Model = ENGINES.make(kind, checkpoint, **given)
     except TypeError as error:
         raise TargetError(f"{kind}:{source}: {error}") from None
     return model
@@ -67,10 +83,7 @@ def engine_of(
     engine = wanted or ("vllm" if "vllm" in here().engines else AUTO)
     kind, given = _chosen(checkpoint, {"engine": engine})
     arguments = {"llm": {**ours, **given}, "vllm": vllm}.get(kind, {})
-    module, class_name, _ = ENGINES[kind]
-    made: Model = getattr(importlib.import_module(module), class_name)(
-        checkpoint, name=name, **arguments
-    )
+    made: Model = ENGINES.make(kind, checkpoint, name=name, **arguments)
     return made, "wherry" if kind == "llm" else kind
 
 

@@ -26,7 +26,7 @@ from wherry.backends.load import FILES
 from wherry.instances.source import import_file
 from wherry.models.model import FunctionModel, Model
 from wherry.repository.mirror import is_remote
-from wherry.runtime.engines import ENGINES, TargetError, language_model
+from wherry.runtime.engines import TargetError, is_checkpoint, language_model
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import ConfigError, LoadFailed
 from wherry.workers.python_path import import_from
@@ -72,7 +72,7 @@ def import_from_here() -> None:
 def load_target(target: str) -> list[Model] | Runtime:
     """The models of one target. TargetError, or TargetRaised with the cause."""
     where, _, name = target.partition(":")
-    if where in ENGINES:
+    if is_checkpoint(target):
         return [language_model(where, name)]
     module = _import(target, where)
     if name:

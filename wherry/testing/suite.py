@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,10 @@ import numpy as np
 from wherry.backends.load import backend_for
 from wherry.backends.repository_model import RepositoryModel
 from wherry.repository.layout import look
+from wherry.runtime.engines import language_model
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.shared_cache import CACHES
+from wherry.testing.servers import local_server
 from wherry.values.errors import WherryError
 
 
@@ -39,17 +45,9 @@ def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
     model = made(str(folder))
     _expect(msgspec.json.encode(config) == before, "completed() changed the config it was given")
     _expect(model.triton.output, "the configuration is not complete: it has no output")
-    with tempfile.TemporaryDirectory() as nothing:
+    with tempfile.TemporaryDirectory() as nothing, _refused("a folder without its file"):
         (Path(nothing) / "1").mkdir()
-        try:
-            with Runtime(made(nothing)):
-                pass
-        except WherryError:
-            pass
-        except Exception as error:  # the package's code: anything may come
-            raise AssertionError(f"without its file: {error!r}, expected a ConfigError") from error
-        else:
-            raise AssertionError("a folder without its file is served, expected a ConfigError")
+        Runtime(made(nothing)).start().close()
     answers = []
     for one, isolation in ((model, "thread"), (made(str(folder)), "process")):
         with Runtime(one, isolation=isolation) as runtime:
@@ -73,6 +71,44 @@ def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
             _same(column, answers[1][key]),
             f"{key!r} is another one in a worker: a model is all that its arguments say",
         )
+
+
+def check_engine(engine: str, checkpoint: Path | str, prompt: str = "Hello") -> None:
+    """An engine by its name, with a checkpoint that it loads and a prompt that it continues."""
+    with _refused("a checkpoint that is not there"):
+        Runtime(language_model(engine, f"{checkpoint}-is-not-there")).start().close()
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/completions": {"prompt": prompt},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": prompt}]},
+    }
+    with local_server(language_model(engine, str(checkpoint))) as server:
+        served = [
+            _check_answers(server.url + path, {**body, "max_tokens": 16, "temperature": 0})
+            for path, body in asked.items()
+        ]
+    _expect(any(served), "no answer: it needs an input 'prompt' or 'messages', and text to give")
+
+
+def _check_answers(url: str, body: Mapping[str, Any]) -> str:
+    """The answer of a route, checked whole and in pieces; "" if the server has no such route."""
+    status, told = _post(url, body)
+    if status == 404:
+        return ""
+    _expect(status == 200, f"{url} answers {status}: {told[:500].decode()}")
+    whole = msgspec.json.decode(told)
+    choice, tokens = whole["choices"][0], whole["usage"]["completion_tokens"]
+    text, reason = _said(choice, "message"), choice["finish_reason"]
+    _expect(reason in ("stop", "length"), f"{url}: the last finish_reason is {reason!r}")
+    _expect(0 < tokens <= 16, f"{url}: max_tokens is 16, and usage says {tokens} tokens")
+    with ThreadPoolExecutor(4) as threads:
+        streams = list(threads.map(_post, [url] * 4, [{**body, "stream": True}] * 4))
+    for _, stream in streams:
+        lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
+        pieces = [msgspec.json.decode(line)["choices"][0] for line in lines]
+        streamed = "".join(_said(piece, "delta") for piece in pieces)
+        told_else = f"four streams at once say {streamed!r}, and {text!r} came alone and whole"
+        _expect(streamed == text, f"{url}: with temperature 0 {told_else}")
+    return text
 
 
 def check_cache(cache: str, **settings: str) -> None:
@@ -101,6 +137,32 @@ def check_cache(cache: str, **settings: str) -> None:
     store.close()
     _expect(other.get(key) is not None, "close() of one store took away what another one has")
     other.close()
+
+
+@contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """Expect an error of wherry's own."""
+    try:
+        yield
+    except WherryError:
+        return
+    except Exception as error:  # the package's code: anything may come
+        raise AssertionError(f"{what}: {error!r}, expected a ConfigError") from error
+    raise AssertionError(f"{what} is served, expected a ConfigError")
+
+
+def _post(url: str, body: object) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, msgspec.json.encode(body))
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def _said(choice: Mapping[str, Any], chat: str) -> str:
+    return str((choice[chat].get("content") if chat in choice else choice["text"]) or "")
 
 
 def _same(one: Any, other: Any) -> bool:

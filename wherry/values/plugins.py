@@ -79,7 +79,7 @@ class Plugins:
             raise self._mistake(entries[0], f"is {loaded!r}, which makes no {_name(self.base)}")
         return loaded
 
-    def make(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def make(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call what is behind the name. ConfigError, also for what it makes if that is another
         thing than it must be."""
         made = self.load(name)(*args, **kwargs)

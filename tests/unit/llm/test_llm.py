@@ -15,6 +15,7 @@ from tests.unit.llm import tiny
 from wherry.llm import LLM, Delta
 from wherry.llm.llm import _wait_briefly
 from wherry.llm.tokenizer import Tokenizer
+from wherry.testing.suite import check_engine
 from wherry.values.errors import ConfigError, InvalidRequest
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -38,6 +39,10 @@ def text(deltas: list[dict[str, Any]], index: int = 0) -> str:
 
 def tokens(deltas: list[dict[str, Any]]) -> list[int]:
     return [int(token) for delta in deltas for token in delta["token_ids"]]
+
+
+def test_it_keeps_what_wherry_counts_on(folder: Path) -> None:
+    check_engine("llm", folder, "Once upon a time")
 
 
 def test_the_pieces_are_the_text_of_the_greedy_tokens(ask: Ask, folder: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import pytest
@@ -21,7 +21,9 @@ from wherry.repository.triton_config import (
     TritonOutput,
     TritonParameter,
 )
-from wherry.testing.suite import check_backend, check_cache
+from wherry.runtime.engines import language_model
+from wherry.runtime.targets import load_target
+from wherry.testing.suite import check_backend, check_cache, check_engine
 from wherry.values.errors import ConfigError
 
 Bring = Callable[[str, object], None]
@@ -252,6 +254,102 @@ def test_a_cache_that_is_wrong_does_not(
     bring("wherry.caches", wrong)
     with pytest.raises(AssertionError, match=told):
         check_cache("mine")
+
+
+TEXT = "to be or not to be that is the question whether it is nobler in the mind to be or not to be"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text").write_text(TEXT)
+    return tmp_path / "text"
+
+
+def test_the_engine_of_markov_chains(
+    text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install_example(monkeypatch, tmp_path, "wherry_markov")
+    check_engine("markov", text, "be or")
+    model = language_model("markov", f"{text}?name=bard")
+    assert model.config().name == "bard"
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'size'"):
+        load_target(f"markov:{text}?size=3")
+
+
+class Parrot(wherry.Model):
+    """Says the prompt again, word by word."""
+
+    max_batch_size = 1
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+
+    def load(self, device: Device) -> None:
+        Path(self.checkpoint).read_text()
+
+    def execute(self, prompt: str, parameters: Mapping[str, Any]) -> Iterator[Delta]:
+        words = prompt.split()[: parameters["max_tokens"]]
+        for word in words:
+            yield {"text": f" {word}", "finish_reason": "", "usage": {}}
+        yield {"text": "", "finish_reason": "stop", "usage": {"completion_tokens": len(words)}}
+
+
+class Delta(TypedDict):
+    text: str
+    finish_reason: str
+    usage: dict[str, int]
+
+
+class NeedsNoCheckpoint(Parrot):
+    def load(self, device: Device) -> None: ...
+
+
+class SaysNothing(Parrot):
+    def execute(self, prompt: str, parameters: Mapping[str, Any]) -> Iterator[Delta]:
+        yield {"text": "", "finish_reason": "stop", "usage": {"completion_tokens": 1}}
+
+
+class NeverStops(Parrot):
+    def execute(self, prompt: str, parameters: Mapping[str, Any]) -> Iterator[Delta]:
+        return super().execute(f"{prompt} " * 9, {"max_tokens": 17})
+
+
+class TakesNoParameters(Parrot):
+    def execute(self, prompt: str) -> Iterator[Delta]:  # type: ignore[override]
+        return super().execute(prompt, {"max_tokens": 3})
+
+
+class TakesNoPrompt(Parrot):
+    def execute(self, text: str) -> Iterator[Delta]:  # type: ignore[override]
+        return super().execute(text, {"max_tokens": 3})
+
+
+class SaysAnotherThingEachTime(Parrot):
+    def execute(self, prompt: str, parameters: Mapping[str, Any]) -> Iterator[Delta]:
+        self.times = getattr(self, "times", 0) + 1
+        return super().execute(f"{self.times} {prompt}", parameters)
+
+
+def test_an_engine_that_is_right_passes(bring: Bring, text: Path) -> None:
+    bring("wherry.engines", Parrot)
+    check_engine("mine", text, "one two three four")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (NeedsNoCheckpoint, "a checkpoint that is not there is served"),
+        (SaysNothing, "no answer"),
+        (NeverStops, "max_tokens is 16, and usage says 17"),
+        (TakesNoParameters, "answers 400: .*does not support it"),
+        (TakesNoPrompt, "no answer: it needs an input"),
+        (SaysAnotherThingEachTime, "four streams at once say"),
+    ],
+)
+def test_an_engine_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring, text: Path) -> None:
+    bring("wherry.engines", wrong)
+    with pytest.raises(AssertionError, match=told):
+        check_engine("mine", text, "one two three four")
 
 
 @pytest.mark.parametrize("estimator", ["classifier", "words", "regressor", "scaler"])
