@@ -4,18 +4,13 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.http_exchange import served
 from tools.reference.__main__ import PAGES as PAGES_FROM_CODE
-from wherry import Runtime, model
-from wherry.frontends.admission import Admission
-from wherry.observability.fronts import front_metrics
-from wherry.observability.metrics import Metrics
-from wherry.observability.model_values import CUT_REASONS, LABELS
-from wherry.server.front_figures import FiguresOfFronts
+from wherry import model
+from wherry.observability.model_values import CUT_REASONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])
@@ -130,36 +125,6 @@ def rows_of(page: str, header: str) -> list[list[str]]:
             rows.append([cell.strip().strip("`").replace("\\|", "|") for cell in cells])
     assert rows, f"{page} has no table {header}"
     return rows
-
-
-def described(metric: Any) -> tuple[str, str, set[str]]:
-    """Name, type and labels of a metric."""
-    suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
-    labels = {
-        *getattr(metric, "_labelnames", ()),
-        *(n for s in metric.samples for n in s.labels),
-    }
-    of_the_model = {*LABELS, "le"} if metric.type != "info" else set()
-    # Triton's are untyped for prometheus_client, and shown as counters.
-    kind = metric.type.replace("unknown", "counter")
-    return metric.name + suffix, kind, labels - of_the_model
-
-
-def test_every_metric_has_its_row_with_its_type_and_label() -> None:
-    rows = rows_of("metrics.md", "| metric | type | labels | unit | meaning |")
-    cached = {"quiet": {"response_cache": True}}  # whose metrics are those of models that have it
-    with Runtime(quiet, cache_bytes=10_000, overrides=cached) as runtime:
-        metrics = list(Metrics(runtime, Admission(), "1").collect())
-    assert [
-        (name, kind, set(re.findall(r"^\w+", labels))) for name, kind, labels, _, _ in rows
-    ] == [described(metric) for metric in metrics]
-
-
-def test_every_metric_of_fronts_has_its_row_with_its_type_and_label() -> None:
-    rows = rows_of("metrics.md", "| metric of fronts | type | labels | unit | meaning |")
-    assert [
-        (name, kind, set(re.findall(r"^\w+", labels))) for name, kind, labels, _, _ in rows
-    ] == [described(metric) for metric in front_metrics(FiguresOfFronts())]
 
 
 def test_every_reason_for_which_a_batch_leaves_has_its_row_and_is_given_by_a_policy() -> None:

@@ -60,7 +60,9 @@ def _command(of: argparse.ArgumentParser, heading: str) -> Iterator[str]:
         if not flags & {*action.option_strings}
         and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
     ]
-    if own:
+    if of.prog == "wherry bench":
+        yield "\n[Its flags](bench.md) have a page of their own.\n"
+    elif own:
         yield "\n| argument | meaning |\n|---|---|\n"
         yield from (f"| `{_cell(_written(one))}` | {_cell(_help(one))} |\n" for one in own)
     if len(own) < len(of._actions) - 1 - bool(below):

@@ -9,7 +9,7 @@ A page says where, and the rest of it is written by hand:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,12 +18,17 @@ import msgspec
 import wherry
 from tools.reference.definitions import ROOT, defined
 from tools.reference.python import cell, fields_table
+from wherry.frontends.admission import Admission
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openapi.schemas import without_raw
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
+from wherry.observability.fronts import front_metrics
+from wherry.observability.metrics import Metrics
+from wherry.observability.model_values import LABELS
+from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.options import OPTIONS
 from wherry.values import errors
 
@@ -112,10 +117,38 @@ def _families(of: Mapping[str, Any], parser: str) -> str:
     return _table(f"| `{parser}` | models |", rows)
 
 
+@wherry.model(name="any", response_cache=True)
+def _cached(text: str) -> str:
+    return text
+
+
+def _metrics(prefix: str) -> str:
+    with wherry.Runtime(_cached, cache_bytes=10_000) as runtime:
+        metrics = [*Metrics(runtime, Admission(), "1").collect()]
+    return _metric_table(one for one in metrics if one.name.startswith(prefix))
+
+
+def _metric_table(metrics: Iterable[Any]) -> str:
+    def row(one: Any) -> tuple[str, ...]:
+        suffix = {"counter": "_total", "info": "_info"}.get(one.type, "")
+        labels = dict.fromkeys(getattr(one, "_labelnames", ()))
+        labels |= dict.fromkeys(label for sample in one.samples for label in sample.labels)
+        of_all = {*LABELS, "le"} if one.type != "info" else ()
+        shown = [f"`{name}`" for name in labels if name not in of_all]
+        # Triton's are untyped for prometheus_client, and shown as counters.
+        kind = one.type.replace("unknown", "counter")
+        return f"`{one.name}{suffix}`", kind, ", ".join(shown), one.documentation
+
+    return _table("| metric | type | labels | meaning |", map(row, metrics))
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "settings of a model": _settings,
     "options": _options,
     "errors": _errors,
+    "metrics of wherry": partial(_metrics, "wherry"),
+    "metrics of Triton": partial(_metrics, "nv_"),
+    "metrics of fronts": lambda: _metric_table(front_metrics(FiguresOfFronts())),
     "fields of chats and completions": partial(_fields, Request),
     "fields of chats": partial(_fields, ChatRequest),
     "fields of completions": partial(_fields, CompletionRequest),
