@@ -2,14 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.http_exchange import served
 from tools.reference.__main__ import PAGES as PAGES_FROM_CODE
-from wherry import model
 from wherry.observability.model_values import CUT_REASONS
 
 ROOT = Path(__file__).parents[2]
@@ -105,14 +102,6 @@ def test_every_module_asks_its_question_in_its_docstring() -> None:
     assert silent == []
 
 
-# Reference pages: their tables are compared with the code's own.
-
-
-@model
-def quiet(text: str) -> str:
-    return text
-
-
 def rows_of(page: str, header: str) -> list[list[str]]:
     """The cells of the tables with this header, without the marks of code around them."""
     rows: list[list[str]] = []
@@ -132,21 +121,3 @@ def test_every_reason_for_which_a_batch_leaves_has_its_row_and_is_given_by_a_pol
     assert {reason for reason, _ in rows} == set(CUT_REASONS)
     policies = "".join(path.read_text() for path in ROOT.glob("wherry/scheduler/*.py"))
     assert [reason for reason in CUT_REASONS if f'"{reason}"' not in policies] == []
-
-
-def test_every_route_has_its_row_and_every_row_its_route() -> None:
-    def routes() -> Iterator[tuple[str, str]]:
-        for method, path, answer in rows_of("http.md", "| method | path | answer |"):
-            path = path.replace("/M", "/quiet")
-            yield method, path.replace("[/versions/V]", "")
-            yield method, path.replace("[/versions/V]", "/versions/1")
-            if "/health/" in path:  # its other names
-                yield from (("GET", other) for other in re.findall(r"`(/\w+)", answer))
-
-    documented = set(routes())
-    with served(quiet) as client:
-        known = client.app._routes.items()
-        assert {(method, path) for path, route in known for method in route.handlers} <= documented
-        for method, path in documented:
-            allowed = client.ask("OPTIONS", path).headers.get("allow", "")
-            assert method in allowed.split(", "), path

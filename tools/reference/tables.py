@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -19,10 +20,12 @@ import wherry
 from tools.reference.definitions import ROOT, defined
 from tools.reference.python import cell, fields_table
 from wherry.frontends.admission import Admission
+from wherry.frontends.http_app import HttpApp
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.generating import Request
+from wherry.frontends.openapi.document import DescribedServer, document
 from wherry.frontends.openapi.schemas import without_raw
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.observability.fronts import front_metrics
@@ -142,10 +145,37 @@ def _metric_table(metrics: Iterable[Any]) -> str:
     return _table("| metric | type | labels | meaning |", map(row, metrics))
 
 
+def _routes() -> str:
+    """The paths of the OpenAPI document of a server that has every route."""
+    with wherry.Runtime() as runtime:
+        app = HttpApp(runtime)
+        routes = {path: replace(route, needs=()) for path, route in app._described().items()}
+        paths = document(
+            DescribedServer(
+                version="1", models=(), route=app._own_route, routes=routes, shared_memory=True
+            )
+        )["paths"]
+    version = "/versions/{version}"
+    names = {"{model}": "M", "{region}": "N", "{response}": "ID"}
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for path in sorted(path for path in paths if version not in path):
+            shown = path
+            if path.replace("{model}", f"{{model}}{version}") in paths:
+                shown = path.replace("{model}", "{model}[/versions/V]")
+            for long, short in names.items():
+                shown = shown.replace(long, short)
+            for method, operation in paths[path].items():
+                yield method.upper(), f"`{shown}`", operation["summary"]
+
+    return _table("| method | path | |", rows())
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "settings of a model": _settings,
     "options": _options,
     "errors": _errors,
+    "routes": _routes,
     "metrics of wherry": partial(_metrics, "wherry"),
     "metrics of Triton": partial(_metrics, "nv_"),
     "metrics of fronts": lambda: _metric_table(front_metrics(FiguresOfFronts())),
