@@ -26,15 +26,11 @@ PAGE = Path(__file__).parents[2] / "docs/reference/triton-answers.md"
 HEAD = """\
 # Triton's recorded answers
 
-A tritonserver 2.51 was asked {total} questions, right and wrong, and its answers were recorded
-(`tests/golden/answers.json`). wherry serves the same repository and is asked the same; this page
-says where it answers otherwise. `python -m tests.golden.table` writes it, and a test fails when it
-is not true any more.
-
-Each difference is meant: the answer is better, and the table says how. With `--triton-errors` an
-error has Triton's status, gRPC code, Content-Type and sentence, for clients and scripts that look
-at them: without the place and the remedy that wherry says behind it. Which requests are refused,
-and what is answered otherwise, is the same with and without.
+A tritonserver 2.51 was asked {total} questions, right and wrong, and its answers were recorded.
+wherry serves the same repository; this page says where it answers otherwise, and a test holds it
+(`python -m tests.golden.table` writes it anew). With `--triton-errors` an error has Triton's
+status, gRPC code, Content-Type and sentence, for clients and scripts that look at them; which
+requests are refused is the same.
 
 | equal to Triton's | of | default | `--triton-errors` |
 |---|---|---|---|
@@ -96,14 +92,6 @@ def type_of(answer: Answer) -> str | None:
     return headers.get("Content-Type")
 
 
-def text_of(answer: Answer) -> Any:
-    """What an error says; None for an answer that is none."""
-    if "status" not in answer:
-        return answer.get("error") or None
-    told = answer.get("json")
-    return told.get("error") if isinstance(told, dict) else None
-
-
 def page(default: Comparison, as_triton: Comparison) -> str:
     lines = [HEAD.format(total=len(steps()))]
     for kind, what, of in (
@@ -129,14 +117,8 @@ def page(default: Comparison, as_triton: Comparison) -> str:
 
 
 def brief(answer: Answer | None) -> str:
-    """Status and text, as far as a cell holds them."""
-    if answer is None:
-        return "none"
-    status, text = answer.get("status", answer.get("code")), text_of(answer)
-    if not text:
-        return str(status)
-    text = re.sub(r"[|`\x00-\x1f]", " ", str(text))
-    return f"{status} `{text if len(text) <= 90 else text[:87] + '...'}`"
+    """Its status or code."""
+    return "none" if answer is None else str(answer.get("status", answer.get("code")))
 
 
 if __name__ == "__main__":
