@@ -82,7 +82,7 @@ ENTRIES: Final = (
     ),
     Entry("policy_cost", "benchmarks.policy_cost", 0.5, (), "--rounds 1"),
     Entry(
-        "fronts", "benchmarks.fronts --parts fronts,link,batches --rounds 5 --seconds 1",
+        "fronts", "benchmarks.fronts --parts fronts,apart,link,batches --rounds 5 --seconds 1",
         3, ("wrk",), "--rounds 1 --parts link",
     ),
     Entry(
