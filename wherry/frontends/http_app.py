@@ -27,7 +27,6 @@ from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.offload import RETRY_AFTER
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.paths import speaks_openai
-from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.frontends.protocol_routes import ProtocolRoutes
 from wherry.frontends.rows.pass_on import PassOn
@@ -87,12 +86,11 @@ class HttpApp:
         self._restrictions = restrictions or None
         load = runtime.registry.load_report if pass_on is None else pass_on.load_report
         self._load_reports = LoadReports(load, common.metrics.load_report)
-        self._entry = entry = HttpEntry(runtime, common)
+        self._entry = entry = HttpEntry(runtime, common, control)
         self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
         self._shared_memory = SharedMemoryRoutes(entry)
         self._repository = RepositoryRoutes(entry, control)
-        openai = OpenAI(entry)
-        self._protocols = ProtocolRoutes(entry, openai, control, pass_on)
+        self._protocols = ProtocolRoutes(entry, pass_on)
         self._natural = NaturalRoutes(entry)
         self._dashboard = Dashboard(
             runtime,
@@ -109,7 +107,6 @@ class HttpApp:
             **self._kserve.routes(),
             **self._shared_memory.routes(),
             **self._repository.routes(),
-            **openai.of_server(),
             **setting_routes(entry),
             **self._dashboard.routes(),
             **openapi.routes(),

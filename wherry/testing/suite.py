@@ -25,6 +25,8 @@ import numpy as np
 
 from wherry.backends.load import backend_for
 from wherry.backends.repository_model import RepositoryModel
+from wherry.frontends.protocol_routes import PROTOCOLS
+from wherry.models.model import Model
 from wherry.repository.layout import look
 from wherry.runtime.engines import language_model
 from wherry.runtime.runtime import Runtime
@@ -91,7 +93,11 @@ def check_engine(engine: str, checkpoint: Path | str, prompt: str = "Hello") -> 
 
 def _check_answers(url: str, body: Mapping[str, Any]) -> str:
     """The answer of a route, checked whole and in pieces; "" if the server has no such route."""
-    status, told = _post(url, body)
+
+    def ask(body: Mapping[str, Any]) -> tuple[int, bytes]:
+        return _post(url, msgspec.json.encode(body), {})
+
+    status, told = ask(body)
     if status == 404:
         return ""
     _expect(status == 200, f"{url} answers {status}: {told[:500].decode()}")
@@ -101,7 +107,7 @@ def _check_answers(url: str, body: Mapping[str, Any]) -> str:
     _expect(reason in ("stop", "length"), f"{url}: the last finish_reason is {reason!r}")
     _expect(0 < tokens <= 16, f"{url}: max_tokens is 16, and usage says {tokens} tokens")
     with ThreadPoolExecutor(4) as threads:
-        streams = list(threads.map(_post, [url] * 4, [{**body, "stream": True}] * 4))
+        streams = list(threads.map(ask, [{**body, "stream": True}] * 4))
     for _, stream in streams:
         lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
         pieces = [msgspec.json.decode(line)["choices"][0] for line in lines]
@@ -109,6 +115,39 @@ def _check_answers(url: str, body: Mapping[str, Any]) -> str:
         told_else = f"four streams at once say {streamed!r}, and {text!r} came alone and whole"
         _expect(streamed == text, f"{url}: with temperature 0 {told_else}")
     return text
+
+
+def check_protocol(
+    protocol: str,
+    *models: Model,
+    path: str,
+    body: bytes | str,
+    says: str,
+    content_type: str = "application/json",
+) -> None:
+    """A protocol by its name: with these models a body sent to a path is answered by what `says`
+    this."""
+    sent = body.encode() if isinstance(body, str) else body
+
+    def post(url: str, data: bytes = sent, key: str = "right") -> tuple[int, bytes]:
+        return _post(url, data, {"Content-Type": content_type, "X-API-Key": key})
+
+    PROTOCOLS.load(protocol)
+    with local_server(*models, api_keys=["right"]) as server:
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(post, [server.url + path] * 8))
+        for status, told in answers:
+            _expect(status == 200, f"{path} answers {status}: {told[:500].decode()}")
+            _expect(says.encode() in told, f"{path} does not say {says!r}: {told[:500].decode()}")
+        status, told = post(server.url + path, b'\xff{"')
+        _expect(
+            400 <= status < 500, f"{path} answers {status} to a body that makes no sense, not 4xx"
+        )
+        status, _ = post(server.url + path, key="wrong")
+        _expect(status == 401, f"{path} answers {status} to a client without the server's key")
+        for own in ("/v2/health/ready", "/v2", "/v1/models"):
+            status, _ = _post(server.url + own, None, {"X-API-Key": "right"})
+            _expect(status == 200, f"beside it the server's own {own} answers {status}")
 
 
 def check_cache(cache: str, **settings: str) -> None:
@@ -151,8 +190,9 @@ def _refused(what: str) -> Iterator[None]:
     raise AssertionError(f"{what} is served, expected a ConfigError")
 
 
-def _post(url: str, body: object) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, msgspec.json.encode(body))
+def _post(url: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
+    """The status and the body of an answer; without a body it is a GET."""
+    request = urllib.request.Request(url, body, headers)
     try:
         with urllib.request.urlopen(request) as answer:
             return answer.status, answer.read()

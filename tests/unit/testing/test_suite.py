@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
@@ -14,6 +18,9 @@ import wherry
 from tests.plugins import install, install_example
 from wherry.backends.load import BACKENDS, backend_for, backend_name
 from wherry.backends.repository_model import RepositoryModel
+from wherry.frontends.http.exchange import HttpRequest
+from wherry.frontends.http.route import Route
+from wherry.frontends.protocol import HttpProtocol
 from wherry.models.model import Device
 from wherry.repository.triton_config import (
     TritonConfig,
@@ -23,8 +30,15 @@ from wherry.repository.triton_config import (
 )
 from wherry.runtime.engines import language_model
 from wherry.runtime.targets import load_target
-from wherry.testing.suite import check_backend, check_cache, check_engine
-from wherry.values.errors import ConfigError
+from wherry.testing import local_server
+from wherry.testing.suite import (
+    _post,
+    check_backend,
+    check_cache,
+    check_engine,
+    check_protocol,
+)
+from wherry.values.errors import ConfigError, InvalidRequest
 
 Bring = Callable[[str, object], None]
 ROWS = np.array([[0.1, 0.2], [2.1, 1.9], [0.3, 0.1]])
@@ -350,6 +364,136 @@ def test_an_engine_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring, t
     bring("wherry.engines", wrong)
     with pytest.raises(AssertionError, match=told):
         check_engine("mine", text, "one two three four")
+
+
+@wherry.model(max_batch_size=8)
+def shout(text: list[str]) -> list[str]:
+    return [one.upper() for one in text]
+
+
+@wherry.model(max_batch_size=8)
+def parrot(prompt: list[str]) -> list[str]:
+    return prompt
+
+
+def test_the_protocol_of_torchserve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_example(monkeypatch, tmp_path, "wherry_torchserve")
+    for path, body in (
+        ("/predictions/shout", '"a day"'),
+        ("/predictions/shout/1", '{"text": "a day"}'),
+    ):
+        check_protocol("torchserve", shout, path=path, body=body, says='"A DAY"')
+    with local_server(shout) as server:
+        told = _post(f"{server.url}/predictions/nothing", b"a day", {"Content-Type": "text/plain"})
+        assert told[0] == 404
+        assert json.loads(told[1])["type"] == "NotFoundException"
+        head = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
+        told = _post(f"{server.url}/predictions/shout", gzip.compress(b"a day " * 20_000), head)
+        assert told == (200, json.dumps("A DAY " * 20_000).encode())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "path", "body", "model"),
+    [
+        ("openai", "/v1/completions", '{"model": "parrot", "prompt": "hello you"}', parrot),
+    ],
+)
+def test_wherrys_own_protocols(protocol: str, path: str, body: str, model: Any) -> None:
+    check_protocol(protocol, model, path=path, body=body, says="hello you")
+
+
+class Echo(HttpProtocol):
+    def routes(self) -> Mapping[str, Route]:
+        return {"/echo/{model}": self.route(POST=self.echo)}
+
+    async def echo(self, model: str, request: HttpRequest) -> bytes:
+        try:
+            row = json.loads(bytes(request.body))
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        return json.dumps(await self.runtime.ainfer(model, row)).encode()
+
+
+class RaisesWhatComesOfABody(Echo):
+    async def echo(self, model: str, request: HttpRequest) -> bytes:
+        return json.dumps(
+            await self.runtime.ainfer(model, json.loads(bytes(request.body)))
+        ).encode()
+
+
+class IsOpen(Echo):
+    def routes(self) -> Mapping[str, Route]:
+        (route,) = super().routes().values()
+        return {"/echo/{model}": replace(route, open=True)}
+
+
+class SaysNothingElse(Echo):
+    async def echo(self, model: str, request: HttpRequest) -> bytes:
+        await super().echo(model, request)
+        return b"{}"
+
+
+class TakesAnothersPath(Echo):
+    def routes(self) -> Mapping[str, Route]:
+        return {**super().routes(), "/v1/completions": self.route(POST=self.echo)}
+
+
+class TakesAllPaths(Echo):
+    def routes(self) -> Mapping[str, Route]:
+        return {**super().routes(), "/{path*}": self.route(POST=self.echo)}
+
+
+class TakesTheModels(Echo):
+    def routes(self) -> Mapping[str, Route]:
+        return {**super().routes(), "/v2/models/{model}": self.route(GET=self.echo)}
+
+
+class Raises(Echo):
+    def routes(self) -> Mapping[str, Route]:
+        raise RuntimeError("no routes today")
+
+
+def test_a_protocol_that_is_right_passes(bring: Bring) -> None:
+    bring("wherry.protocols", Echo)
+    check_protocol("mine", shout, path="/echo/shout", body='"a day"', says='"A DAY"')
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (RaisesWhatComesOfABody, "answers 500 to a body that makes no sense"),
+        (IsOpen, "answers 200 to a client without the server's key"),
+        (SaysNothingElse, "does not say"),
+        (TakesAnothersPath, "answers 404"),
+        (TakesAllPaths, "answers 404"),
+        (TakesTheModels, "answers 404"),
+        (Raises, "answers 404"),
+    ],
+)
+def test_a_protocol_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring) -> None:
+    bring("wherry.protocols", wrong)
+    with pytest.raises(AssertionError, match=f"/echo/shout {told}"):
+        check_protocol("mine", shout, path="/echo/shout", body='"a day"', says='"A DAY"')
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (TakesAnothersPath, "its path /v1/completions is another's"),
+        (TakesAllPaths, r"its path /\{path\*\} would be before those of others"),
+        (TakesTheModels, r"its path /v2/models/\{model\} would be before"),
+        (Raises, "no routes today"),
+        (Shelf, "the protocol 'mine' of a-package 1 makes a Shelf without routes"),
+    ],
+)
+def test_a_protocol_that_is_passed_over_is_told_of(
+    wrong: Any, why: str, bring: Bring, caplog: pytest.LogCaptureFixture
+) -> None:
+    bring("wherry.protocols", (lambda entry: Shelf({})) if wrong is Shelf else wrong)
+    with local_server(shout) as server, wherry.Client(server.url) as client:
+        assert client.infer("shout", text="a day") == "A DAY"
+    (record,) = (one for one in caplog.records if one.message == "protocol is passed over")
+    assert re.search(why, record.__dict__["why"])
 
 
 @pytest.mark.parametrize("estimator", ["classifier", "words", "regressor", "scaler"])

@@ -59,6 +59,9 @@ class Anthropic:
         return {
             MESSAGES: route(self._message, said, "chat", form=error_body),
             f"{MESSAGES}/count_tokens": route(self._count, counted, "tokens", form=error_body),
+            f"{MESSAGES}/{{rest*}}": Route(
+                dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"
+            ),
         }
 
     def _message(self, exchange: Exchange) -> None:
@@ -93,14 +96,7 @@ class Anthropic:
         Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
 
 
-def other_route(path: str) -> Route | None:
-    """The route of any other path below messages; None if it is not one."""
-    if not path.startswith(f"{MESSAGES}/"):
-        return None
-    return Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference")
-
-
-def _missing(exchange: Exchange) -> None:
+def _missing(_rest: str, exchange: Exchange) -> None:
     problem = f"{exchange.request.path} is not among the routes of this server"
     fail(exchange, UnknownRoute(problem), form=error_body)
 

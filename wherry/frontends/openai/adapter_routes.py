@@ -20,7 +20,6 @@ from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.models.model import VariantStore
-from wherry.runtime.control import ModelControl
 from wherry.values.buffer import Buffer
 from wherry.values.errors import AccessDenied
 
@@ -57,9 +56,8 @@ Wanted = TypeVar("Wanted", LoadAdapter, UnloadAdapter)
 class AdapterRoutes:
     """The two routes of one server; its model control says whether they are open."""
 
-    def __init__(self, entry: HttpEntry, control: ModelControl) -> None:
+    def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
-        self._control = control
         self._models = AbleModels(entry.runtime)
 
     def routes(self) -> dict[str, Route]:
@@ -83,7 +81,7 @@ class AdapterRoutes:
             return decoded(body, kind, ignored)
 
         def start(exchange: Exchange, wanted: Wanted) -> None:
-            if self._control.mode != "explicit":
+            if self._entry.control.mode != "explicit":
                 raise AccessDenied(
                     "adapters are loaded and unloaded by clients only in the model control mode"
                     " 'explicit': start the server with --model-control-mode explicit"

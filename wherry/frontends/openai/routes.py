@@ -17,7 +17,8 @@ import msgspec
 from wherry.frontends.http.answers import request_id_of, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.operation import generation, inference, tells
-from wherry.frontends.http.route import Patterns, Route
+from wherry.frontends.http.route import Route
+from wherry.frontends.openai.adapter_routes import AdapterRoutes
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.frontends.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.frontends.openai.errors import UnknownRoute, fail
@@ -32,10 +33,12 @@ from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.fields.tools import note_not_followed
 from wherry.frontends.openai.generation import Generation
+from wherry.frontends.openai.invocations import Invocations
 from wherry.frontends.openai.models import ABLE, AbleModels, ModelName
 from wherry.frontends.openai.prompts import Prompts
 from wherry.frontends.openai.reading import Reader, Start, read_and_start
 from wherry.frontends.openai.response_routes import ResponseRoutes
+from wherry.frontends.openai.task_routes import TaskRoutes
 from wherry.frontends.openai.text_answer import TextAnswer, TextCompletion
 from wherry.frontends.openai.token_answers import PromptAnswer, TokenList, TokensAnswer, TokensText
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -88,17 +91,24 @@ class OpenAI:
         self._models = AbleModels(entry.runtime)
         self._responses = ResponseRoutes(entry, self._models)
         self._created = int(time.time())
-        one = tells("One of these models", OpenAIModel, 404, 503)
-        show = Route({"GET": self._show}, "metadata", operations={"GET": one}, needs=(*ABLE,))
-        #: Of paths with parameters.
-        self.patterns = Patterns({f"{MODELS}/{{model*}}": show, **self._responses.patterns()})
-
-    def of_server(self) -> dict[str, Route]:
-        """What vLLM's clients ask of a server itself."""
-        operations = {"GET": tells("The server's version", VersionText)}
-        return {"/version": Route({"GET": self._version}, "metadata", operations=operations)}
 
     def routes(self) -> dict[str, Route]:
+        version = {"GET": tells("The server's version", VersionText)}
+        one = {"GET": tells("One of these models", OpenAIModel, 404, 503)}
+        routes = {
+            "/version": Route({"GET": self._version}, "metadata", operations=version),
+            **self._of_models(),
+            **TaskRoutes(self._entry).routes(),
+            **AdapterRoutes(self._entry).routes(),
+            f"{MODELS}/{{model*}}": Route(
+                {"GET": self._show}, "metadata", operations=one, needs=(*ABLE,)
+            ),
+            **self._responses.patterns(),
+            "/v1/{rest*}": Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"),
+        }
+        return {**Invocations(self._entry, routes).routes(), **routes}
+
+    def _of_models(self) -> dict[str, Route]:
         # Those that do not begin with /v1 stand where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
@@ -130,14 +140,6 @@ class OpenAI:
                 "tokens",
             ),
         }
-
-    def route(self, path: str) -> Route | None:
-        """The route of any other path below /v1; None if there is none."""
-        if (route := self.patterns.route(path)) is not None:
-            return route
-        if path.startswith("/v1/"):
-            return Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference")
-        return None
 
     # Models. A variant's files may come and go: looking for them is for another thread.
 
@@ -259,6 +261,6 @@ def _shown(wanted: Request) -> AnswerParts:
     )
 
 
-def _missing(exchange: Exchange) -> None:
+def _missing(_rest: str, exchange: Exchange) -> None:
     path = exchange.request.path
     fail(exchange, UnknownRoute(f"{path} is not among the routes of this server"))

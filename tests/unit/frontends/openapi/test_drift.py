@@ -20,7 +20,6 @@ ROUTERS = {
     "protocol_routes.py",
     "natural/routes.py",  # of models with a route, whose operations are told with them
     "http/route.py",  # patterns, which say themselves what goes in and comes out
-    "openai/routes.py",  # such patterns; every other path is a 404
     "v2/http/kserve.py",  # OF_MODEL, and a model's trace settings
     "v2/http/repository.py",  # patterns, as are the next one's
     "v2/http/shared_memory.py",
@@ -51,7 +50,9 @@ def test_every_fixed_path_is_described_with_its_methods() -> None:
 
 def test_every_route_of_a_protocol_says_what_goes_in_and_comes_out() -> None:
     with served(quiet) as client:
-        routes = client.app._protocols.described()
+        described = client.app._protocols.described()
+    # {rest}: what is not there.
+    routes = {path: route for path, route in described.items() if "{rest}" not in path}
     assert len(routes) > 15
     assert [
         path for path, route in routes.items() if route.operations.keys() != route.handlers.keys()

@@ -22,6 +22,7 @@ from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.json_elements import parse_object
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.row_values import UrlFile, fetch_files
+from wherry.runtime.control import ModelControl
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.buffer import Buffer
@@ -53,8 +54,11 @@ class HeadNotes(msgspec.Struct, frozen=True):
 class HttpEntry(Entry):
     """Reads bodies and submits requests. Shared by all V2 and OpenAI routes of one server."""
 
-    def __init__(self, runtime: Runtime, common: Common) -> None:
+    def __init__(
+        self, runtime: Runtime, common: Common, control: ModelControl | None = None
+    ) -> None:
         super().__init__(runtime, common, common.forwarding.http)
+        self.control = control or ModelControl(runtime)
         self.max_body_bytes = common.max_body_bytes
 
     def body(self, exchange: Exchange, most: int | None = None) -> Buffer:
