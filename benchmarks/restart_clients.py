@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from wherry.frontends.grpc import proto
+from wherry.server.grpc import proto
 
 #: A client that waits so long for an answer, seconds, has lost it.
 PATIENCE = 20.0

@@ -37,7 +37,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from benchmarks.harness import ROOT, cpu_seconds, report
-from wherry.llm.checkpoint import converted
+from wherry.llm.engine.checkpoint import converted
 from wherry.testing.servers import ServerProcess
 
 APP = ROOT / "examples" / "llm" / "app.py"

@@ -25,9 +25,9 @@ import numpy as np
 import wherry
 from benchmarks.harness import arguments, report
 from benchmarks.process_handover import Figure, Meter, medians, tasks, thread
-from wherry.backends.load import backend_for
-from wherry.backends.repository_model import RepositoryModel
-from wherry.repository.json_form import from_json
+from wherry.triton.backends.load import backend_for
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.json_form import from_json
 
 ECHO = """
 import triton_python_backend_utils as pb_utils

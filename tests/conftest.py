@@ -16,7 +16,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_behind, snapshot
-from wherry.observability.logging import severities
+from wherry.core.observability.logging import severities
 
 # A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find. The same
 # commit has the same result; `--hypothesis-profile=new-examples` looks for others. How many each

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.instance import Instance
-from wherry.instances.resources import Resources
-from wherry.instances.sequence_inputs import SequenceInputs
-from wherry.instances.thread import ThreadInstance
-from wherry.instances.timer import Timer
-from wherry.models.config import ModelConfig
-from wherry.models.model import Device, Model
-from wherry.observability.statistics import ModelStatistics
-from wherry.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.scheduler.policy import Scheduler
-from wherry.values.reply import Reply, StreamReply
-from wherry.values.request import Columns, InferRequest, InferResponse
+from wherry.core.instances.dispatcher import Dispatcher
+from wherry.core.instances.instance import Instance
+from wherry.core.instances.resources import Resources
+from wherry.core.instances.sequence_inputs import SequenceInputs
+from wherry.core.instances.thread import ThreadInstance
+from wherry.core.instances.timer import Timer
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device, Model
+from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.policy import Scheduler
+from wherry.core.values.reply import Reply, StreamReply
+from wherry.core.values.request import Columns, InferRequest, InferResponse
 
 #: A wait of a test for something that must come: longer only if it fails.
 PATIENCE = 30.0

@@ -18,14 +18,14 @@ from typing import Any
 import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import LoopClient, app_loop, at_the_end_of_the_turn
-from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Metadata, Rpc
-from wherry.frontends.grpc_app import SERVICE, GrpcApp
-from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.element_bytes import pack_bytes
-from wherry.models.model import Model
-from wherry.values.buffer import Buffer
+from wherry.core.models.model import Model
+from wherry.core.values.buffer import Buffer
+from wherry.server.access.restricted import Restrictions
+from wherry.server.grpc.proto import Method
+from wherry.server.grpc.rpc import Metadata, Rpc
+from wherry.server.grpc_app import SERVICE, GrpcApp
+from wherry.server.v2.common import Common
+from wherry.server.v2.element_bytes import pack_bytes
 
 
 class MemoryRpc(Rpc):

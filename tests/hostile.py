@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes import PATIENCE
-from wherry.frontends.grpc.proto import load
-from wherry.frontends.grpc_app import SERVICE
+from wherry.server.grpc.proto import load
+from wherry.server.grpc_app import SERVICE
 from wherry.testing.servers import ServerProcess
 
 MIB = 2**20

@@ -19,8 +19,10 @@ import msgspec
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.http.exchange import (
+from wherry.core.models.model import Model
+from wherry.core.values.buffer import Buffer
+from wherry.server.access.restricted import Restrictions
+from wherry.server.http.exchange import (
     ANSWERED,
     STREAMING,
     WAITING,
@@ -28,10 +30,8 @@ from wherry.frontends.http.exchange import (
     HttpRequest,
     RequestHead,
 )
-from wherry.frontends.http_app import HttpApp
-from wherry.frontends.v2.common import Common
-from wherry.models.model import Model
-from wherry.values.buffer import Buffer
+from wherry.server.http_app import HttpApp
+from wherry.server.v2.common import Common
 
 
 def at_the_end_of_the_turn(tell: Callable[..., object], *arguments: object) -> None:

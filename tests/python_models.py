@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import wherry
-from wherry.backends.load import backend_for
-from wherry.backends.repository_model import RepositoryModel
-from wherry.repository.json_form import patched
-from wherry.repository.pbtxt import parse
-from wherry.repository.triton_config import TritonConfig
+from wherry.triton.backends.load import backend_for
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.json_form import patched
+from wherry.triton.repository.pbtxt import parse
+from wherry.triton.repository.triton_config import TritonConfig
 
 REPOSITORY = Path(__file__).parent / "python_repository"
 

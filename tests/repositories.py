@@ -10,12 +10,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from wherry.backends.repository_model import RepositoryModel
-from wherry.models.model import Device
-from wherry.pipelines.ensemble import EnsembleModel
-from wherry.repository.kind import is_ensemble
-from wherry.repository.triton_config import TritonConfig
-from wherry.values.errors import ConfigError
+from wherry.core.models.model import Device
+from wherry.core.values.errors import ConfigError
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.ensemble import EnsembleModel
+from wherry.triton.repository.kind import is_ensemble
+from wherry.triton.repository.triton_config import TritonConfig
 
 CONFIG = """backend: "fake" max_batch_size: 8 dynamic_batching { }
 input { name: "X" data_type: TYPE_INT32 dims: 1 }
@@ -46,7 +46,7 @@ class Gate(Plus):
 
 
 def make(folder: str, version: str, config: TritonConfig, **options: Any) -> RepositoryModel:
-    """In place of backends/load.py."""
+    """In place of triton/backends/load.py."""
     if is_ensemble(config):
         return EnsembleModel(folder, version, config)
     kinds = {"fake": Plus, "gate": Gate}

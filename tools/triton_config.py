@@ -1,4 +1,4 @@
-"""Writes wherry/repository/triton_config.py from model_config.proto: `make proto`.
+"""Writes wherry/triton/repository/triton_config.py from model_config.proto: `make proto`.
 
 Each message becomes a struct, each enum a Literal. `ModelInstanceGroup.Kind` is called
 TritonInstanceGroupKind: what is Triton's begins with its name, what is wherry's own does not.
@@ -10,8 +10,8 @@ import keyword
 from collections.abc import Iterator
 from pathlib import Path
 
-from wherry.frontends.grpc.proto import load
-from wherry.frontends.grpc.wire import Enum, Field, Message
+from wherry.server.grpc.proto import load
+from wherry.server.grpc.wire import Enum, Field, Message
 
 FILE = Path(__file__).parent.parent / "wherry" / "repository" / "triton_config.py"
 
@@ -51,7 +51,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from wherry.repository.schema import Int32, Int64, TritonMessage, UInt32, UInt64
+from wherry.triton.repository.schema import Int32, Int64, TritonMessage, UInt32, UInt64
 '''
 
 

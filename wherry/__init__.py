@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from wherry.client import Client
-    from wherry.models.config import (
+    from wherry.core.client import Client
+    from wherry.core.models.config import (
         InstanceGroup,
         ModelConfig,
         QueuePolicy,
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
         SequenceControl,
         SequenceState,
     )
-    from wherry.models.model import Device, Model, model, pipeline
-    from wherry.models.step_model import Step, StepModel
-    from wherry.pipelines.fan_out import gather, in_order
-    from wherry.pipelines.text import split_text
-    from wherry.runtime.runtime import Runtime
-    from wherry.server.asgi import asgi
-    from wherry.server.server import Server
-    from wherry.values.datatypes import (
+    from wherry.core.models.model import Device, Model, model, pipeline
+    from wherry.core.models.step_model import Step, StepModel
+    from wherry.core.pipelines.fan_out import gather, in_order
+    from wherry.core.pipelines.text import split_text
+    from wherry.core.runtime.runtime import Runtime
+    from wherry.core.values.datatypes import (
         BF16,
         BOOL,
         BYTES,
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
         UINT32,
         UINT64,
     )
-    from wherry.values.errors import (
+    from wherry.core.values.errors import (
         BadModelOutput,
         Cancelled,
         ConfigError,
@@ -68,8 +66,10 @@ if TYPE_CHECKING:
         WherryError,
         WorkerDied,
     )
-    from wherry.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec
-    from wherry.values.request import SequenceStep
+    from wherry.core.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec
+    from wherry.core.values.request import SequenceStep
+    from wherry.server.asgi import asgi
+    from wherry.server.server import Server
 
 __version__ = "0.1.0"
 
@@ -141,36 +141,38 @@ _DATATYPES = [name for name in __all__ if name[-1].isdigit() or name in ("BOOL",
 
 #: Where each name lives; those left out are errors.
 _HOMES = {
-    **dict.fromkeys(_DATATYPES, "wherry.values.datatypes"),
-    **dict.fromkeys(("Audio", "AudioSpec", "File", "FileSpec", "ImageSpec"), "wherry.values.media"),
-    "Client": "wherry.client",
-    "Device": "wherry.models.model",
-    "Image": "wherry.values.image_bytes",
-    "InstanceGroup": "wherry.models.config",
-    "Model": "wherry.models.model",
-    "ModelConfig": "wherry.models.config",
-    "Runtime": "wherry.runtime.runtime",
+    **dict.fromkeys(_DATATYPES, "wherry.core.values.datatypes"),
+    **dict.fromkeys(
+        ("Audio", "AudioSpec", "File", "FileSpec", "ImageSpec"), "wherry.core.values.media"
+    ),
+    "Client": "wherry.core.client",
+    "Device": "wherry.core.models.model",
+    "Image": "wherry.core.values.image_bytes",
+    "InstanceGroup": "wherry.core.models.config",
+    "Model": "wherry.core.models.model",
+    "ModelConfig": "wherry.core.models.config",
+    "Runtime": "wherry.core.runtime.runtime",
     **dict.fromkeys(
         ("QueuePolicy", "SequenceBatching", "SequenceControl", "SequenceState"),
-        "wherry.models.config",
+        "wherry.core.models.config",
     ),
-    "SequenceStep": "wherry.values.request",
+    "SequenceStep": "wherry.core.values.request",
     "Server": "wherry.server.server",
-    "Step": "wherry.models.step_model",
-    "StepModel": "wherry.models.step_model",
+    "Step": "wherry.core.models.step_model",
+    "StepModel": "wherry.core.models.step_model",
     "asgi": "wherry.server.asgi",
-    "gather": "wherry.pipelines.fan_out",
-    "in_order": "wherry.pipelines.fan_out",
-    "model": "wherry.models.model",
-    "pipeline": "wherry.models.model",
-    "split_text": "wherry.pipelines.text",
+    "gather": "wherry.core.pipelines.fan_out",
+    "in_order": "wherry.core.pipelines.fan_out",
+    "model": "wherry.core.models.model",
+    "pipeline": "wherry.core.models.model",
+    "split_text": "wherry.core.pipelines.text",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'wherry' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "wherry.values.errors")), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "wherry.core.values.errors")), name)
     globals()[name] = value
     return value
 

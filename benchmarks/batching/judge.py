@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from benchmarks.batching.play import Figures, figures, play
 from benchmarks.batching.scenarios import SEEDS, Scenario
 from benchmarks.batching.sweep import best_pair, run_pair
-from wherry.scheduler.policy import Scheduler
+from wherry.core.scheduler.policy import Scheduler
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -28,7 +28,7 @@ EDITION = 8
 PAIR, GREEDY = "pair", "greedy"
 #: The pair itself under the same arrivals with other noise: how near two equal policies come.
 AGAIN = "again"
-OURS = "wherry.scheduler.self_tuning_batcher:SelfTuningBatcher"
+OURS = "wherry.core.scheduler.self_tuning_batcher:SelfTuningBatcher"
 
 
 def made(policy: str, scenario: Scenario) -> Scheduler:

@@ -15,8 +15,8 @@ from benchmarks.batching.judge import GREEDY, OURS, made
 from benchmarks.batching.play import Trace, figures, play
 from benchmarks.batching.scenarios import SEEDS, Scenario
 from benchmarks.batching.sweep import best_pair, run_pair
-from wherry.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.scheduler.policy import Scheduler
+from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.policy import Scheduler
 
 BLUE, ORANGE, GREY, PALE = "#1f6feb", "#d1752d", "#8a8f98", "#e4e6ea"
 Point = tuple[float, float]

@@ -1,6 +1,6 @@
 """What does a scheduler do? A deterministic discrete-event simulation of callers and instances.
 
-It drives the very objects that the product runs (wherry.scheduler.policy.Scheduler): time is an
+It drives the very objects that the product runs (wherry.core.scheduler.policy.Scheduler): time is an
 argument, so virtual seconds do.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from benchmarks.batching.callers import Load
 from benchmarks.batching.device import BatchSeconds
-from wherry.scheduler.policy import Dispatch, Scheduler, Wait
-from wherry.values.reply import Reply
-from wherry.values.request import Batch, InferRequest, InferResponse
+from wherry.core.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.core.values.reply import Reply
+from wherry.core.values.request import Batch, InferRequest, InferResponse
 
 #: A `Wait` until a moment that is over is asked again after this.
 LEAST_WAIT = 1e-6

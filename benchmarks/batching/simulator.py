@@ -10,7 +10,7 @@ from benchmarks.batching.callers import Arrivals, load
 from benchmarks.batching.curves import CURVES, MS, Curve
 from benchmarks.batching.device import AnyCurve, Device
 from benchmarks.batching.play import figures, play
-from wherry.scheduler.policy import Scheduler
+from wherry.core.scheduler.policy import Scheduler
 
 __all__ = ["CURVES", "MS", "Arrivals", "Curve", "Result", "capacity", "simulate"]
 

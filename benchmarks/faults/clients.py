@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from benchmarks.faults.ledger import Ledger, Request
-from wherry.frontends.grpc import proto
+from wherry.server.grpc import proto
 
 #: A client that waits so long, seconds, has got no answer.
 PATIENCE = 45.0

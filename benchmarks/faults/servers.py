@@ -98,7 +98,7 @@ def fronts_of(pid: int) -> list[int]:
 
 
 def workers_of(pid: int) -> list[int]:
-    return _children(pid, "wherry.instances.worker")
+    return _children(pid, "wherry.core.instances.worker")
 
 
 def _processes() -> list[tuple[int, Path]]:

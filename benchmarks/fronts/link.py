@@ -20,10 +20,10 @@ import wherry
 from benchmarks.fronts.owner import row
 from benchmarks.harness import ROOT, cpu_seconds
 from benchmarks.peers.table import median_interval
+from wherry.core.values.reply import Reply
+from wherry.core.values.request import InferResponse
+from wherry.core.workers.loop import new_event_loop
 from wherry.server.front import LocalOwner
-from wherry.values.reply import Reply
-from wherry.values.request import InferResponse
-from wherry.workers.loop import new_event_loop
 
 TOGETHER = (1, 4, 16, 32, 64)
 ROWS = 12_000

@@ -12,12 +12,12 @@ import socket
 import sys
 
 import wherry
-from wherry.frontends.rows.owner import RowsOwner
-from wherry.frontends.v2.common import Common
-from wherry.remote.messages import FromFront
-from wherry.runtime.threads import ThreadPool
-from wherry.workers.loop import new_event_loop
-from wherry.workers.message_socket import MessageSocket
+from wherry.core.runtime.threads import ThreadPool
+from wherry.core.workers.loop import new_event_loop
+from wherry.core.workers.message_socket import MessageSocket
+from wherry.server.remote.messages import FromFront
+from wherry.server.rows.owner import RowsOwner
+from wherry.server.v2.common import Common
 
 
 @wherry.model(max_batch_size=32, isolation="thread")

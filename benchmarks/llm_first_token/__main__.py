@@ -30,7 +30,7 @@ from benchmarks.llm_first_token.simulator import (
     Traffic,
     play,
 )
-from wherry.llm.scheduler import PROMPT_SHARE, TokenScheduler
+from wherry.llm.engine.scheduler import PROMPT_SHARE, TokenScheduler
 
 Make = Callable[[SimulatedMachine], TokenScheduler]
 

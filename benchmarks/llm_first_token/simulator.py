@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from wherry.llm.kv_cache import KVCache
-from wherry.llm.sampling import Sampling
-from wherry.llm.scheduler import Chunk, TokenScheduler
-from wherry.llm.sequence import Sequence
+from wherry.llm.engine.kv_cache import KVCache
+from wherry.llm.engine.sampling import Sampling
+from wherry.llm.engine.scheduler import Chunk, TokenScheduler
+from wherry.llm.engine.sequence import Sequence
 
 BLOCK = 16
 BLOCKS = 6000

@@ -16,7 +16,7 @@ import wherry
 from benchmarks.harness import ROOT
 from benchmarks.peers.cells import Cell, request
 from benchmarks.peers.clients import METHOD
-from wherry.models.model import Model
+from wherry.core.models.model import Model
 from wherry.testing.servers import ServerProcess, local_server
 
 Kind = Literal["json", "grpc", "local"]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import wherry
 from benchmarks.way.callers import Ask, Kind, in_this_process
-from wherry.models.model import Model
+from wherry.core.models.model import Model
 
 
 class Call(NamedTuple):

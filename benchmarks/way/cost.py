@@ -9,7 +9,7 @@ from typing import NamedTuple
 from benchmarks.way.callers import Ask, Kind, in_own_process
 from benchmarks.way.calls import Recorder, recorded, single, traced, worker_calls
 from benchmarks.way.kernel import family, sleeps, system_calls, why_no_strace
-from wherry.models.model import Model
+from wherry.core.models.model import Model
 
 #: Requests of which the average is taken.
 CALLED, ASKED = 20, 200

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from wherry.cli import parser
-from wherry.cli.settings import Settings, read_settings
+from wherry.server.cli import parser
+from wherry.server.cli.settings import Settings, read_settings
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy/kubernetes"

@@ -32,10 +32,10 @@ from tests.deploy.manifests import (
 )
 from tests.prometheus import needs_prometheus
 from wherry import Runtime, model
-from wherry.cli.grafana import rules
-from wherry.cli.settings import Settings
-from wherry.frontends.admission import Admission
-from wherry.observability.metrics import Metrics
+from wherry.core.observability.metrics import Metrics
+from wherry.server.calls.admission import Admission
+from wherry.server.cli.grafana import rules
+from wherry.server.cli.settings import Settings
 
 each = pytest.mark.parametrize("name", DEPLOYED)
 

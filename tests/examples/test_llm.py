@@ -17,7 +17,7 @@ import pytest
 import wherry
 from examples.llm.s2_events import Events, Message, events
 from tests.fakes import until
-from wherry.values.reply import StreamReply
+from wherry.core.values.reply import StreamReply
 
 ROOT = Path(__file__).parents[2]
 

@@ -53,7 +53,7 @@ def test_the_blocks_of_a_page_run_in_order(
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     if path.name == "coming-from-other-servers.md":
-        from tests.unit.llm import tiny
+        from tests.unit.llm.engine import tiny
 
         tiny.make(tmp_path / "checkpoint")
     with opened(path, tmp_path) as page:

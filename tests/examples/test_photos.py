@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.instances import model_outputs
-from wherry.instances.source import import_file
-from wherry.models import rows
-from wherry.values import tensors
+from wherry.core.instances import model_outputs
+from wherry.core.instances.source import import_file
+from wherry.core.models import rows
+from wherry.core.values import tensors
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")

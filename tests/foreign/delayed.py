@@ -12,11 +12,11 @@ from typing import Any
 from weakref import WeakSet
 
 from wherry.__main__ import main
-from wherry.backends.load import BACKENDS
-from wherry.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.scheduler.policy import Wait
-from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
-from wherry.scheduler.sequence_batcher import SequenceBatcher
+from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.policy import Wait
+from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.core.scheduler.sequence_batcher import SequenceBatcher
+from wherry.triton.backends.load import BACKENDS
 
 QUEUED = int(os.environ.get("TRITONSERVER_DELAY_SCHEDULER", "0"))
 IN_BACKLOG = int(os.environ.get("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "0"))

@@ -15,19 +15,19 @@ from typing import Any, ClassVar, Final
 import msgspec
 import numpy as np
 
-from wherry.backends import parameters
-from wherry.backends.repository_model import RepositoryModel
-from wherry.models.model import Device
-from wherry.models.signature import Signature
-from wherry.repository.triton_config import (
+from wherry.core.models.model import Device
+from wherry.core.models.signature import Signature
+from wherry.core.values.datatypes import BYTES
+from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.values.request import Column, Columns
+from wherry.triton.backends import parameters
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInput,
     TritonOutput,
     TritonTransactionPolicy,
 )
-from wherry.values.datatypes import BYTES
-from wherry.values.errors import ConfigError, InvalidRequest
-from wherry.values.request import Column, Columns
 
 #: Requests of one instance that may wait for their delays side by side.
 _SIDE_BY_SIDE: Final = 16

@@ -17,32 +17,32 @@ import soundfile
 from PIL import Image
 
 import wherry
-from tests.unit.frontends.grpc.raw import Desk, Peer
-from tests.unit.frontends.http.test_fuzz_parser import check_and_release
-from wherry.frontends.access.api_keys import parse_key_file
-from wherry.frontends.connections.kept_buffers import KeptBuffers
-from wherry.frontends.grpc import proto
-from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
-from wherry.frontends.grpc.messages import Assembly, BadMessage
-from wherry.frontends.http.exchange import RequestHead
-from wherry.frontends.natural.codec import NaturalCodec
-from wherry.frontends.openai.fields.chat import ChatRequest
-from wherry.frontends.openai.fields.completion import CompletionRequest
-from wherry.frontends.openai.fields.decoding import decoded
-from wherry.frontends.v2.http.generate import BodyCodec
-from wherry.frontends.v2.http.generate_codec import GenerateCodec
-from wherry.frontends.v2.http.infer_codec import ModelCodec
-from wherry.frontends.v2.model_tensors import ModelTensors
-from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
-from wherry.observability.otel.context import context_of
-from wherry.remote.messages import FromFront, Hello, OneRequest, Rows
-from wherry.repository import json_form, pbtxt
-from wherry.repository.triton_config import TritonConfig
-from wherry.values import media_codec
-from wherry.values.errors import WherryError
-from wherry.values.media import AUDIO_TYPES, IMAGE_TYPES, AudioSpec, ImageSpec
-from wherry.workers.encoding import MessageDecoder, MessageEncoder
-from wherry.workers.frames import Garbage
+from tests.unit.server.grpc.raw import Desk, Peer
+from tests.unit.server.http.test_fuzz_parser import check_and_release
+from wherry.bench.answers import OpenAiEvents, V2Events, WholeAnswer
+from wherry.core.observability.otel.context import context_of
+from wherry.core.values import media_codec
+from wherry.core.values.errors import WherryError
+from wherry.core.values.media import AUDIO_TYPES, IMAGE_TYPES, AudioSpec, ImageSpec
+from wherry.core.workers.encoding import MessageDecoder, MessageEncoder
+from wherry.core.workers.frames import Garbage
+from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.completion import CompletionRequest
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.server.access.api_keys import parse_key_file
+from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.grpc import proto
+from wherry.server.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
+from wherry.server.grpc.messages import Assembly, BadMessage
+from wherry.server.http.exchange import RequestHead
+from wherry.server.natural.codec import NaturalCodec
+from wherry.server.remote.messages import FromFront, Hello, OneRequest, Rows
+from wherry.server.v2.http.generate import BodyCodec
+from wherry.server.v2.http.generate_codec import GenerateCodec
+from wherry.server.v2.http.infer_codec import ModelCodec
+from wherry.server.v2.model_tensors import ModelTensors
+from wherry.triton.repository import json_form, pbtxt
+from wherry.triton.repository.triton_config import TritonConfig
 
 #: What a parser may raise: each is answered to the client, or told the user.
 REFUSALS: Final = (WherryError, HpackError, TooManyHeaders, BadMessage, Garbage)

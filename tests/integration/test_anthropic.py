@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 
 import wherry
-from tests.unit.llm import tiny
+from tests.unit.llm.engine import tiny
 from wherry.llm import LLM
 
 anthropic = pytest.importorskip("anthropic")

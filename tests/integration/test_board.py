@@ -22,8 +22,8 @@ import yaml
 import wherry
 from tests.fakes import until
 from tests.prometheus import Prometheus, needs_prometheus
-from wherry.cli.grafana import board, rules
-from wherry.observability.statistics import SECONDS_BUCKETS
+from wherry.core.observability.statistics import SECONDS_BUCKETS
+from wherry.server.cli.grafana import board, rules
 from wherry.testing import GatedModel, local_server, running_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]

@@ -25,7 +25,7 @@ from google.protobuf import descriptor_pb2
 from grpc import StatusCode
 from tritonclient.utils import InferenceServerException
 
-from wherry.frontends.grpc.proto import load
+from wherry.server.grpc.proto import load
 from wherry.testing import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

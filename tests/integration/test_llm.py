@@ -18,12 +18,12 @@ import torch
 
 import wherry
 from benchmarks.llm_memory import ask_all, resident_mb
-from tests.unit.llm import tiny
+from tests.unit.llm.engine import tiny
+from wherry.bench.machine import process_tree
 from wherry.llm import LLM
-from wherry.llm.checkpoint import converted
-from wherry.llm.loading import load_engine
-from wherry.llm.sampling import Sampling
-from wherry.loadtest.machine import process_tree
+from wherry.llm.engine.checkpoint import converted
+from wherry.llm.engine.loading import load_engine
+from wherry.llm.engine.sampling import Sampling
 from wherry.testing.servers import ServerProcess, running_server
 
 if sys.platform == "win32":

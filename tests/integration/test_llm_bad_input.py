@@ -17,13 +17,13 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, until
-from tests.unit.llm import tiny
-from wherry.frontends.openai.fields.chat import ChatRequest
-from wherry.frontends.openai.fields.completion import CompletionRequest
+from tests.unit.llm.engine import tiny
 from wherry.llm import LLM
-from wherry.llm.constraint import Matcher
-from wherry.llm.detokenizer import Detokenizer
-from wherry.llm.engine import Engine, Event
+from wherry.llm.engine.constraint import Matcher
+from wherry.llm.engine.detokenizer import Detokenizer
+from wherry.llm.engine.engine import Engine, Event
+from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.completion import CompletionRequest
 
 pytestmark = pytest.mark.timeout(120)
 

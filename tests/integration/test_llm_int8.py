@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from wherry.llm import int8
-from wherry.llm.checkpoint import Checkpoint, converted
-from wherry.llm.runner import Network, attention_for, load_network
-from wherry.llm.sampling import Sampling
-from wherry.llm.step_inputs import Context, StepInputs
-from wherry.llm.tokenizer import Tokenizer
+from wherry.llm.engine import int8
+from wherry.llm.engine.checkpoint import Checkpoint, converted
+from wherry.llm.engine.runner import Network, attention_for, load_network
+from wherry.llm.engine.sampling import Sampling
+from wherry.llm.engine.step_inputs import Context, StepInputs
+from wherry.llm.engine.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -26,8 +26,8 @@ PIECE = 400
 MEMORY = """
 import sys, torch
 from pathlib import Path
-from wherry.llm.checkpoint import Checkpoint
-from wherry.llm.runner import load_network
+from wherry.llm.engine.checkpoint import Checkpoint
+from wherry.llm.engine.runner import load_network
 
 def memory():
     (line,) = [l for l in open("/proc/self/status") if l.startswith("RssAnon")]
@@ -109,7 +109,7 @@ def test_the_weights_take_less_memory(smollm2: Path) -> None:
 
 @pytest.mark.skipif(not int8.exact_here(), reason="no 8-bit products on this CPU")
 def test_an_answer_is_the_same_alone_and_in_company(smollm2: Path) -> None:
-    from wherry.llm.loading import load_engine
+    from wherry.llm.engine.loading import load_engine
 
     engine, tokenizer = load_engine(
         str(smollm2), "smol", "cpu", cache_gb=0.2, threads=1, quantization="int8"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.llm import tiny
-from wherry.llm.memory import free_bytes, parts_on_cpu, total_bytes
-from wherry.llm.needs import needs_of
-from wherry.loadtest.machine import process_tree
+from tests.unit.llm.engine import tiny
+from wherry.bench.machine import process_tree
+from wherry.llm.engine.memory import free_bytes, parts_on_cpu, total_bytes
+from wherry.llm.engine.needs import needs_of
 from wherry.testing.servers import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(600)]

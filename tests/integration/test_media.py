@@ -13,7 +13,7 @@ import pytest
 
 import wherry
 from tests.fakes import until
-from wherry.values.media import FileBytes
+from wherry.core.values.media import FileBytes
 
 pytestmark = pytest.mark.slow
 

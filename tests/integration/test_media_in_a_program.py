@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import wherry
-from wherry.values import image_bytes
+from wherry.core.values import image_bytes
 
 #: Pixels that no JPEG keeps.
 PICTURE = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5, "RGB")

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import PATIENCE, until
-from wherry.frontends.connections.full_memory import memory_plan
-from wherry.observability.machine import Machine
+from wherry.core.observability.machine import Machine
+from wherry.server.connections.full_memory import memory_plan
 from wherry.testing.servers import ServerProcess
 
 pytestmark = [

@@ -14,9 +14,9 @@ import pytest
 from tests.grpc_calls import Client as GrpcClient
 from tests.http_exchange import Client, app_loop
 from wherry import Runtime
-from wherry.frontends.grpc_app import GrpcApp
-from wherry.frontends.http_app import HttpApp
-from wherry.runtime.control import ModelControl
+from wherry.server.grpc_app import GrpcApp
+from wherry.server.http_app import HttpApp
+from wherry.triton.loading.control import ModelControl
 
 IO = """
 input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }

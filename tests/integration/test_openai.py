@@ -19,7 +19,7 @@ import pytest
 
 import wherry
 from tests.ways import WAYS, served
-from wherry.values.errors import PromptTooLong
+from wherry.core.values.errors import PromptTooLong
 
 
 class Delta(TypedDict):

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 import wherry
-from tests.unit.llm import tiny
-from tests.unit.llm.test_lora import adapter as write_adapter
+from tests.unit.llm.engine import tiny
+from tests.unit.llm.engine.test_lora import adapter as write_adapter
 from tests.ways import WAYS, served
 from wherry.llm import LLM
-from wherry.llm.tokenizer import Tokenizer
-from wherry.runtime.control import ModelControl
+from wherry.llm.engine.tokenizer import Tokenizer
+from wherry.triton.loading.control import ModelControl
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -15,9 +15,9 @@ from hyperframe.frame import DataFrame, Frame
 
 import wherry
 from tests.fakes import PATIENCE
-from tests.unit.frontends.grpc.raw import messages_in
-from wherry.frontends.grpc import proto
-from wherry.frontends.grpc.wire import Values
+from tests.unit.server.grpc.raw import messages_in
+from wherry.server.grpc import proto
+from wherry.server.grpc.wire import Values
 from wherry.testing import local_server
 
 METHODS = proto.load("v2.proto", "model_config.proto").methods

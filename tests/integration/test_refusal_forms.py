@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import wherry
-from wherry.frontends.connections.limits import Limits
+from wherry.server.connections.limits import Limits
 
 CHAT, MESSAGES, V2 = "/v1/chat/completions", "/v1/messages", "/v2/models/say/infer"
 LIMITS = Limits(max_body_bytes=1000, max_header_bytes=2000)

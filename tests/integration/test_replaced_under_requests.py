@@ -12,7 +12,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, threads
 from tests.python_models import written_model
-from wherry.models.model import Model
+from wherry.core.models.model import Model
 from wherry.server.server import Server
 
 ECHO = """

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from tests.fakes import threads
 from wherry import InvalidRequest, Runtime, SequenceStep
-from wherry.backends.load import backend_for
-from wherry.repository.pbtxt import parse
+from wherry.triton.backends.load import backend_for
+from wherry.triton.repository.pbtxt import parse
 
 CONTROLS = """
   control_input [

@@ -23,8 +23,8 @@ from tests.hostile import (
     post,
     watched_server,
 )
-from wherry.frontends.connections.full_memory import memory_plan
-from wherry.observability.machine import Machine
+from wherry.core.observability.machine import Machine
+from wherry.server.connections.full_memory import memory_plan
 
 pytestmark = [
     pytest.mark.slow,

@@ -394,7 +394,7 @@ def test_a_model_that_cannot_be_loaded_is_exit_code_3_with_its_name_and_cause(
         assert "model 'broken' could not be loaded" in running.log
         assert "no weights here" in running.log
         assert f'File "{app}", line 4, in load' in running.log
-        assert "wherry/instances" not in running.log  # the traceback is the user's, not ours
+        assert "wherry/core/instances" not in running.log  # the traceback is the user's, not ours
     finally:
         running.stop()
 

@@ -23,7 +23,7 @@ import pytest
 
 import wherry
 from tests.fakes import until
-from wherry.cli import main
+from wherry.server.cli import main
 from wherry.testing import running_server
 
 pytestmark = pytest.mark.slow

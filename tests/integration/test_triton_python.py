@@ -21,12 +21,8 @@ import pytest
 import wherry
 from tests.fakes import until
 from tests.python_models import REPOSITORY, python_model, running, written_model
-from wherry.backends.load import backend_for
-from wherry.backends.triton_python.instance import PythonInstance
-from wherry.observability.custom_metrics import as_prometheus, merged
-from wherry.repository.json_form import from_json
-from wherry.testing import ServerProcess, running_server
-from wherry.values.errors import (
+from wherry.core.observability.custom_metrics import as_prometheus, merged
+from wherry.core.values.errors import (
     ConfigError,
     DeadlineExceeded,
     LoadFailed,
@@ -34,8 +30,12 @@ from wherry.values.errors import (
     PoisonRequest,
     WorkerDied,
 )
-from wherry.values.reply import Reply, StreamReply
-from wherry.values.request import InferRequest, InferResponse, SequenceStep
+from wherry.core.values.reply import Reply, StreamReply
+from wherry.core.values.request import InferRequest, InferResponse, SequenceStep
+from wherry.testing import ServerProcess, running_server
+from wherry.triton.backends.load import backend_for
+from wherry.triton.python.instance import PythonInstance
+from wherry.triton.repository.json_form import from_json
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 import wherry
 from tests.every_datatype import NUMBERS, echo_of, shout
 from tests.fakes import PATIENCE, Gate, gated
-from wherry.frontends.connections.limits import Limits
+from wherry.server.connections.limits import Limits
 from wherry.server.server import Server
 from wherry.testing.servers import local_server
 

@@ -21,11 +21,11 @@ from tritonclient.utils import InferenceServerException
 import wherry
 from tests.every_datatype import NUMBERS, echo_of, shout
 from tests.fakes import PATIENCE
-from wherry.frontends.access.api_keys import ApiKeys
-from wherry.frontends.http.listener import Listener
-from wherry.frontends.http_app import HttpApp
-from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.shared_memory import SharedMemory
+from wherry.server.access.api_keys import ApiKeys
+from wherry.server.http.listener import Listener
+from wherry.server.http_app import HttpApp
+from wherry.server.v2.common import Common
+from wherry.server.v2.shared_memory import SharedMemory
 from wherry.testing import running_server
 
 NEVER_AS_JSON = ("FP16", "BF16")

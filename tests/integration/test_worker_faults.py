@@ -22,8 +22,8 @@ import wherry
 from tests import worker_models
 from tests.fakes import until
 from tests.worker_models import Loader, Point, SecondTimeUnlucky, obedient
-from wherry.instances.process import ProcessInstance
-from wherry.values.reply import Reply
+from wherry.core.instances.process import ProcessInstance
+from wherry.core.values.reply import Reply
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)

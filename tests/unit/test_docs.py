@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.reference.__main__ import PAGES as PAGES_FROM_CODE
-from wherry.observability.model_values import CUT_REASONS
+from wherry.core.observability.model_values import CUT_REASONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])
@@ -119,5 +119,5 @@ def rows_of(page: str, header: str) -> list[list[str]]:
 def test_every_reason_for_which_a_batch_leaves_has_its_row_and_is_given_by_a_policy() -> None:
     rows = rows_of("metrics.md", "| reason | the batch left because |")
     assert {reason for reason, _ in rows} == set(CUT_REASONS)
-    policies = "".join(path.read_text() for path in ROOT.glob("wherry/scheduler/*.py"))
+    policies = "".join(path.read_text() for path in ROOT.glob("wherry/core/scheduler/*.py"))
     assert [reason for reason in CUT_REASONS if f'"{reason}"' not in policies] == []

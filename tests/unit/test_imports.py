@@ -84,7 +84,7 @@ def test_the_public_names_are_these_and_all_are_there() -> None:
 
 def test_no_submodule_hides_the_decorator() -> None:
     code = (
-        "import wherry.runtime.runtime, wherry.models.model, wherry\n"
+        "import wherry.core.runtime.runtime, wherry.core.models.model, wherry\n"
         "assert callable(wherry.model), wherry.model\n"
         "from wherry import model\nassert callable(model)"
     )

@@ -27,7 +27,12 @@ runpy.run_module("wherry", run_name="__main__", alter_sys=True)
 
 @pytest.mark.parametrize(
     "module",
-    ["wherry.cli", "wherry.cli.settings", "wherry.cli.bench.command", "wherry.loadtest.plan"],
+    [
+        "wherry.server.cli",
+        "wherry.server.cli.settings",
+        "wherry.bench.cli.command",
+        "wherry.bench.plan",
+    ],
 )
 def test_ctrl_c_while_the_command_is_read_ends_it_quietly(module: str) -> None:
     ran = subprocess.run(

@@ -29,8 +29,8 @@ from tools.gpu_check.finding import (
     wait,
 )
 from tools.gpu_check.parts import graph
-from wherry.llm.loading import load_engine
-from wherry.llm.sampling import Sampling
+from wherry.llm.engine.loading import load_engine
+from wherry.llm.engine.sampling import Sampling
 
 PROMPT, NEW = (16, 12) if SMALL else (128, 48)
 LONG: Final = 64 if SMALL else 1500

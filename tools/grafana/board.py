@@ -1,4 +1,4 @@
-"""Writes wherry/observability/grafana/board.json: `make board`, after a change of its panels.
+"""Writes wherry/core/observability/grafana/board.json: `make board`, after a change of its panels.
 
 The board names no data source: that is one of its variables.
 """

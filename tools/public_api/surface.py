@@ -17,7 +17,7 @@ from pathlib import Path
 import griffe
 
 from tools.public_api.promise import BETWEEN_PARTS, MODULES
-from wherry.cli import parser
+from wherry.server.cli import parser
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 from tools.reference.python import WRITTEN
-from wherry.cli import parser
+from wherry.server.cli import parser
 from wherry.server.options import OPTIONS
 
-WRITTEN_FROM = WRITTEN.replace("docstrings", "parsers in wherry/cli")
+WRITTEN_FROM = WRITTEN.replace("docstrings", "parsers in wherry/server/cli")
 
 HEAD = """\
 # Command line

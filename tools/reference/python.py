@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import wherry
 from tools.reference.definitions import Definition, Field, Method, defined
-from wherry.values.datatypes import DATATYPES
-from wherry.values.errors import WherryError
+from wherry.core.values.datatypes import DATATYPES
+from wherry.core.values.errors import WherryError
 
 #: Of `wherry`: what belongs together, in the order in which one meets it. Datatypes and errors
 #: have tables below.

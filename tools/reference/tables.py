@@ -19,21 +19,21 @@ import msgspec
 import wherry
 from tools.reference.definitions import ROOT, defined
 from tools.reference.python import cell, fields_table
-from wherry.frontends.admission import Admission
-from wherry.frontends.http_app import HttpApp
-from wherry.frontends.openai.fields.chat import ChatRequest
-from wherry.frontends.openai.fields.completion import CompletionRequest
-from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
-from wherry.frontends.openai.fields.generating import Request
-from wherry.frontends.openapi.document import DescribedServer, document
-from wherry.frontends.openapi.schemas import without_raw
+from wherry.core.observability.fronts import front_metrics
+from wherry.core.observability.metrics import Metrics
+from wherry.core.observability.model_values import LABELS
+from wherry.core.values import errors
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
-from wherry.observability.fronts import front_metrics
-from wherry.observability.metrics import Metrics
-from wherry.observability.model_values import LABELS
+from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.completion import CompletionRequest
+from wherry.llm.openai.fields.embeddings import EmbeddingRequest
+from wherry.llm.openai.fields.generating import Request
+from wherry.server.calls.admission import Admission
 from wherry.server.front_figures import FiguresOfFronts
+from wherry.server.http_app import HttpApp
+from wherry.server.openapi.document import DescribedServer, document
+from wherry.server.openapi.schemas import without_raw
 from wherry.server.options import OPTIONS
-from wherry.values import errors
 
 BLOCK: Final = re.compile(r"(<!-- table of (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 

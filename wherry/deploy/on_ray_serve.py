@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import ConfigError, ModelNotReady
 from wherry.deploy.on_load import autoscaling_stats, routing_stats
-from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send
-from wherry.runtime.runtime import Runtime
-from wherry.runtime.targets import load_targets
 from wherry.server.asgi import asgi
-from wherry.values.errors import ConfigError, ModelNotReady
+from wherry.server.http.asgi import AsgiApp, Receive, Scope, Send
+from wherry.server.targets import load_targets
 
 logger = logging.getLogger("wherry")
 

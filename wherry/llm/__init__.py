@@ -4,18 +4,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wherry.llm.delta import Delta
-    from wherry.llm.engine import Engine
-    from wherry.llm.llm import LLM
-    from wherry.llm.sampling import Sampling
+    from wherry.llm.engine.delta import Delta
+    from wherry.llm.engine.engine import Engine
+    from wherry.llm.engine.llm import LLM
+    from wherry.llm.engine.sampling import Sampling
 
 __all__ = ["LLM", "Delta", "Engine", "Sampling"]
 
 _HOMES = {
-    "LLM": "wherry.llm.llm",
-    "Delta": "wherry.llm.delta",
-    "Engine": "wherry.llm.engine",
-    "Sampling": "wherry.llm.sampling",
+    "LLM": "wherry.llm.engine.llm",
+    "Delta": "wherry.llm.engine.delta",
+    "Engine": "wherry.llm.engine.engine",
+    "Sampling": "wherry.llm.engine.sampling",
 }
 
 

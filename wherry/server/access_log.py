@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wherry.frontends.http.exchange import LEFT, Exchange, PassedOn
-from wherry.frontends.terms import given_request_id
-from wherry.observability.otel.tracing import RequestTrace
+from wherry.core.observability.otel.tracing import RequestTrace
+from wherry.server.calls.terms import given_request_id
+from wherry.server.http.exchange import LEFT, Exchange, PassedOn
 
 #: Health and metrics are left out: probes would drown the rest.
 QUIET: Final = ("/v2/health", "/metrics", "/health", "/livez", "/readyz", "/healthz", "/ping")

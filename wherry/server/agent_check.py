@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from wherry.frontends.client_text import without_paths
-from wherry.frontends.connections.sockets import address_text
-from wherry.observability.server_load import LoadReport
+from wherry.core.observability.server_load import LoadReport
+from wherry.server.calls.client_text import without_paths
+from wherry.server.connections.sockets import address_text
 
 #: Seconds in which `agent-send` arrives, if there is one.
 ARRIVAL: Final = 0.1

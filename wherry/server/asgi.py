@@ -6,19 +6,19 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from wherry.frontends.access.api_keys import ApiKeys
-from wherry.frontends.admission import Admission
-from wherry.frontends.connections.limits import Limits
-from wherry.frontends.content.urls import InputUrls
-from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
-from wherry.frontends.http_app import HttpApp, refusal_form
-from wherry.frontends.v2.common import Common, OpenAISettings
-from wherry.models.model import Model
-from wherry.runtime.loader import log_ready
-from wherry.runtime.runtime import Runtime
-from wherry.runtime.threads import in_thread
+from wherry.core.models.model import Model
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.runtime.threads import in_thread
+from wherry.server.access.api_keys import ApiKeys
+from wherry.server.calls.admission import Admission
+from wherry.server.connections.limits import Limits
+from wherry.server.content.urls import InputUrls
+from wherry.server.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
+from wherry.server.http_app import HttpApp, refusal_form
 from wherry.server.options import Access, Capacity, Life, Options
 from wherry.server.parts import plan_for, runtime_of
+from wherry.server.v2.common import Common, OpenAISettings
+from wherry.triton.loading.loader import log_ready
 
 
 class Asgi:

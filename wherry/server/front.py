@@ -20,13 +20,17 @@ from typing import Final
 
 import msgspec
 
-from wherry.frontends.connections.full_memory import MemoryPlan
-from wherry.frontends.rows.pass_on import PassOn
-from wherry.frontends.v2.shared_memory import SharedRegion
-from wherry.observability.fronts import FrontFigures, ProcessFigures, process_figures
-from wherry.observability.logging import configure
-from wherry.remote.link import OwnerLink
-from wherry.remote.messages import (
+from wherry.core.observability.fronts import FrontFigures, ProcessFigures, process_figures
+from wherry.core.observability.logging import configure
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.runtime.threads import ThreadPool, in_thread
+from wherry.core.workers.message_socket import MessageSocket
+from wherry.server.connections.full_memory import MemoryPlan
+from wherry.server.listeners import Listeners
+from wherry.server.options import OF_A_SERVER, Options
+from wherry.server.parts import Applications, applications
+from wherry.server.remote.link import OwnerLink
+from wherry.server.remote.messages import (
     PROTOCOL,
     FromOwner,
     FrontMeasured,
@@ -35,14 +39,10 @@ from wherry.remote.messages import (
     Measure,
     OwnedModels,
 )
-from wherry.runtime.remote_models import RemoteModels
-from wherry.runtime.runtime import Runtime
-from wherry.runtime.threads import ThreadPool, in_thread
-from wherry.server.listeners import Listeners
-from wherry.server.options import OF_A_SERVER, Options
-from wherry.server.parts import Applications, applications
+from wherry.server.remote.remote_models import RemoteModels
+from wherry.server.rows.pass_on import PassOn
 from wherry.server.server import Server
-from wherry.workers.message_socket import MessageSocket
+from wherry.server.v2.shared_memory import SharedRegion
 
 log = logging.getLogger("wherry")
 

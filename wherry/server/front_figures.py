@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from wherry.frontends.rows.connection import FrontConnection
-from wherry.observability.fronts import FrontFigures
-from wherry.observability.loop_stall import BUCKETS
-from wherry.observability.statistics import Histogram
-from wherry.remote.messages import FrontMeasured, Measure
+from wherry.core.observability.fronts import FrontFigures
+from wherry.core.observability.loop_stall import BUCKETS
+from wherry.core.observability.statistics import Histogram
+from wherry.server.remote.messages import FrontMeasured, Measure
+from wherry.server.rows.connection import FrontConnection
 
 #: Seconds that a scrape waits for fronts that do not answer.
 PATIENCE: Final = 0.3

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wherry.frontends.access.origins import Binding, binding_of
-from wherry.frontends.connections.passed import passed_socket
-from wherry.frontends.connections.reuse_port import let_no_more_in
-from wherry.frontends.connections.sockets import address_text
-from wherry.frontends.connections.unix_socket import UnixName
-from wherry.runtime.threads import in_thread
+from wherry.core.runtime.threads import in_thread
+from wherry.server.access.origins import Binding, binding_of
+from wherry.server.connections.passed import passed_socket
+from wherry.server.connections.reuse_port import let_no_more_in
+from wherry.server.connections.sockets import address_text
+from wherry.server.connections.unix_socket import UnixName
 from wherry.server.options import Listen
 
 BACKLOG: Final = 2048
@@ -105,7 +105,7 @@ async def _grpc(listen: Listen, count: int) -> Sequence[socket.socket]:
     try:
         return await _bound(listen.host_of_grpc, listen.grpc_port, count, listen.reuse_port)
     except OSError:
-        from wherry.frontends.grpc.listener import cannot_listen  # only servers with gRPC need it
+        from wherry.server.grpc.listener import cannot_listen  # only servers with gRPC need it
 
         raise cannot_listen(listen.host_of_grpc, listen.grpc_port) from None
 

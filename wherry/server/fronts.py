@@ -16,18 +16,18 @@ from typing import Final
 
 import msgspec
 
-from wherry.frontends.access.origins import Binding
-from wherry.frontends.connections.backlog import HANDSHAKES
-from wherry.frontends.rows.connection import FrontConnection
-from wherry.frontends.rows.owner import RowsOwner
-from wherry.remote.messages import FromFront
-from wherry.runtime.threads import ThreadPool, in_thread
+from wherry.core.runtime.threads import ThreadPool, in_thread
+from wherry.core.values.errors import LoadFailed
+from wherry.core.workers.message_socket import MessageSocket
+from wherry.core.workers.python_path import for_children
+from wherry.server.access.origins import Binding
+from wherry.server.connections.backlog import HANDSHAKES
 from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Listen, Options
-from wherry.values.errors import LoadFailed
-from wherry.workers.message_socket import MessageSocket
-from wherry.workers.python_path import for_children
+from wherry.server.remote.messages import FromFront
+from wherry.server.rows.connection import FrontConnection
+from wherry.server.rows.owner import RowsOwner
 
 log = logging.getLogger("wherry")
 

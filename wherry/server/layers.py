@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from wherry.frontends.access.origins import Origins
-from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import holdings_of
-from wherry.frontends.http.cors import Cors
-from wherry.frontends.http.exchange import Application
-from wherry.frontends.http.listener import Listener
-from wherry.frontends.http_app import VITAL, refusal_form
+from wherry.server.access.origins import Origins
 from wherry.server.access_log import AccessLog
+from wherry.server.connections.limits import Limits
+from wherry.server.connections.open_connections import holdings_of
+from wherry.server.http.cors import Cors
+from wherry.server.http.exchange import Application
+from wherry.server.http.listener import Listener
+from wherry.server.http_app import VITAL, refusal_form
 from wherry.server.options import Options
 from wherry.server.parts import Applications
 
 if TYPE_CHECKING:
-    from wherry.frontends.grpc.listener import GrpcListener
-    from wherry.frontends.grpc.rpc import Application as GrpcApplication
+    from wherry.server.grpc.listener import GrpcListener
+    from wherry.server.grpc.rpc import Application as GrpcApplication
 
 
 class Layers:
@@ -60,7 +60,7 @@ class Layers:
         """The listener of the gRPC application, if there is one."""
         if self._applications.grpc is None:
             return None
-        from wherry.frontends.grpc.listener import GrpcListener
+        from wherry.server.grpc.listener import GrpcListener
 
         protocols, common = self._options.protocols, self._applications.common
         calls: GrpcApplication = self._applications.grpc

@@ -10,27 +10,27 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wherry.frontends.access.origins import Binding
-from wherry.frontends.access.restricted import GROUPS
-from wherry.frontends.connections.full_memory import MemoryPlan
-from wherry.frontends.connections.passed import passed_socket
-from wherry.frontends.http.exchange import Application
-from wherry.frontends.http.listener import Listener
-from wherry.frontends.http_app import MANAGEMENT, PartOfApp
-from wherry.frontends.rows.owner import RowsOwner
-from wherry.observability.otel.providers import metrics_of
-from wherry.runtime.threads import in_thread
+from wherry.core.observability.otel.providers import metrics_of
+from wherry.core.runtime.threads import in_thread
+from wherry.core.values.errors import ConfigError
+from wherry.server.access.origins import Binding
+from wherry.server.access.restricted import GROUPS
+from wherry.server.connections.full_memory import MemoryPlan
+from wherry.server.connections.passed import passed_socket
 from wherry.server.fronts import Fronts
+from wherry.server.http.exchange import Application
+from wherry.server.http.listener import Listener
+from wherry.server.http_app import MANAGEMENT, PartOfApp
 from wherry.server.layers import Layers
 from wherry.server.options import Options, TlsFiles
 from wherry.server.parts import Applications
+from wherry.server.rows.owner import RowsOwner
 from wherry.server.watched_files import watched_context
-from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from wherry.frontends.grpc.listener import GrpcListener
+    from wherry.server.grpc.listener import GrpcListener
 
 
 log = logging.getLogger("wherry")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
-from wherry.frontends.connections.limits import Limits
+from wherry.server.connections.limits import Limits
 
 PREFIX: Final = "WHERRY_"
 

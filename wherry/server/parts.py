@@ -7,32 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wherry.frontends.access.api_keys import ApiKeys, keys_of
-from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.admission import Admission
-from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
-from wherry.frontends.connections.limits import Limits
-from wherry.frontends.content.urls import InputUrls
-from wherry.frontends.http_app import MANAGEMENT, HttpApp
-from wherry.frontends.offload import Offload
-from wherry.frontends.rows.pass_on import PassOn
-from wherry.frontends.v2.common import FETCHING_THREADS, Common, OpenAISettings
-from wherry.frontends.v2.parameters import Forwarding, HeaderForwarding
-from wherry.frontends.v2.shared_memory import SharedMemory
-from wherry.frontends.v2.trace_settings import TraceSettings
-from wherry.models.model import Model
-from wherry.observability.machine import Machine
-from wherry.observability.metrics_config import MetricsConfig
-from wherry.observability.otel.providers import tracing_of
-from wherry.runtime.control import ModelControl
-from wherry.runtime.runtime import Runtime
+from wherry.core.models.model import Model
+from wherry.core.observability.machine import Machine
+from wherry.core.observability.metrics_config import MetricsConfig
+from wherry.core.observability.otel.providers import tracing_of
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import ConfigError
+from wherry.server.access.api_keys import ApiKeys, keys_of
+from wherry.server.access.restricted import Restrictions
 from wherry.server.agent_check import AgentCheck
+from wherry.server.calls.admission import Admission
+from wherry.server.calls.offload import Offload
+from wherry.server.connections.full_memory import MemoryPlan, memory_plan
+from wherry.server.connections.limits import Limits
+from wherry.server.content.urls import InputUrls
+from wherry.server.http_app import MANAGEMENT, HttpApp
 from wherry.server.options import Capacity, Options, Protocols
+from wherry.server.rows.pass_on import PassOn
+from wherry.server.v2.common import FETCHING_THREADS, Common, OpenAISettings
+from wherry.server.v2.parameters import Forwarding, HeaderForwarding
+from wherry.server.v2.shared_memory import SharedMemory
+from wherry.server.v2.trace_settings import TraceSettings
 from wherry.server.watched_files import WatchedFiles
-from wherry.values.errors import ConfigError
+from wherry.triton.loading.control import ModelControl
 
 if TYPE_CHECKING:
-    from wherry.frontends.grpc_app import GrpcApp
+    from wherry.server.grpc_app import GrpcApp
 
 log = logging.getLogger("wherry")
 
@@ -122,8 +122,8 @@ def applications(
     if not options.listen.speaks_grpc:
         return Applications(http, None, common, watched, agent)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
-    from wherry.frontends.grpc_app import GrpcApp
-    from wherry.frontends.rows.pass_on_calls import PassOnCalls
+    from wherry.server.grpc_app import GrpcApp
+    from wherry.server.rows.pass_on_calls import PassOnCalls
 
     # Groups that HTTP serves on the management port only are closed over gRPC.
     elsewhere = () if options.listen.management_port is None else MANAGEMENT

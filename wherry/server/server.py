@@ -21,13 +21,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from wherry.frontends.connections.full_memory import MemoryPlan
-from wherry.frontends.rows.owner import RowsOwner
-from wherry.models.model import Model
-from wherry.runtime.control import ModelControl
-from wherry.runtime.loader import log_ready
-from wherry.runtime.runtime import Runtime
-from wherry.runtime.threads import in_thread
+from wherry.core.models.model import Model
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.runtime.threads import in_thread
+from wherry.core.workers.loop import new_event_loop
+from wherry.server.connections.full_memory import MemoryPlan
 from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
 from wherry.server.parts import (
@@ -37,8 +35,10 @@ from wherry.server.parts import (
     runtime_of,
 )
 from wherry.server.ready_pipe import ReadyPipe
+from wherry.server.rows.owner import RowsOwner
 from wherry.server.stop_pipe import StopPipe
-from wherry.workers.loop import new_event_loop
+from wherry.triton.loading.control import ModelControl
+from wherry.triton.loading.loader import log_ready
 
 log = logging.getLogger("wherry")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.frontends.grpc.call import Call
-from wherry.frontends.grpc.rpc import Application, CallMetadata, Rpc
-from wherry.observability.otel.drafts import SpanKind
-from wherry.observability.otel.tracing import Tracing
+from wherry.core.observability.otel.drafts import SpanKind
+from wherry.core.observability.otel.tracing import Tracing
+from wherry.server.grpc.call import Call
+from wherry.server.grpc.rpc import Application, CallMetadata, Rpc
 
 #: The codes whose number is not their place here are none.
 _CODES: Final = (

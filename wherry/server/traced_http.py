@@ -7,7 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.frontends.http.exchange import (
+from wherry.core.observability.otel.drafts import SpanKind
+from wherry.core.observability.otel.tracing import RequestTrace, Tracing
+from wherry.server.access_log import QUIET
+from wherry.server.http.exchange import (
     LEFT,
     Application,
     Body,
@@ -16,9 +19,6 @@ from wherry.frontends.http.exchange import (
     HttpRequest,
     PassedOn,
 )
-from wherry.observability.otel.drafts import SpanKind
-from wherry.observability.otel.tracing import RequestTrace, Tracing
-from wherry.server.access_log import QUIET
 
 #: What of a path tells one model from another, and is no part of a route's name.
 _NAMED: Final = re.compile(r"(?<=/models/)([^/]+)|(?<=/versions/)([^/]+)")

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from wherry.frontends.http.listener import tls_context
+from wherry.core.values.errors import ConfigError
+from wherry.server.http.listener import tls_context
 from wherry.server.options import TlsFiles
-from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wherry.models.model import Model
+from wherry.core.models.model import Model
 from wherry.server.server import Server
 
 

@@ -23,16 +23,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.backends.load import backend_for
-from wherry.backends.repository_model import RepositoryModel
-from wherry.frontends.protocol_routes import PROTOCOLS
-from wherry.models.model import Model
-from wherry.repository.layout import look
-from wherry.runtime.engines import language_model
-from wherry.runtime.runtime import Runtime
-from wherry.runtime.shared_cache import CACHES
+from wherry.core.models.model import Model
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.runtime.shared_cache import CACHES
+from wherry.core.values.errors import WherryError
+from wherry.llm.engines import language_model
+from wherry.server.protocol_routes import PROTOCOLS
 from wherry.testing.servers import local_server
-from wherry.values.errors import WherryError
+from wherry.triton.backends.load import backend_for
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.layout import look
 
 
 def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:

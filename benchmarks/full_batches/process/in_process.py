@@ -15,12 +15,12 @@ import devices  # type: ignore[import-not-found] # it lies beside this script
 import wherry
 
 try:
-    from wherry.frontends.v2.batching import batching
+    from wherry.server.v2.batching import batching
 except ImportError:  # an earlier tree
     try:
-        from wherry.frontends.v2.describe import batching  # type: ignore[attr-defined, no-redef]
+        from wherry.server.v2.describe import batching  # type: ignore[attr-defined, no-redef]
     except ImportError:  # and one before that
-        from wherry.frontends.describe import batching  # type: ignore[import-not-found, no-redef]
+        from wherry.server.describe import batching  # type: ignore[import-not-found, no-redef]
 
 
 def tasks(runtime: wherry.Runtime, model: str, callers: int, stop_at: float) -> None:

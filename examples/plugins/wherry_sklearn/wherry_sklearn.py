@@ -13,12 +13,12 @@ import numpy as np
 import skops.io
 from skops.io.exceptions import UntrustedTypesFoundException
 
-from wherry.backends.completing import FileTensor, complete
-from wherry.backends.repository_model import RepositoryModel
-from wherry.models.model import Device
-from wherry.repository.triton_config import TritonConfig
-from wherry.values.errors import ConfigError
-from wherry.values.request import Column, Columns
+from wherry.core.models.model import Device
+from wherry.core.values.errors import ConfigError
+from wherry.core.values.request import Column, Columns
+from wherry.triton.backends.completing import FileTensor, complete
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.triton_config import TritonConfig
 
 FILE = "model.skops"
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import wherry
-from wherry.frontends.http.exchange import HttpRequest
-from wherry.frontends.http.route import Route
-from wherry.frontends.protocol import HttpProtocol
+from wherry.server.http.exchange import HttpRequest
+from wherry.server.http.route import Route
+from wherry.server.protocol import HttpProtocol
 
 
 class TorchServe(HttpProtocol):

@@ -16,9 +16,9 @@ from benchmarks.batching.recovery import recovery, shifting
 from benchmarks.batching.scenarios import Scenario, drawn
 from benchmarks.batching.sweep import best_pair, run_pair
 from benchmarks.batching.tables import Row, groups, report, summary, worst
-from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
 
-DYNAMIC = "wherry.scheduler.dynamic_batcher:DynamicBatcher"
+DYNAMIC = "wherry.core.scheduler.dynamic_batcher:DynamicBatcher"
 SOME = [replace(s, total=700) for s in drawn(11, 40)]
 
 

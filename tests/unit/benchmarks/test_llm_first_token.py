@@ -9,7 +9,7 @@ from benchmarks.llm_first_token.simulator import (
     Traffic,
     play,
 )
-from wherry.llm.scheduler import TokenScheduler
+from wherry.llm.engine.scheduler import TokenScheduler
 
 
 @pytest.mark.parametrize("kind", ["short", "shared", "mixed", "long"])

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.peers.cells import all_cells, request, selected
 from benchmarks.peers.table import CellResult, across, markdown, median_interval, ratio, rows
-from wherry.frontends.grpc import proto
+from wherry.server.grpc import proto
 
 
 def test_every_cell_is_selected_by_its_own_name_and_no_two_share_one() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from wherry.core.observability.server_load import LoadReport
 from wherry.deploy.on_load import answer_seconds, replicas_needed, routing_stats
-from wherry.observability.server_load import LoadReport
 
 
 def context(*busy: float, requests: float = 0, replicas: int | None = None) -> Any:

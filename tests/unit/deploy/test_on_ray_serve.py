@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from wherry.core.values.errors import ConfigError
 from wherry.deploy.on_ray_serve import ongoing_requests
-from wherry.values.errors import ConfigError
 
 APP = """
 import wherry

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from wherry.observability.fronts import FrontFigures, ProcessFigures, with_fronts
-from wherry.observability.loop_stall import BUCKETS
-from wherry.observability.statistics import Histogram
-from wherry.remote.messages import FrontMeasured, Measure
+from wherry.core.observability.fronts import FrontFigures, ProcessFigures, with_fronts
+from wherry.core.observability.loop_stall import BUCKETS
+from wherry.core.observability.statistics import Histogram
 from wherry.server.front_figures import FiguresOfFronts
+from wherry.server.remote.messages import FrontMeasured, Measure
 
 
 class FakeConnection:

@@ -10,8 +10,8 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from tests.unit.server.asking import get, upper
+from wherry.core.values.errors import ConfigError
 from wherry.testing import local_server
-from wherry.values.errors import ConfigError
 
 
 def test_operators_may_have_a_port_of_their_own() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from wherry.frontends.connections.full_memory import memory_plan
-from wherry.frontends.connections.limits import Limits
-from wherry.observability.machine import Machine
+from wherry.core.observability.machine import Machine
+from wherry.server.connections.full_memory import memory_plan
+from wherry.server.connections.limits import Limits
 from wherry.server.options import Options, Protocols
 from wherry.server.parts import applications
 from wherry.server.server import Server

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from wherry.core.values.errors import ConfigError
 from wherry.server.ready_pipe import ReadyPipe, notify
-from wherry.values.errors import ConfigError
 
 
 def test_it_gets_the_url_and_then_its_end() -> None:

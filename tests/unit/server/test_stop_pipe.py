@@ -7,8 +7,8 @@ import pytest
 
 import wherry
 from tests.unit.server.asking import upper
+from wherry.core.values.errors import ConfigError
 from wherry.server.stop_pipe import StopPipe
-from wherry.values.errors import ConfigError
 
 
 def test_the_close_of_the_other_end_stops_a_server_and_what_is_written_does_not() -> None:

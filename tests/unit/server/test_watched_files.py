@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from wherry.frontends.access.api_keys import ApiKeys, keys_of
+from wherry.core.values.errors import ConfigError
 from wherry.server import watched_files
+from wherry.server.access.api_keys import ApiKeys, keys_of
 from wherry.server.watched_files import WatchedFiles, watched_context
-from wherry.values.errors import ConfigError
 
 ONE, TWO = 20 * "1", 20 * "2"
 

@@ -16,20 +16,13 @@ import pytest
 
 import wherry
 from tests.plugins import install, install_example
-from wherry.backends.load import BACKENDS, backend_for, backend_name
-from wherry.backends.repository_model import RepositoryModel
-from wherry.frontends.http.exchange import HttpRequest
-from wherry.frontends.http.route import Route
-from wherry.frontends.protocol import HttpProtocol
-from wherry.models.model import Device
-from wherry.repository.triton_config import (
-    TritonConfig,
-    TritonInput,
-    TritonOutput,
-    TritonParameter,
-)
-from wherry.runtime.engines import language_model
-from wherry.runtime.targets import load_target
+from wherry.core.models.model import Device
+from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.llm.engines import language_model
+from wherry.server.http.exchange import HttpRequest
+from wherry.server.http.route import Route
+from wherry.server.protocol import HttpProtocol
+from wherry.server.targets import load_target
 from wherry.testing import local_server
 from wherry.testing.suite import (
     _post,
@@ -38,7 +31,14 @@ from wherry.testing.suite import (
     check_engine,
     check_protocol,
 )
-from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.triton.backends.load import BACKENDS, backend_for, backend_name
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.triton_config import (
+    TritonConfig,
+    TritonInput,
+    TritonOutput,
+    TritonParameter,
+)
 
 Bring = Callable[[str, object], None]
 ROWS = np.array([[0.1, 0.2], [2.1, 1.9], [0.3, 0.1]])
@@ -135,7 +135,7 @@ def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bring:
 
 
 def test_a_backend_that_is_right_passes(bring: Bring, scale: Path) -> None:
-    bring("wherry.backends", Scale)
+    bring("wherry.triton.backends", Scale)
     check_backend("mine", scale, X=ROWS)
 
 
@@ -151,7 +151,7 @@ def test_a_backend_that_is_right_passes(bring: Bring, scale: Path) -> None:
     ],
 )
 def test_a_backend_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring, scale: Path) -> None:
-    bring("wherry.backends", wrong)
+    bring("wherry.triton.backends", wrong)
     with pytest.raises(AssertionError, match=told):
         check_backend("mine", scale, X=ROWS)
 

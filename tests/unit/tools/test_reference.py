@@ -12,7 +12,7 @@ from tools.public_api.promise import MODULES
 from tools.reference.__main__ import PAGES
 from tools.reference.definitions import ROOT, Definition, define
 from tools.reference.python import ERRORS, SECTIONS, as_markdown, public, split
-from wherry.values.datatypes import DATATYPES
+from wherry.core.values.datatypes import DATATYPES
 
 NAMES = [
     (module, name)

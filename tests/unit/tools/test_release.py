@@ -49,7 +49,7 @@ def test_a_release_is_not_ready_without_its_page_or_with_changes_left(tree: Path
 
 def test_what_is_of_others_is_there_and_its_licence_is_shipped() -> None:
     others = list(of_others())
-    assert {one.path for one in others} >= {"wherry/repository/model_config.proto"}
+    assert {one.path for one in others} >= {"wherry/triton/repository/model_config.proto"}
     shipped = {path.stem for path in (ROOT / "LICENSES").iterdir()}
     for one in others:
         assert (ROOT / one.path).is_file(), one.path

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wherry.core.values.errors import ConfigError
 from wherry.llm.formats.families import (
     THOUGHT_FAMILIES,
     TOOL_FAMILIES,
     thought_family_of,
     tool_family_of,
 )
-from wherry.values.errors import ConfigError
 
 #: A setting's value for "as the chat template says".
 AUTO: Final = "auto"

@@ -66,7 +66,7 @@ def vocabulary(marks: tuple[str, ...] = ()) -> tuple[Any, Any, dict[str, int]]:
     and those of them that are no text for it."""
     from llguidance.hf import from_tokenizer
 
-    from tests.unit.llm import tiny
+    from tests.unit.llm.engine import tiny
 
     inner = tiny.tokenizer()
     if marks:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from wherry.core.values.errors import ConfigError
 from wherry.llm.formats.model_style import ModelStyle, checked
-from wherry.values.errors import ConfigError
 
 SPECIAL = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 3, "[ARGS]": 4, "[THINK]": 5, "[/THINK]": 6}
 MISTRAL = "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS] [THINK]"

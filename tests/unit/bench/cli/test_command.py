@@ -1,0 +1,285 @@
+"""What `wherry bench` understands, refuses and writes. (Real servers: tests/integration.)"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.bench.reports import point, report
+from wherry.bench import report as reports
+from wherry.bench.cli.flags import add_flags
+from wherry.bench.cli.interrupts import Interrupts
+from wherry.bench.cli.run import without_secrets
+from wherry.bench.figures import Figures
+from wherry.bench.report import Report
+from wherry.server.cli import main
+
+APP = """
+import wherry
+
+@wherry.model(max_batch_size=8, examples=[{"text": "a"}])
+def bench_echo(text: list[str]) -> list[str]:
+    return text
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["--callers", "0"], "--callers '0'"),
+        (["--callers", "many"], "--callers 'many'"),
+        (["--callers", "0..4"], "--callers"),
+        (["--callers", "1", "--rate", "5"], "two kinds of load"),
+        (["--rate", "5", "--burst", "1/1s"], "two kinds of load"),
+        (["--rate", "5", "--think", "1"], "for callers"),
+        (["--rate", "fast"], "--rate 'fast'"),
+        (["--rate", "0"], "rate must be above 0"),
+        (["--burst", "5"], "50/2s"),
+        (["--duration", "soon"], "--duration 'soon'"),
+        (["--duration", "1", "--warmup", "2"], "leaves nothing to measure"),
+        (["--requests", "0"], "requests must be above 0"),
+        (["--timeout", "0"], "timeout must be above 0"),
+        (["--repeat", "0"], "--repeat must be at least 1"),
+        (["--processes", "0"], "--processes must be at least 1"),
+        (["--shape", "x"], "pixels=3,224,224"),
+        (["--shape", "x=a"], "pixels=3,224,224"),
+        (["--header", "nocolon"], "NAME:VALUE"),
+        (["--set", "x"], "max_batch_size=8,16,32"),
+        (["--find-max"], "--p95 200ms"),
+        (["--p95", "soon"], "--p95 'soon'"),
+        (["--compare", "http://a", "/nowhere.json"], "not one of each"),
+        (["--compare", "http://a", "http://b", "--find-max", "--p95", "1s"], "has no other TARGET"),
+        (["--find-max", "--p95", "1s", "--max-errors", "few"], "1% or 0.01"),
+        (["--length", "5", "--length", "6"], "--offline"),
+        (["--replay", "/nowhere"], "--replay /nowhere"),
+        (["--json", "/nowhere/at/all.json"], "no such folder"),
+        (["--html", "/tmp"], "--html /tmp: this cannot be written"),
+        (["--offline", "--csv", "x.csv"], "--offline has --json"),
+        (["--local"], "name app.py, not a URL"),
+        (["--set", "max_batch_size=1"], "name app.py, not a URL"),
+        (["--inputs", "/nowhere.jsonl", "--body", "x"], "nowhere.jsonl"),
+    ],
+)
+def test_a_wrong_flag_is_exit_code_2_and_says_what_to_write(
+    words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "http://127.0.0.1:1/x", *words]) == 2
+    captured = capsys.readouterr()
+    assert wrong in captured.err
+    assert captured.out == ""
+
+
+def test_keys_and_headers_do_not_stand_in_a_report() -> None:
+    command = ["wherry", "bench", "u", "--api-key", "k", "--header=A:b", "--serve=--api-key=k", "x"]
+    shown = without_secrets(command)
+    assert " ".join(shown) == "wherry bench u --api-key *** --header=*** --api-key=*** x"
+
+
+def test_the_first_ctrl_c_asks_and_the_second_one_ends() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        assert not interrupts.asked()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked()
+        interrupts.wait(60)  # is over at once
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_ctrl_c_while_something_starts_ends_that_at_once() -> None:
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), interrupts.at_once():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked()
+        assert not interrupts.insisted
+
+
+def test_a_local_run_writes_everything_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bench_app.py").write_text(APP)
+    out = {name: str(tmp_path / f"out.{name}") for name in ("json", "html", "csv", "jsonl")}
+    code = main(
+        ["bench", f"{tmp_path}/bench_app.py", "--local", "--callers", "1,2", "--loops", "5"]
+        + ["--set", "max_batch_size=2,4"]
+        + [word for name, path in out.items() for word in (f"--{name}", path)]
+    )
+    captured = capsys.readouterr()
+    assert code == 0
+    assert "max_batch_size" in captured.out
+    assert "callers 2" in captured.err
+    made = msgspec.json.decode(Path(out["json"]).read_bytes(), type=Report)
+    assert [p.settings for p in made.points] == [
+        {"max_batch_size": size, "callers": callers} for size in (2, 4) for callers in (1, 2)
+    ]
+    assert [p.figures.ok for p in made.points] == [5, 10, 5, 10]
+    assert made.target.protocol == "local"
+    assert len(Path(out["jsonl"]).read_text().splitlines()) == 30
+    assert Path(out["html"]).read_text().startswith("<!DOCTYPE html>")
+    assert len(Path(out["csv"]).read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "wrong"),
+    [
+        (["--set", "max_batch_size=2,nonsense"], "max_batch_size"),
+        (["--set", "max_batch_size=2", "--json", "/dev/full"], "--json /dev/full: "),
+    ],
+)
+def test_a_setting_or_file_that_fails_does_not_cost_what_was_measured_before(
+    flags: list[str], wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = tmp_path / f"partly_{tmp_path.name}.py"  # a module's name is taken for the process's life
+    app.write_text(APP)
+    local = ["bench", str(app), "--local", "--callers", "1", "--loops", "5"]
+    assert main([*local, *flags, "--csv", str(tmp_path / "o.csv")]) == 2
+    captured = capsys.readouterr()
+    assert wrong in captured.err
+    assert "callers" in captured.out
+    (row,) = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
+    assert row["max_batch_size"] == "2"
+
+
+def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (("a", 100), ("b", 200)):
+        (tmp_path / name).write_bytes(reports.encode(report(point(rate))))
+    assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    out = capsys.readouterr().out
+    assert "better" in out
+    assert "+10" in out
+    assert "in turns" in out
+    assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "gone")]) == 2
+
+
+def test_reports_without_a_common_point_are_no_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, callers in (("a", 1), ("b", 2)):
+        (tmp_path / name).write_bytes(reports.encode(report(point(callers=callers))))
+    assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "no point in common" in capsys.readouterr().err
+
+
+FAILS = """
+import wherry
+
+calls = 0
+
+@wherry.model(max_batch_size=8)
+def fails(text: list[str]) -> list[str]:
+    global calls
+    calls += 1
+    if FAILS_IN:
+        raise ValueError("not this time")
+    return text
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails_in", "flags", "code", "said"),
+    [
+        ("False", [], 0, ""),
+        ("False", ["--p99", "1h"], 0, ""),
+        ("False", ["--p50", "1us"], 1, "p50 is"),
+        # The last ones are answered: one that fails at the end is silence, if it takes its time.
+        ("calls % 4 == 1", [], 0, ""),
+        ("calls % 4 == 1", ["--max-errors", "1%"], 1, "asked for 1 %"),
+        ("calls % 4", [], 2, "75 % failed"),
+        # So many that they are a tenth of the time, however long the first ones take.
+        ("calls > 15", ["--loops", "2000"], 2, "no answer in the last"),
+        ("True", [], 2, "not one request was answered"),
+        ("False", ["--find-max", "--p50", "1us"], 1, "no number of callers meets"),
+        ("True", ["--find-max", "--p50", "1s"], 2, "not one request was answered"),
+    ],
+)
+def test_the_exit_code_tells_fine_from_missed_from_not_measured(
+    fails_in: str, flags: list[str], code: int, said: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """In this process, where there is no server that could be gone."""
+    app = tmp_path / f"fails_{tmp_path.name}.py"  # a module's name is taken for the process's life
+    app.write_text(FAILS.replace("FAILS_IN", fails_in))
+    load = ["--callers", "1", "--loops", "40"] if "--find-max" not in flags else ["--loops", "40"]
+    assert main(["bench", str(app), "--local", "--quiet", *load, *flags]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_two_targets_are_measured_in_turns_and_the_report_has_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"turns_{name}.py").write_text(APP)
+    made = tmp_path / "o.json"
+    code = main([
+        "bench", "--compare", str(tmp_path / "turns_one.py"), str(tmp_path / "turns_two.py"),
+        "--local", "--callers", "1,2", "--loops", "3", "--repeat", "4", "--quiet",
+        "--json", str(made),
+    ])  # fmt: skip
+    assert code == 0
+    assert "requests/s" in capsys.readouterr().out
+    points = msgspec.json.decode(made.read_bytes(), type=Report).points
+    assert [p.settings for p in points] == [
+        {"target": target, "callers": callers}
+        for target in "AB" for callers in (1, 2) for _ in range(4)
+    ]  # fmt: skip
+    assert [p.repeat for p in points] == [0, 1, 2, 3] * 4
+
+
+def test_offline_measures_each_size_and_recommends_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "offline_app.py").write_text(APP)
+    flags = [
+        "--offline",
+        "--batch-sizes",
+        "1,4",
+        "--length",
+        "10-20",
+        "--duration",
+        "1ms",
+        "--quiet",
+        "--json",
+    ]
+    code = main(["bench", f"{tmp_path}/offline_app.py", *flags, str(tmp_path / "o.json")])
+    assert code == 0
+    out = capsys.readouterr().out
+    assert "10-20, sorted: batches of" in out
+    cells = msgspec.json.decode((tmp_path / "o.json").read_bytes())["cells"]
+    assert [(cell["batch_size"], cell["order"]) for cell in cells] == [
+        (1, "as they come"), (1, "sorted"), (4, "as they come"), (4, "sorted"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [[], ["--find-max", "--p95", "1s"]], ids=["load", "search"])
+def test_a_server_that_is_not_there_is_exit_code_2(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "http://127.0.0.1:1", *more]) == 2
+    assert "is a server running there?" in capsys.readouterr().err
+
+
+def test_every_flag_has_its_row_in_the_reference() -> None:
+    page = (Path(__file__).parents[4] / "docs/reference/bench.md").read_text()
+    rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)[^`]*` \| (.*) \|$", page, re.M))
+    made = argparse.ArgumentParser()
+    add_flags(made)
+    actions = [action for action in made._actions if action.option_strings[1:] != ["--help"]]
+    flags = {a.option_strings[0]: a.help for a in actions if a.option_strings}
+    assert rows.keys() == flags.keys()
+    for flag, help in flags.items():
+        assert rows[flag].replace("\\|", "|") == str(help).replace("%%", "%"), flag
+
+
+def test_every_figure_of_the_json_report_is_explained() -> None:
+    page = (Path(__file__).parents[4] / "docs/reference/bench.md").read_text()
+    for kind in (Report, reports.Point, reports.ClientSide, Figures, reports.SearchResult):
+        for name in kind.__struct_fields__:
+            assert f"`{name}`" in page or f".{name}`" in page, f"{kind.__name__}.{name}"

@@ -1,0 +1,154 @@
+"""What the body of an answer tells."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.costs import assert_linear
+from wherry.bench.answers import (
+    AnthropicEvents,
+    OpenAiEvents,
+    V2Events,
+    WholeAnswer,
+    WholeMessage,
+)
+
+CHAT = (
+    b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'
+    b'data: {"choices":[{"delta":{"content":"a"}}]}\r\n\r\n'
+    b': a comment\n\nevent: x\ndata: {"choices":[{"text":"b"}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":9}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+@given(st.lists(st.integers(0, len(CHAT)), max_size=8))
+def test_events_are_the_same_however_they_are_cut(cuts: list[int]) -> None:
+    reader = OpenAiEvents()
+    edges = [0, *sorted(cuts), len(CHAT)]
+    for now, (start, stop) in enumerate(itertools.pairwise(edges)):
+        reader.feed(CHAT[start:stop], float(now))
+    assert reader.ended() == ""
+    assert (reader.tokens_in, reader.tokens_out, len(reader.gaps)) == (4, 9, 1)
+
+
+def test_a_role_is_no_token() -> None:
+    reader = OpenAiEvents()
+    reader.feed(b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n', 1.0)
+    assert len(reader.gaps) == reader.tokens_out == 0
+    reader.feed(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', 2.0)
+    reader.feed(b'data: {"choices":[{"delta":{"reasoning_content":"x"}}]}\n\n', 2.5)
+    assert (reader.first, reader.gaps, reader.tokens_out) == (2.0, [0.5], 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b'data: {"choices":[{"text":"x"}]}\n\n', "without finish_reason or [DONE]"),
+        (b"data: [DONE]\n\n", "without any piece"),
+        (b'data: {"error":{"message":"full"}}\n\ndata: [DONE]\n\n', "full"),
+        (b"data: oops\n\n", "not an OpenAI event"),
+        (b'data: {"usage":{"completion_tokens":-1}}\n\n', "not an OpenAI event"),
+        (b'data: {"usage":{"prompt_tokens":4294967296}}\n\n', "not an OpenAI event"),
+        (b"", "without any piece"),
+    ],
+)
+def test_a_stream_that_is_not_whole_is_an_error(data: bytes, problem: str) -> None:
+    reader = OpenAiEvents()
+    reader.feed(data, 1.0)
+    assert problem in reader.ended()
+
+
+def test_a_stream_is_whole_with_its_finish_reason() -> None:
+    reader = OpenAiEvents()
+    reader.feed(b'data: {"choices":[{"text":"x","finish_reason":null}]}\n\n', 1.0)
+    reader.feed(b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n', 2.0)
+    assert reader.ended() == ""
+    assert reader.tokens_out == 1
+
+
+def test_a_last_event_may_lack_its_empty_line() -> None:
+    reader = V2Events()
+    reader.feed(b'data: {"output":"a"}\n\ndata: {"output":"b"}\n', 1.0)
+    assert reader.ended() == ""
+    assert reader.tokens_out == 2
+
+
+def test_a_v2_event_may_speak_of_an_error_without_being_one() -> None:
+    reader = V2Events()
+    reader.feed(b'data: {"output":"the \\"error\\" of his ways"}\n\n', 1.0)
+    assert reader.ended() == ""
+
+
+def test_a_whole_answer_has_its_usage() -> None:
+    reader = WholeAnswer()
+    reader.feed(b'{"choices":[{"message":{"content":"x"}}],"usa', 1.0)
+    reader.feed(b'ge":{"prompt_tokens":3,"completion_tokens":2}}', 2.0)
+    assert reader.ended() == ""
+    assert (reader.tokens_in, reader.tokens_out) == (3, 2)
+    bad = WholeAnswer()
+    bad.feed(b"<html>", 1.0)
+    assert "not an OpenAI answer" in bad.ended()
+
+
+@pytest.mark.parametrize("unit", [b"a", b"\n", b"\r", b"\r\n", b"data:\n", b"data: {}\n\n"])
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_reading_events_costs_what_their_bytes_are_worth(unit: bytes, at_once: int) -> None:
+    def read(data: bytes) -> None:
+        reader = V2Events()
+        for at in range(0, len(data), at_once):
+            reader.feed(data[at : at + at_once], 0.0)
+        reader.ended()
+
+    assert_linear(read, lambda size: unit * (size // len(unit) + 1), largest=2**18)
+
+
+START = (
+    b'data: {"type":"message_start","message":{"usage":{"input_tokens":7,"output_tokens":1}}}\n\n'
+)
+DELTA = b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
+END = (
+    b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":5}}\n\n'
+    b'data: {"type":"message_stop"}\n\n'
+)
+
+
+def test_a_stream_of_messages_has_its_pieces_and_its_usage() -> None:
+    reader = AnthropicEvents()
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+    thought = DELTA.replace(b"text", b"thinking")
+    signed = DELTA.replace(b'"text":', b'"signature":')
+    for now, data in enumerate((START, ping, thought, DELTA, signed, END)):
+        reader.feed(data, float(now))
+    assert reader.ended() == ""
+    assert (reader.first, reader.gaps) == (2.0, [1.0])
+    assert (reader.tokens_in, reader.tokens_out) == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (START + DELTA, "without message_stop"),
+        (START + END, "without any piece"),
+        (START + b'data: {"type":"error","error":{"message":"overloaded"}}\n\n', "overloaded"),
+        (b"data: {\n\n", "not an Anthropic event"),
+    ],
+)
+def test_a_stream_of_messages_that_is_not_whole_is_an_error(data: bytes, problem: str) -> None:
+    reader = AnthropicEvents()
+    reader.feed(data, 1.0)
+    assert problem in reader.ended()
+
+
+def test_a_whole_message_has_its_usage() -> None:
+    reader = WholeMessage()
+    reader.feed(
+        b'{"type":"message","content":[],"usage":{"input_tokens":3,"output_tokens":4}}', 1.0
+    )
+    assert reader.ended() == ""
+    assert (reader.tokens_in, reader.tokens_out) == (3, 4)
+    refused = WholeMessage()
+    refused.feed(b'{"type":"error","error":{"type":"x","message":"no such model"}}', 1.0)
+    assert refused.ended() == "no such model"

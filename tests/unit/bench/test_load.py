@@ -1,0 +1,90 @@
+"""Load processes: real ones, against a server in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import wherry
+from wherry.bench.connection import Wire
+from wherry.bench.encode import http
+from wherry.bench.figures import Table
+from wherry.bench.load import LoadFailure, LoadProcesses
+from wherry.bench.messages import Begin, Frames, LoadProgress, StopLoad, ToChild, frame
+from wherry.bench.plan import Bursts, Closed, Plan
+from wherry.testing import local_server
+
+pytestmark = pytest.mark.slow
+
+
+@wherry.model(max_batch_size=4)
+def echo(text: list[str]) -> list[str]:
+    return text
+
+
+PATH = "/v2/models/echo/generate"
+REQUESTS = [http("POST", PATH, "localhost", {}, b'{"text": "%d"}' % n) for n in (1, 2)]
+
+
+@contextmanager
+def wire() -> Iterator[Wire]:
+    with local_server(echo) as server:
+        yield Wire(port=int(server.url.rpartition(":")[2]))
+
+
+def test_several_processes_share_a_plan_and_run_one_after_the_other() -> None:
+    told: list[LoadProgress] = []
+    with wire() as where, LoadProcesses(2) as load:
+        for requests in (20, 21):
+            plan = Plan(load=Closed(callers=3), requests=requests)
+            raw = load.run(plan, where, REQUESTS, tell=told.append)
+            assert len(raw.records) == requests
+            assert raw.records.failures == 0
+            assert len(raw.client) == 2
+            assert min(Table.of(raw.records).intended) >= raw.began_at
+        assert load.run(Plan(load=Bursts(size=1, every=9), requests=1), where, REQUESTS).client
+    assert told[-1].in_flight == 0
+
+
+def test_an_interrupted_run_gives_what_there_is() -> None:
+    with wire() as where, LoadProcesses(1) as load:
+        told: list[LoadProgress] = []
+        raw = load.run(
+            Plan(load=Closed(callers=2), duration=600),
+            where,
+            REQUESTS,
+            tell=told.append,
+            interrupted=lambda: bool(told) and told[-1].answered > 0,
+        )
+        assert raw.interrupted
+        assert len(raw.records) > 0
+        assert raw.records.failures == 0
+        # and they are ready for the next one
+        assert len(load.run(Plan(load=Closed(callers=1), requests=5), where, REQUESTS).records) == 5
+
+
+def test_a_load_process_that_dies_is_an_error_and_not_a_hang() -> None:
+    with wire() as where, LoadProcesses(1) as load:
+        (child,) = load._children
+
+        def kill(told: LoadProgress) -> None:
+            if told.answered:
+                child.process.kill()
+
+        with pytest.raises(LoadFailure, match="ended with code -9"):
+            load.run(Plan(load=Closed(callers=1), duration=600), where, REQUESTS, tell=kill)
+
+
+def test_our_own_mistake_in_a_load_process_comes_with_its_traceback() -> None:
+    with LoadProcesses(1) as load, pytest.raises(LoadFailure, match="Traceback"):
+        load.run(Plan(load=Closed(callers=1), requests=1), Wire(tls=True, ssl_ca="/no"), REQUESTS)
+
+
+def test_messages_survive_being_cut_anywhere() -> None:
+    data = b"".join(frame(message) for message in (Begin(1.5), StopLoad("x" * 1000), Begin(2.0)))
+    for step in (1, 7, 100, len(data)):
+        frames = Frames(ToChild)
+        found = [m for n in range(0, len(data), step) for m in frames.feed(data[n : n + step])]
+        assert found == [Begin(1.5), StopLoad("x" * 1000), Begin(2.0)]

@@ -1,0 +1,145 @@
+"""wherry.core.client.answers: what is no answer, or not all of one, is an error and no result."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from socket import create_server
+
+import msgspec
+import pytest
+
+import wherry
+
+CONFIG = msgspec.json.encode(
+    {
+        "name": "m",
+        "max_batch_size": 8,
+        "input": [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}],
+        "output": [{"name": "output", "data_type": "TYPE_STRING", "dims": [1]}],
+    }
+)
+OUTPUTS = b'{"outputs":[{"name":"output","datatype":"BYTES","shape":[1],%b}]}'
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+CHUNKS = EVENTS + b"Transfer-Encoding: chunked\r\n\r\n"
+EVENT = b'data: {"output":"a"}\n\n'
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def whole(body: bytes, headers: bytes = b"", status: bytes = b"200 OK") -> bytes:
+    return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body)
+
+
+@contextmanager
+def answered(answer: bytes) -> Iterator[wherry.Client]:
+    """A client that is told of a model, and then given `answer`, behind which the server closes."""
+    with create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as requests:
+                for said in (whole(CONFIG), answer):
+                    length = 0
+                    while (line := requests.readline().strip().lower()) != b"":
+                        if line.startswith(b"content-length:"):
+                            length = int(line.partition(b":")[2])
+                    requests.read(length)
+                    connection.sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with wherry.Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+            client.describe("m")
+            yield client
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CHUNKS + chunk(EVENT) + b"0\r\n\r\n",
+        CHUNKS + chunk(EVENT[:9]) + chunk(EVENT[9:]) + b"0\r\n\r\n",
+        EVENTS + b"Content-Length: %d\r\n\r\n" % len(EVENT) + EVENT,
+        EVENTS.replace(b"1.1", b"1.0") + b"\r\n" + EVENT,
+        CHUNKS + chunk(b": ping\n\n") + chunk(EVENT.replace(b"\n", b"\r\n")) + b"0\r\n\r\n",
+    ],
+)
+def test_a_stream_ends_where_its_server_has_ended_it(answer: bytes) -> None:
+    with answered(answer) as client:
+        assert list(client.stream("m", "x")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CHUNKS + chunk(EVENT),  # between two chunks, where http.client says nothing of it
+        CHUNKS + chunk(EVENT) + b"18\r\ndata",
+        CHUNKS + chunk(EVENT) + chunk(b'data: {"out'),
+        CHUNKS + chunk(EVENT) + b"no size\r\n",
+        CHUNKS + chunk(EVENT) + chunk(b'data: {"output":"b"}') + b"0\r\n\r\n",
+        EVENTS + b"Content-Length: 100\r\n\r\n" + EVENT,
+    ],
+)
+def test_a_stream_that_is_cut_off_does_not_look_complete(answer: bytes) -> None:
+    with answered(answer) as client:
+        rows = client.stream("m", "x")
+        assert next(rows) == "a"
+        with pytest.raises(ConnectionError, match="cut off"):
+            next(rows)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        whole(b"<html>hello</html>", b"Content-Type: text/html\r\n"),
+        whole(b"", b"Location: https://other.test/\r\n", b"302 Found"),
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        whole(b'{"a":1}'),
+        whole(b"[1]"),
+        whole(OUTPUTS.replace(b"BYTES", b"TEXTS") % b'"data":["a"]'),
+        whole(b'{"outputs":[{"name":"o","datatype":"FP32","shape":[3],"data":[1]}]}'),
+        whole(OUTPUTS % b'"data":["a"]', b"Inference-Header-Content-Length: x\r\n"),
+        whole(OUTPUTS % b'"parameters":{"binary_data_size":9}'),
+        whole(
+            (head := OUTPUTS % b'"parameters":{"binary_data_size":5}') + b"\2\0\0\0a",
+            b"Inference-Header-Content-Length: %d\r\n" % len(head),
+        ),
+    ],
+)
+def test_an_answer_of_another_program_is_an_error_of_ours(answer: bytes) -> None:
+    with answered(answer) as client, pytest.raises(wherry.WherryError, match="no answer of a V2"):
+        client.infer("m", "x")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        whole(EVENT, b"Content-Type: text/html\r\n"),
+        EVENTS + b"Content-Length: 13\r\n\r\ndata: hello\n\n",
+        EVENTS + b"Content-Length: 11\r\n\r\ndata: [1]\n\n",
+    ],
+)
+def test_a_stream_of_another_program_is_one_too(answer: bytes) -> None:
+    with answered(answer) as client, pytest.raises(wherry.WherryError, match="no answer of a V2"):
+        list(client.stream("m", "x"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"\0\0\x12\4\0\0\0\0\0",
+        b"HTTP/1.1 99 x\r\n\r\n",
+        b"HTTP/1.1 200 " + b"a" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+    ],
+)
+def test_another_protocol_is_a_connection_error(answer: bytes) -> None:
+    with answered(answer) as client, pytest.raises(ConnectionError, match="is no HTTP") as raised:
+        client.infer("m", "x")
+    assert not isinstance(raised.value, HTTPException)

@@ -1,0 +1,140 @@
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from wherry.core.instances import messages
+from wherry.core.instances.execution import Failure
+from wherry.core.instances.messages import Answer, Failed
+from wherry.core.instances.source import Module, Source, sent
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
+from wherry.core.values.datatypes import BYTES, FP32, Form, TensorSpec
+from wherry.core.workers.encoding import MessageDecoder
+from wherry.core.workers.frames import Garbage
+
+SOURCE = Source(Module("shop", b"/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
+
+TO_WORKER = [
+    messages.Start(
+        SOURCE,
+        ModelConfig(
+            name="m", max_batch_size=4, warmup=({"text": "a"},), preferred_batch_sizes=(2, 4)
+        ),
+        Device("cuda", 1),
+        {"": 20, "shop": 10},
+        [sent("/app\udcff")],
+        [b"prog", b"-v"],
+        None,
+    ),
+    messages.Execute({"text": ["a", "b"]}, [1, 1], True),
+    messages.Generate({"text": ["a"]}, [1]),
+    messages.Cancel(3),
+    messages.Stop(),
+]
+FROM_WORKER = [
+    messages.Ready(),
+    messages.NotLoaded("ValueError", "no", "Traceback"),
+    messages.Result({"out": ["a", "b"]}, 1234, 567),
+    messages.PartResults(
+        [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1], Failed("ModelFailed", "no", ""))],
+        1234,
+        567,
+        [4, 2, 2],
+    ),
+    messages.Respond(1, {"out": ["a"]}),
+    messages.GenerateEnd([None, Failed("ModelFailed", "no", "Traceback")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "receives"),
+    [(m, messages.ToWorker) for m in TO_WORKER] + [(m, messages.FromWorker) for m in FROM_WORKER],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_message_arrives_as_it_was_sent(message: Any, receives: Any) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=receives) == message
+
+
+def test_a_worker_cannot_send_what_only_its_parent_may() -> None:
+    stop = msgspec.msgpack.encode(messages.Stop())
+
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(stop, type=messages.FromWorker)
+
+
+def test_a_failure_crosses_without_its_exception() -> None:
+    failure = Failure("InvalidRequest", "too old", "Traceback", ValueError(np.zeros(3)))
+
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(Failed.of(failure)), type=Failed)
+    arrived = sent.failure().as_exception()
+
+    assert type(arrived).__name__ == "InvalidRequest"
+    assert str(arrived) == "too old"
+    assert arrived.__notes__ == ["Traceback"]
+
+
+FAILED = Failed("ModelFailed", "no", "")
+RESULT = messages.Result({"out": ["a", "b", "c"]}, 1000, 50)
+PART_RESULTS = messages.PartResults(
+    [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1, 1], FAILED)], 1000, 50, [5, 3, 2], 5
+)
+
+
+def test_a_result_gives_each_request_its_rows() -> None:
+    assert RESULT.execution([3], 900).outcomes == [{"out": ["a", "b", "c"]}]
+    execution = RESULT.execution([1, 2], 900)
+
+    assert execution.outcomes == [{"out": ["a"]}, {"out": ["b", "c"]}]
+    assert (execution.input_ns, execution.infer_ns, execution.executed_rows) == (100, 50, [3])
+
+
+def test_results_in_parts_give_each_request_its_rows_or_why_it_failed() -> None:
+    execution = PART_RESULTS.execution([1, 2, 1, 1], 900)
+
+    failure = FAILED.failure()
+    assert execution.outcomes == [{"out": ["a"]}, {"out": ["b", "c"]}, failure, failure]
+    assert (execution.executed_rows, execution.out_of_memory_rows) == ([5, 3, 2], 5)
+
+
+@pytest.mark.parametrize("result", [RESULT, PART_RESULTS], ids=["Result", "PartResults"])
+def test_a_result_for_another_batch_is_garbage(
+    result: messages.Result | messages.PartResults,
+) -> None:
+    with pytest.raises(Garbage):
+        result.execution([1, 1], 900)
+
+
+def test_only_columns_of_strings_hold_no_arrays() -> None:
+    text, array = (
+        TensorSpec(name, datatype, (), form)
+        for name, datatype, form in [("t", BYTES, Form.TEXT), ("x", FP32, Form.ARRAY)]
+    )
+
+    assert not messages.may_hold_arrays([text, text])
+    assert messages.may_hold_arrays([text, array])
+
+
+def test_only_the_request_whose_rows_cannot_be_decoded_fails_of_a_step() -> None:
+    @dataclass(frozen=True)
+    class Key:
+        a: int = 1
+
+    def share(key: int, *rows: Any) -> messages.SharedOut:
+        return messages.SharedOut(key, [{"out": [row]} for row in rows], False, None)
+
+    step = messages.Stepped([share(1, {"a": 1}), share(2, {"a": 1}, {Key(): 1})], 2, 5, {"g": 1.0})
+    decoder = MessageDecoder(
+        messages.FromWorker, copies=True, salvage=partial(messages.salvaged, "m")
+    )
+    found = decoder.decode(memoryview(msgspec.msgpack.encode(step)))
+    assert isinstance(found, messages.Stepped)
+    assert found.shares[0] == step.shares[0]
+    bad = found.shares[1].failed
+    assert bad is not None
+    assert found.shares[1].responses == []
+    assert "model 'm' returned what cannot be sent: output 'out'" in bad.message
+    assert (found.active_requests, found.step_ns, found.gauges) == (2, 5, {"g": 1.0})

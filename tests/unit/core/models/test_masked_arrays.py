@@ -1,0 +1,24 @@
+"""A masked array loses its mask on the way: it is refused, wherever it comes from."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wherry.core.models.rows import as_array
+from wherry.core.values.datatypes import FP32, Form, TensorSpec
+from wherry.core.workers.encoding import copied, why_not_sent
+
+MASKED = np.ma.masked_array(np.ones(3, np.float32), [False, True, False])
+
+
+@pytest.mark.parametrize("value", [MASKED, [MASKED], [np.ones(3), MASKED]])
+def test_a_masked_array_is_no_tensor(value: Any) -> None:
+    with pytest.raises(TypeError, match="fill it"):
+        as_array(value, TensorSpec("x", FP32, (3,), Form.ARRAY))
+
+
+def test_a_row_that_holds_a_masked_array_is_not_sent() -> None:
+    with pytest.raises(TypeError, match="fill it"):
+        copied({"a": MASKED})
+    assert "fill it" in str(why_not_sent({"a": MASKED}))

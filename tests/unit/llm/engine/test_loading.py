@@ -1,0 +1,77 @@
+"""What does an engine take of a machine, memory for its cache and threads, and what does it log?"""
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.llm_memory import resident_mb
+from tests.unit.llm.engine import tiny
+from wherry import ConfigError
+from wherry.llm.engine import loading
+from wherry.llm.engine.progress import stage
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads"),
+    [("100000 100000", 1), ("150000 100000", 2), ("500000 100000", 4), ("max 100000", 4), ("", 4)],
+)
+def test_there_are_no_more_threads_than_a_container_may_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, threads: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert loading._threads(tmp_path) == threads
+    assert loading._threads(tmp_path / "nothing") == 4
+
+
+def test_a_number_of_threads_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'chat': threads must be at least 1, not 0"):
+        loading.load_engine("nowhere", "chat", "cpu", threads=0)
+
+
+def test_memory_of_the_cache_is_taken_with_use_unless_it_has_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = tiny.SIZES | {"max_position_embeddings": 8192}
+    tiny.network(("LlamaConfig", sizes)).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(loading, "free_bytes", lambda: 10**9)
+
+    def taken(cache_gb: float | None) -> float:
+        before = resident_mb(os.getpid())
+        made = loading.load_engine(str(tmp_path), "m", "cpu", cache_gb=cache_gb)
+        after = resident_mb(os.getpid())
+        assert made[0].cache.total_blocks >= 8192 // 16
+        return after - before
+
+    taken(0.02)
+    with caplog.at_level(logging.INFO, "wherry"):
+        assert taken(None) < 100
+    (said,) = [one for one in caplog.records if one.message == "key-value cache"]
+    assert 240e6 < vars(said)["bytes"] <= 250e6
+    assert taken(0.25) > 200
+
+
+def test_a_load_that_takes_a_while_says_how_far_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    asked = threading.Semaphore(0)
+
+    def progress() -> dict[str, str]:
+        asked.release()
+        return {"tensors": "3 of 7"}
+
+    with caplog.at_level(logging.INFO, "wherry"):
+        with stage("reading weights", progress, every=0.01, checkpoint="m"):
+            asked.acquire()
+            asked.acquire()
+        told = len(caplog.records)
+        assert not any(thread.name == "wherry-progress" for thread in threading.enumerate())
+    first, second, *_ = map(vars, caplog.records)
+    assert told == len(caplog.records) >= 2
+    assert (first["checkpoint"], first.get("seconds")) == ("m", None)
+    assert (second["message"], second["tensors"], second["seconds"]) == (
+        "reading weights", "3 of 7", 0,
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""All sequences of a step attend in a few calls, recorded or not: the tokens are transformers'.
+
+The runner's ways for a GPU run on the CPU here, the recordings by torch.fx in place of CUDA graphs:
+what is recorded is the same calls on the same memory, and nothing of the host runs again with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.unit.llm.engine import tiny
+from tests.unit.llm.engine.test_engine import (
+    GREEDY,
+    NEW,
+    REPORTED,
+    answer,
+    assert_reported,
+    engine_of,
+    finish,
+    log_softmax,
+    prompts,
+)
+from wherry.llm.engine import padding
+from wherry.llm.engine.cuda_graphs import Replay
+from wherry.llm.engine.kv_cache import KVCache
+from wherry.llm.engine.linear import plain
+from wherry.llm.engine.model import Decoder
+from wherry.llm.engine.padding import MOST_BYTES, Room
+from wherry.llm.engine.paged_attention import _most_bytes
+from wherry.llm.engine.runner import ModelRunner, Recorded
+from wherry.llm.engine.sampling import Sampling
+from wherry.llm.engine.scheduler import TokenScheduler
+from wherry.llm.engine.sequence import Sequence
+
+Find = Callable[..., Path]
+META = torch.device("meta")
+
+
+class Recorder:
+    """Records the calls of torch that a function makes, and counts how often they are replayed."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def __call__(self, compute: Callable[[], Tensor]) -> Replay:
+        compute()
+        calls = make_fx(compute, _error_on_data_dependent_ops=True)()
+        self.recorded += 1
+
+        def replay() -> Tensor:
+            self.replayed += 1
+            result: Tensor = calls()
+            return result
+
+        return replay
+
+
+def in_place(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    block_size: int,
+    window: int | None,
+) -> Tensor:
+    """What the kernel computes, in calls of torch on the whole table."""
+    places = table[rows].long()[:, :, None] * block_size + torch.arange(block_size)
+    columns = torch.arange(places[0].numel())
+    seen = columns <= positions[:, None]
+    if window is not None:
+        seen &= columns > positions[:, None] - window
+    unseen = ~seen[:, :, None, None]
+    k, v = (
+        cache[places.flatten(1)].masked_fill(unseen, 0.0).transpose(1, 2)
+        for cache in (keys, values)
+    )
+    out = F.scaled_dot_product_attention(
+        q[:, :, None], k, v, attn_mask=seen[:, None, None], enable_gqa=True
+    )
+    return out[:, :, 0]
+
+
+class Made:
+    """Makes runners that attend in padded batches, and keeps the last one."""
+
+    def __init__(self, record: Recorder | None = None) -> None:
+        self.record = record
+        self.runner: ModelRunner
+
+    def __call__(self, *given: Any, **options: Any) -> ModelRunner:
+        recorded = None if self.record is None else Recorded(self.record, in_place)
+        self.runner = ModelRunner(*given, **options, paged=True, recorded=recorded)
+        return self.runner
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_greedy_tokens_are_those_of_transformers_for_each_family(
+    family: str, checkpoint: Find
+) -> None:
+    folder = checkpoint(family)
+    asked = prompts(5, 40, 61, 1)
+    expected = [tiny.reference(folder, prompt, NEW) for prompt in asked]
+    for record in (None, Recorder()):
+        engine = engine_of(folder, max_step_tokens=16, max_running=4, make_runner=Made(record))
+        answers = finish(engine, [(prompt, GREEDY) for prompt in asked])
+        assert [answer(sequence) for sequence in answers] == expected, record
+        assert record is None or record.replayed >= NEW
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mistral", "qwen3"])  # with a window, and without
+@pytest.mark.parametrize("recorded", [False, True])
+def test_prefixes_preemptions_and_scattered_blocks_change_nothing(
+    family: str, recorded: bool, checkpoint: Find
+) -> None:
+    folder = checkpoint(family)
+    made = Made(Recorder() if recorded else None)
+    engine = engine_of(
+        folder, blocks=40, context_tokens=100, max_step_tokens=12, max_running=4, make_runner=made
+    )
+    base = prompts(30, 25, 28, 20)
+    asked = [*base, [*base[0][:16], 1, 2, 3], base[0]]
+    pieces = 0
+    running = [engine.add(prompt, GREEDY)[0] for prompt in asked]
+    (reported,) = engine.add(base[1], REPORTED)
+    while engine.busy:
+        engine.step()
+        pieces = max([pieces, *(len(s.table.extents) for s in engine.scheduler.running)])
+        engine.cache.check()
+    gauges = engine.gauges()
+    assert gauges["preemptions_total"] > 0
+    assert gauges["prefix_cache_hits_total"] > 0
+    assert pieces > 1
+    for prompt, sequence in zip(asked, running, strict=True):
+        assert answer(sequence) == tiny.reference(folder, prompt, NEW)
+    assert_reported(reported, log_softmax(folder, base[1]), 2)
+
+
+@pytest.mark.slow
+def test_what_is_no_number_elsewhere_in_the_cache_is_not_multiplied(checkpoint: Find) -> None:
+    """A poisoned request leaves it in its blocks, which others get after it."""
+    folder, made = checkpoint("mistral"), Made()
+    engine = engine_of(folder, make_runner=made)
+    zeros = (engine.cache.total_blocks + 1) * 4  # the one block that is never written to
+    for tensor in (*made.runner.attention.keys, *made.runner.attention.values):
+        tensor[:zeros] = float("nan")
+    asked = prompts(5, 33)
+    answers = finish(engine, [(prompt, GREEDY) for prompt in asked])
+    for prompt, sequence in zip(asked, answers, strict=True):
+        assert answer(sequence) == tiny.reference(folder, prompt, NEW)
+
+
+@pytest.mark.slow
+def test_long_prompts_attend_in_parts_where_memory_is_short(
+    checkpoint: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint()
+    expected = [tiny.reference(folder, prompt, 5) for prompt in prompts(100, 7)]
+    wish = Sampling(temperature=0.0, max_tokens=5, ignore_eos=True)
+    # Room for 15 rows of the long one, and for one sequence in a call.
+    monkeypatch.setattr(padding.Room, "holds", lambda *_: False)
+    monkeypatch.setattr(padding.Room, "rows", lambda *_: 15)
+    engine = engine_of(folder, make_runner=Made())
+    answers = finish(engine, [(prompt, wish) for prompt in prompts(100, 7)])
+    assert [answer(sequence) for sequence in answers] == expected
+
+
+# What a step costs
+
+
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the calls of torch, and the copies to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count: Counter[str] = Counter()
+        self.copies = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count[str(func.overloadpacket)] += 1
+        if isinstance(result, Tensor) and result.device == META:
+            given = [one for one in args if isinstance(one, Tensor)]
+            self.copies += any(one.device.type == "cpu" for one in given)
+        return result
+
+
+def steps(*contexts: int, running: int = 64) -> tuple[ModelRunner, TokenScheduler]:
+    """A runner of a device that computes shapes only, and a scheduler with prompts so long."""
+    from transformers import LlamaConfig
+
+    def weights(name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, device=META)
+
+    net = Decoder(LlamaConfig(**{**tiny.SIZES, "max_position_embeddings": 4096}), weights, plain)
+    runner = ModelRunner(net, cache_tokens=1 << 16, block_size=16, dtype=torch.float32, device=META)
+    scheduler = TokenScheduler(KVCache(1 << 12, 16), max_running=running, max_step_tokens=1 << 15)
+    for number, context in enumerate(contexts):
+        wish = Sampling(max_tokens=8)
+        scheduler.add(Sequence(number, [number] * context, context, wish, max_length=4096))
+    return runner, scheduler
+
+
+@torch.inference_mode()
+def calls(*contexts: int) -> list[Calls]:
+    """The calls of two steps: all prompts, and a token of each."""
+    runner, scheduler = steps(*contexts)
+    counted = []
+    for _ in range(2):
+        chunks = scheduler.next_step()
+        assert len(chunks) == len(contexts)
+        with Calls() as made:
+            logits = runner.run(chunks)
+        assert logits.shape == (len(contexts), tiny.VOCABULARY)
+        counted.append(made)
+        scheduler.computed(chunks)
+        for chunk in chunks:
+            chunk.sequence.tokens.append(5)
+    return counted
+
+
+def test_a_step_of_many_sequences_has_the_calls_of_one_with_two() -> None:
+    few, many = calls(70, 80), calls(*range(66, 130))
+    for two, sixty_four in zip(few, many, strict=True):
+        assert sixty_four.count == two.count
+        assert sixty_four.copies == two.copies == 1
+
+
+def test_calls_grow_with_the_sizes_that_there_are_and_not_with_sequences() -> None:
+    def attended(made: Calls) -> float:
+        return made.count["aten.scaled_dot_product_attention"] / 3  # layers
+
+    for number in (1, 4):
+        prompts, tokens = calls(*[20, 200, 900, 1800] * number)
+        assert attended(prompts) == 4
+        assert attended(tokens) == 3  # 20 and 200 tokens of context are padded to the same
+        assert prompts.copies == tokens.copies == 1
+
+
+def test_a_call_on_a_large_gpu_may_take_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else decode steps of 64 sequences with 2,000 tokens each would run call by call on an H100:
+    their keys and values take 1.1 GB of a model with 8 heads of 128 features."""
+    about = SimpleNamespace(total_memory=80 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    most = _most_bytes(torch.device("cuda"))
+    room = Room(per_token=2 * 8 * 128 * 2, per_pair=8, most=most)
+    assert room.holds(64, 1, 4096)
+    assert most < 0.02 * about.total_memory
+    about.total_memory = 4 * 10**9
+    assert _most_bytes(torch.device("cuda")) == MOST_BYTES == _most_bytes(META)

@@ -1,0 +1,58 @@
+"""What all prompts of a request share is measured once, and counted once for each of them."""
+
+import msgspec
+import pytest
+
+from wherry.core.values.errors import TooManyBytes
+from wherry.core.values.reply import Reply
+from wherry.core.values.request import InferRequest, InferResponse, value_bytes
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.fields.completion import CompletionRequest
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.prompts import Prompts
+from wherry.server.calls.admission import Admission
+
+
+def test_what_prompts_share_is_one_object_and_counts_for_each() -> None:
+    shared = {"parameters": {"allowed_token_ids": [1] * 1000}}
+    prompts = Prompts.of([{"prompt": "a"}, {"prompt": "b"}], shared, "prompt")
+    assert prompts.shared is shared
+    assert prompts.nbytes == [value_bytes(shared) + value_bytes({"prompt": "a"})] * 2
+
+
+def test_a_large_field_beside_many_prompts_is_refused_before_it_is_multiplied() -> None:
+    tokens = [1] * 10_000
+    body = msgspec.json.encode({"prompt": ["a"] * 300, "allowed_token_ids": tokens})
+    with pytest.raises(BadField, match=r"prompt: holds 300, .*; send at most \d+ at a time") as no:
+        decoded(body, CompletionRequest).inputs()
+    assert no.value.field == "prompt"
+    one = msgspec.json.encode({"prompt": ["a"], "allowed_token_ids": tokens})
+    assert len(decoded(one, CompletionRequest).inputs().own) == 1
+
+
+def test_log_probabilities_are_counted_over_all_prompts() -> None:
+    def read(**fields: object) -> int:
+        body = {"prompt": ["a"] * 100, "logprobs": 20, **fields}
+        return len(decoded(msgspec.json.encode(body), CompletionRequest).inputs().own)
+
+    assert read() == read(n=4, max_tokens=100) == 100
+    with pytest.raises(BadField, match=r"prompt: holds 100, with up to 2\d{6} .*; send at most 49"):
+        read(n=10, max_tokens=100)
+    assert read(n=128, max_tokens=1000, logprobs=None) == 100
+    tokens = [[65] * 1000] * 100
+    assert read(prompt=tokens) == read(prompt=tokens, logprobs=None, prompt_logprobs=5) == 100
+    for more in ({"logprobs": 5, "echo": True, "n": 2}, {"logprobs": None, "prompt_logprobs": 20}):
+        for prompt in (tokens, ["a" * 1000] * 100):
+            with pytest.raises(BadField, match="log probabilities together; send at most"):
+                read(prompt=prompt, max_tokens=1, **more)
+
+
+def test_requests_that_are_refused_together_hold_nothing_although_they_live_on() -> None:
+    admission = Admission(max_bytes=10 * 2**20)
+    requests = [
+        InferRequest({"x": [b""]}, 1, Reply[InferResponse](lambda _: None), nbytes=4 * 2**20)
+        for _ in range(3)
+    ]
+    with pytest.raises(TooManyBytes):
+        admission.enter_all(requests)
+    assert (admission.held_bytes, admission.in_flight, len(requests)) == (0, 0, 3)

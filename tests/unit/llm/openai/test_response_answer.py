@@ -1,0 +1,168 @@
+"""How does a chat's answer become a response: items, and numbered events while it goes on?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from wherry.llm.openai.answers import ChoiceDelta
+from wherry.llm.openai.chat_answer import ChatAnswer
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.response_answer import ResponseAnswer
+from wherry.llm.openai.responses import ResponsesRequest
+from wherry.llm.openai.tool_calls import AllowedCalls
+
+EVENTS = TypeAdapter[Any](ResponseStreamEvent)
+USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def test_a_text_is_a_message_with_one_part_that_grows() -> None:
+    answer = ResponseAnswer(ChatAnswer("m", "abc-1"), {"instructions": "be brief"})
+    events = answer.add(ChoiceDelta(0, "Hel"))
+    events += answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE))
+    events += answer.end()
+
+    assert kinds(events) == [
+        "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
+        "output_text.delta", "output_text.done", "content_part.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    assert [event["sequence_number"] for event in events] == list(range(10))
+    first, last = events[0]["response"], events[-1]["response"]
+    assert (first["status"], first["output"], first["usage"]) == ("in_progress", [], None)
+    assert (first["id"], last["id"], last["instructions"]) == (
+        "resp_abc-1",
+        "resp_abc-1",
+        "be brief",
+    )
+    assert last == answer.whole()
+    (message,) = last["output"]
+    assert (message["status"], message["content"][0]["text"]) == ("completed", "Hello")
+    assert last["usage"]["input_tokens_details"]["cached_tokens"] == 1
+    assert last["usage"]["total_tokens"] == 6
+    # What was sent before is not what has become of it.
+    assert events[2]["item"] == {**message, "status": "in_progress", "content": []}
+    assert events[3]["part"]["text"] == ""
+    places = {(e["item_id"], e["output_index"]) for e in events if "item_id" in e}
+    assert places == {(message["id"], 0)}
+
+
+def test_what_was_cut_off_is_incomplete() -> None:
+    answer = ResponseAnswer(ChatAnswer("m", "x"), {})
+    answer.add(ChoiceDelta(0, "Hel", "length", usage=USAGE))
+    assert kinds(answer.end())[-1] == "incomplete"
+    whole = answer.whole()
+    assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (whole["status"], whole["output"][0]["status"]) == ("incomplete", "incomplete")
+
+
+def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
+    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}})), {})
+    events = answer.add(ChoiceDelta(0, "Let me see" + CALL + CALL))
+    events += answer.add(ChoiceDelta(0, " so", "stop"))
+    events += answer.end()
+    items = answer.whole()["output"]
+    types = [item["type"] for item in items]
+    assert types == ["message", "function_call", "function_call", "message"]
+    assert items[0]["content"][0]["text"] == "Let me see"
+    assert (items[1]["name"], items[1]["arguments"]) == ("add", '{"a": 1}')
+    assert len({item["id"] for item in items}) == 4
+    assert items[1]["call_id"] != items[2]["call_id"]
+    added = [event for event in events if event["type"] == "response.output_item.added"]
+    done = [event for event in events if event["type"] == "response.output_item.done"]
+    assert [event["output_index"] for event in added] == [0, 1, 2, 3]
+    assert [event["output_index"] for event in done] == [0, 1, 2, 3]
+    assert [event["item"] for event in done] == items
+    assert kinds(events)[7:11] == ["output_item.done", *[
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done"
+    ]]  # fmt: skip
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
+    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}}, 1)), {})
+    answer.add(ChoiceDelta(0, CALL + CALL, "stop"))
+    answer.end()
+    assert [item["type"] for item in answer.whole()["output"]] == ["function_call"]
+
+
+def test_an_answer_without_a_word_is_an_empty_message() -> None:
+    for pieces in ([], [ChoiceDelta(0, "", "stop")]):
+        answer = ResponseAnswer(ChatAnswer("m", "x"), {})
+        events = [event for piece in pieces for event in answer.add(piece)]
+        events += answer.end()
+        assert kinds(events)[0] == "created"
+        assert kinds(events)[-1] == "completed"
+        (message,) = answer.whole()["output"]
+        assert message["content"][0]["text"] == ""
+
+
+def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
+    answer = ResponseAnswer(ChatAnswer("m", "x"), {})
+    answer.add(ChoiceDelta(0, "a"))
+    error = {"message": "broke", "type": "server_error", "param": None, "code": None}
+    event = answer.failure({"error": error})
+    assert (event["type"], event["message"], event["error"]) == ("error", "broke", error)
+    assert event["sequence_number"] == 5
+
+
+def test_tokens_come_with_their_text_and_stand_in_the_whole() -> None:
+    def token(text: str) -> dict[str, Any]:
+        one = {"token": text, "logprob": -0.5, "bytes": list(text.encode()), "id": 1}
+        return {**one, "top": [one]}
+
+    answer = ResponseAnswer(ChatAnswer("m", "x"), ResponsesRequest(input="?").repeated())
+    style = {"style": {"thoughts": "think"}}
+    events = []
+    for text in ("<think>", "hm", "</think>", "so", " be", " it"):
+        events += answer.add(ChoiceDelta(0, text, logprobs=[token(text)], details=style))
+        style = {}
+    events += answer.add(ChoiceDelta(0, "", "stop")) + answer.end()
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    said = [[t["token"] for t in e["logprobs"]] for e in deltas]
+    assert said == [["</think>", "so"], [" be"], [" it"]]
+    top = [{"token": " be", "logprob": -0.5}]
+    assert deltas[1]["logprobs"] == [{"token": " be", "logprob": -0.5, "top_logprobs": top}]
+    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
+    assert (
+        done["logprobs"][1:]
+        == deltas[0]["logprobs"][1:] + deltas[1]["logprobs"] + (deltas[2]["logprobs"])
+    )
+    *_, message = answer.whole()["output"]
+    assert [t["bytes"] for t in message["content"][0]["logprobs"]][1] == list(b"so")
+    for event in events:
+        EVENTS.validate_python(event)
+    Response.model_validate(answer.whole())
+
+
+def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
+    asked = {
+        "input": "?",
+        "tools": [{"type": "function", "name": "add", "parameters": {}}],
+        "tool_choice": {"type": "function", "name": "add"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    wanted = decoded(msgspec.json.encode(asked), ResponsesRequest)
+    spoken = ChatAnswer("m", "x", AllowedCalls({"add": {}}))
+    answer = ResponseAnswer(spoken, wanted.repeated())
+    style = {"style": {"thoughts": "think"}}
+    text = f"<think>hm</think>so{CALL}"
+    events = answer.add(ChoiceDelta(0, text, "stop", details=style)) + answer.end()
+    error = {"message": "broke", "type": "server_error", "param": None, "code": None}
+    for event in [*events, answer.failure({"error": error})]:
+        assert EVENTS.validate_python(event).type == event["type"]
+    response = Response.model_validate(answer.whole())
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert kinds(events)[2:7] == [
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
+        "content_part.done",
+    ]  # fmt: skip

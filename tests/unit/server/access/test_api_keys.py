@@ -1,0 +1,147 @@
+"""server/access/api_keys.py"""
+
+from typing import Any
+
+import pytest
+
+from tests.costs import assert_linear
+from wherry.core.values.errors import ConfigError
+from wherry.server.access.api_keys import MIN_KEY_CHARS, ApiKeys, parse_key, parse_key_file
+from wherry.server.calls.terms import terms_of
+
+LONG = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({"authorization": "Bearer one"}, True),
+        ({"authorization": "bearer   two "}, True),
+        ({"x-api-key": "one"}, True),
+        ({"x-api-key": "three"}, False),
+        ({"authorization": "Basic one", "x-api-key": "one"}, True),
+        ({"authorization": "Bearer three", "x-api-key": "one"}, False),
+        ({"authorization": "Bearer"}, False),
+        ({"authorization": "one"}, False),
+        ({"x-api-key": "\u20ac"}, False),
+        ({}, False),
+    ],
+)
+def test_a_key_comes_as_a_bearer_or_in_its_own_header(
+    headers: dict[str, str], allowed: bool
+) -> None:
+    assert (ApiKeys(["one", "two"]).name_of(headers) is not None) is allowed
+
+
+def test_without_keys_there_is_nothing_to_ask_for() -> None:
+    assert not ApiKeys([])
+    assert ApiKeys(["one"])
+
+
+def test_a_key_has_the_name_that_it_was_given_or_a_number() -> None:
+    keys = ApiKeys(["one", "ops: two", "ci:three=="])
+    names = [keys.name_of({"x-api-key": key}) for key in ("one", "two", "three==", "ops", "four")]
+    assert names == ["key 1", "ops", "ci", None, None]
+    assert "two" not in repr(keys)
+    assert "two" not in repr(parse_key("ops: two", "here"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "ops:",
+        "ops: ",
+        ": two",
+        ":two",
+        "o ps: two",
+        "o/ps: two",
+        "one two",
+        "one\ttwo",
+        "ops: one two",
+        "one # comment",
+        "name=two",
+        "a:b:c",
+        "k\u00e9y",
+        "\u20ac",
+        "one\x00",
+        "one\x7f",
+        "\u00a0one",
+        "one\u2028two",
+        65 * "n" + ": two",
+    ],
+)
+def test_what_cannot_be_sent_as_a_key_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^API key 1: ") as refused:
+        ApiKeys([text])
+    assert "two" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "keys", [["a: one", "a: two"], ["one", "one"], ["a: one", "b: one"], ["one", "b: one"]]
+)
+def test_neither_a_name_nor_a_key_may_be_there_twice(keys: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"there 2 times|the same as") as refused:
+        ApiKeys(keys)
+    assert "one" not in str(refused.value)
+
+
+def test_a_file_has_one_key_a_line_and_comments() -> None:
+    text = f"\ufeff# ops team\r\n\r\nops: {LONG}\r\n  \t# old\n{LONG}x  \nci:{LONG}y=="
+    assert parse_key_file(text, "f") == [f"ops: {LONG}", f"{LONG}x", f"ci:{LONG}y=="]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"{LONG}\n# x\nshort-secret\n", 3),
+        (f"ops: {LONG[:-1]}\n", 1),
+        (f"{LONG} # comment\n", 1),
+        (f"\n\n{LONG} {LONG}\n", 3),
+        (f"ops={LONG}\n", 1),
+        (f"{LONG}\u00e9\n", 1),
+        (f"{LONG}\rx{LONG}\n", 1),
+        (f"{LONG}\x0b{LONG}\n", 1),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_named_and_not_shown(text: str, line: int) -> None:
+    with pytest.raises(ConfigError, match=f"^keys.txt line {line}: ") as refused:
+        parse_key_file(text, "keys.txt")
+    assert LONG[:8] not in str(refused.value)
+    assert "short-secret" not in str(refused.value)
+
+
+def test_a_key_of_a_file_has_enough_characters_to_be_no_guess() -> None:
+    assert parse_key_file(MIN_KEY_CHARS * "k", "f") == [MIN_KEY_CHARS * "k"]
+    with pytest.raises(ConfigError, match="at least 16"):
+        parse_key_file((MIN_KEY_CHARS - 1) * "k", "f")
+
+
+@pytest.mark.parametrize("piece", [f"{LONG}\n", "#\n", "\n", "\r", "a", "a=", " ", ":", "a:"])
+def test_reading_a_file_costs_in_proportion_to_its_length(piece: str) -> None:
+    def read(text: str) -> Any:
+        try:
+            return parse_key_file(text, "f")
+        except ConfigError:
+            return None
+
+    assert_linear(read, lambda size: piece * size, largest=2**17)
+
+
+def test_a_tenant_is_a_keys_name_and_never_its_text() -> None:
+    assert terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("ops") == "ops"
+    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}, b"key").tenant_of("ops") == "t"
+    gateway = {"x-gateway-inference-fairness-id": "g", "x-tenant-id": "t", "x-api-key": LONG}
+    assert terms_of(gateway, b"key").tenant_of("ops") == "g"
+    other = terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("")
+    assert other
+    assert LONG not in other
+    assert other != terms_of({"x-api-key": LONG}, b"key").tenant_of("")
+    assert terms_of({}, b"key").tenant_of("") == ""
+
+
+def test_processes_with_the_same_secret_give_a_key_the_same_tenant() -> None:
+    headers = {"authorization": f"Bearer {LONG}"}
+    assert terms_of(headers, b"one").tenant == "#a8b1b2db75e9a93a"
+    assert terms_of(headers, b"one").tenant != terms_of(headers, b"two").tenant

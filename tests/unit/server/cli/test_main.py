@@ -1,0 +1,113 @@
+"""What the command line prints, and with which code it exits."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wherry
+from wherry.bench.cli import flags as bench_flags
+from wherry.server.cli import EVERYDAY, main
+from wherry.server.options import OPTIONS
+
+
+def test_version_and_help_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, wanted in (("--version", f"wherry {wherry.__version__}"), ("--help", "serve")):
+        with pytest.raises(SystemExit) as exit:
+            main([flag])
+        assert exit.value.code == 0
+        assert wanted in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "config", "call", "models"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main([command, "--help"])
+    assert exit.value.code == 0
+    assert f"usage: wherry {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "config", "bench"])
+def test_help_is_one_screen_and_help_all_has_every_flag(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as exit:
+            main([command, flag])
+        assert exit.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert len(shown[0].splitlines()) <= 40
+    flags = {one.flag for one in OPTIONS.values()}
+    if command == "bench":
+        flags = {one.name for group in bench_flags.GROUPS.values() for one in group}
+    everyday = {*(bench_flags.EVERYDAY if command == "bench" else EVERYDAY)}
+    assert {one for one in everyday if f"  {one}" not in shown[0]} == set()
+    assert {one for one in flags | everyday if f"  {one}" not in shown[1]} == set()
+
+
+def test_a_flag_that_is_not_known_has_a_guess_and_one_line_of_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "app.py", "--log-levle=debug"])
+    usage, problem = capsys.readouterr().err.splitlines()
+    assert usage == "usage: wherry serve [FLAGS] [TARGET ...]"
+    assert problem.endswith("--log-levle=debug; did you mean --log-level?")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["serve", "x.py", "--nope"]])
+def test_a_wrong_command_line_is_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_config_shows_values_and_origins_and_hides_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WHERRY_DRAIN_TIMEOUT", "4")
+    (tmp_path / "wherry.toml").write_text("[models.m]\nmax_batch_size = 16\n")
+    redis = ["--cache-config=redis,host=h", "--cache-config", "redis,password=secret"]
+    assert main(["config", "--api-key", "secret", "--port", "0", *redis]) == 0
+    out = capsys.readouterr().out
+    table = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    assert table["port"] == ["0", "--port"]
+    assert table["drain_timeout"] == ["4.0", "WHERRY_DRAIN_TIMEOUT"]
+    assert table["host"] == ["127.0.0.1", "default"]
+    assert table["max_batch_size"][0] == "16"
+    assert table["cache_config"][0] == '["redis,host=h","redis,password=..."]'
+    assert "secret" not in out
+
+
+def test_a_wrong_setting_is_exit_code_2_on_stderr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", "--port", "many"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "wherry: --port: 'many': expected int, got str\n"
+
+
+def test_a_command_that_is_not_known_has_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["serv"])
+    assert exit.value.code == 2
+    assert "did you mean 'serve'?" in capsys.readouterr().err
+
+
+def test_help_imports_neither_numpy_nor_an_event_loop() -> None:
+    code = (
+        "import sys\nfrom wherry.server.cli import main\n"
+        "try: main(['serve', '--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'numpy', 'asyncio', 'uvloop', 'msgspec', 'logging'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,205 @@
+"""Which connections of one listener are open, and how are its limits enforced on them?"""
+
+import asyncio
+import weakref
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.unit.server.grpc.raw import looped
+from wherry.server.connections.limits import Limits
+from wherry.server.connections.open_connections import (
+    RESERVE,
+    SCAN_INTERVAL,
+    USED,
+    MayAsk,
+    OpenConnections,
+)
+
+
+@dataclass(eq=False)
+class FakeConnection:
+    """A connection that is idle or not, as the test says, and remembers what it was told."""
+
+    idle_since: float | None = None
+    stays: bool = False
+    owes: bool = False
+    told: list[str] = field(default_factory=list)
+
+    def make_room(self) -> bool:
+        self.told.append("make room")
+        return not self.stays
+
+    def check(self, now: float) -> None:
+        self.told.append(f"check {now}")
+
+    def drain(self) -> None:
+        self.told.append("drain")
+
+    def end(self) -> None:
+        self.told.append("end")
+
+    def abort(self) -> None:
+        self.told.append("abort")
+
+
+class Socket:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+class House:
+    """Connections that came in one after the other, at a time of the test's choice."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.now = 1.0
+        self.open: OpenConnections[FakeConnection] = OpenConnections(lambda: self.now, limits)
+
+    def enter(self, connection: FakeConnection, descriptor: int = 0) -> MayAsk:
+        transport = asyncio.BaseTransport({"socket": Socket(descriptor)})
+        return self.open.admit(connection, transport)
+
+    def close(self) -> None:
+        for connection in tuple(self.open.open):
+            self.open.remove(connection)
+
+
+@looped
+async def test_up_to_the_limit_each_connection_may_ask_anything() -> None:
+    house = House(Limits(max_connections=2))
+    assert [house.enter(FakeConnection()) for _ in range(2)] == [MayAsk.ANYTHING] * 2
+    house.close()
+
+
+@looped
+async def test_beyond_the_limit_the_one_idle_for_longest_makes_room() -> None:
+    house = House(Limits(max_connections=3))
+    busy, younger, oldest = FakeConnection(), FakeConnection(0.5), FakeConnection(0.2)
+    for connection in (busy, younger, oldest):
+        house.enter(connection)
+    assert house.enter(FakeConnection()) is MayAsk.ANYTHING
+    assert (busy.told, younger.told, oldest.told) == ([], [], ["make room"])
+    house.close()
+
+
+@looped
+async def test_one_that_is_no_longer_idle_is_passed_over() -> None:
+    house = House(Limits(max_connections=2))
+    asked_again, idle = FakeConnection(0.1, stays=True), FakeConnection(0.2)
+    house.enter(asked_again)
+    house.enter(idle)
+    assert house.enter(FakeConnection()) is MayAsk.ANYTHING
+    assert idle.told == ["make room"]
+    house.close()
+
+
+@looped
+async def test_where_none_is_idle_a_few_may_ask_about_health_and_the_oldest_of_them_goes() -> None:
+    house = House(Limits(max_connections=1))
+    house.enter(FakeConnection())
+    reserve = [FakeConnection() for _ in range(RESERVE + 1)]
+    assert {house.enter(connection) for connection in reserve} == {MayAsk.HEALTH}
+    assert [c for c in reserve if c.told] == [reserve[0]]
+    assert reserve[0].told == ["abort"]
+    house.close()
+
+
+@looped
+async def test_one_in_reserve_that_has_closed_leaves_its_place_and_is_not_kept() -> None:
+    house = House(Limits(max_connections=1))
+    house.enter(FakeConnection())
+    reserve = [FakeConnection() for _ in range(RESERVE)]
+    for connection in reserve:
+        house.enter(connection)
+    gone = weakref.ref(reserve[0])
+    house.open.remove(reserve.pop(0))
+    assert gone() is None
+    assert house.enter(FakeConnection()) is MayAsk.HEALTH
+    assert [c for c in reserve if c.told] == []
+    house.close()
+
+
+@looped
+async def test_idle_connections_are_searched_now_and_then_only() -> None:
+    house = House(Limits(max_connections=1))
+    first = FakeConnection()
+    house.enter(first)
+    assert house.enter(FakeConnection()) is MayAsk.HEALTH
+    first.idle_since = 1.0
+    assert house.enter(FakeConnection()) is MayAsk.HEALTH
+    house.now += SCAN_INTERVAL
+    assert house.enter(FakeConnection()) is MayAsk.ANYTHING
+    house.close()
+
+
+@looped
+async def test_one_with_a_reserved_descriptor_stays_only_if_another_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    descriptors = "wherry.server.connections.open_connections.descriptors"
+    monkeypatch.setattr(f"{descriptors}.for_connections", lambda: 100)
+    monkeypatch.setattr(f"{descriptors}.never_for_connections", lambda: 110)
+    house = House(Limits())
+    idle = FakeConnection(0.5)
+    house.enter(idle)
+    assert house.enter(FakeConnection(), 99) is MayAsk.ANYTHING
+    assert house.enter(FakeConnection(), 100) is MayAsk.ANYTHING
+    assert idle.told == ["make room"]
+    house.open.remove(idle)
+    house.now += SCAN_INTERVAL
+    assert house.enter(FakeConnection(), 100) is MayAsk.NOTHING
+    house.enter(FakeConnection(0.5))
+    house.now += SCAN_INTERVAL
+    assert house.enter(FakeConnection(), 110) is MayAsk.NOTHING
+    house.close()
+
+
+@looped
+async def test_a_sweep_checks_each_connection_and_a_drain_drains_and_checks_it_at_once() -> None:
+    house = House(Limits())
+    connections = [FakeConnection() for _ in range(3)]
+    for connection in connections:
+        house.enter(connection)
+    house.open.sweep()
+    house.open.drain(0.0)
+    assert [c.told for c in connections] == [["check 1.0", "drain", "check 1.0"]] * 3
+    assert house.open.draining
+    house.close()
+
+
+@looped
+async def test_a_client_has_its_own_limit_of_unsent_bytes_and_the_oldest_goes_at_that_of_all() -> (
+    None
+):
+    house = House(Limits(max_unsent_bytes=1_000_000, max_connection_unsent_bytes=500_000))
+    first, second = FakeConnection(), FakeConnection()
+    for connection in (first, second):
+        house.enter(connection)
+    assert not house.open.note_unsent(first, 500_000)
+    house.now += 1
+    assert house.open.note_unsent(second, 500_001)
+    assert (first.told, second.told) == (["abort"], [])
+    house.close()
+
+
+@looped
+async def test_a_connection_is_used_for_some_seconds_after_its_last_request() -> None:
+    house = House(Limits())
+    busy, quiet = FakeConnection(), FakeConnection(1.0)
+    house.enter(busy)
+    house.enter(quiet)
+    assert house.open.used == 2  # new ones are, until a sweep has seen them
+    house.now = 1.0 + USED - 0.5
+    house.open.sweep()
+    assert house.open.used == 2
+    house.now = 1.0 + USED
+    house.open.sweep()
+    assert house.open.used == 1
+    quiet.idle_since = house.now
+    house.open.sweep()
+    assert house.open.used == 2
+    house.close()
+    assert house.open.used == 0

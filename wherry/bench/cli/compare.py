@@ -1,0 +1,98 @@
+"""How does `wherry bench --compare A B` tell whether two things differ?
+
+Two reports are compared as they are. Two targets are measured in turns, so that what else happens
+on the machine meets both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from wherry.bench import compare as comparing
+from wherry.bench import report as reports
+from wherry.bench.cli.interrupts import Interrupts, exit_code
+from wherry.bench.cli.options import BenchOptions
+from wherry.bench.cli.outputs import Outputs
+from wherry.bench.cli.run import BenchRun
+from wherry.bench.interval import turns
+from wherry.bench.report import Report
+from wherry.bench.show import Display, print_changes
+from wherry.core.values.errors import ConfigError
+
+#: Runs of each target, unless --repeat says otherwise: 10 % are found under noise of 5 % a run.
+PAIRS = 10
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Print what differs between A and B."""
+    targets = [_is_target(one) for one in args.compare]
+    if all(targets):
+        return _in_turns(args)
+    if any(targets):
+        raise ConfigError("--compare takes two reports or two targets, not one of each")
+    before, after = map(reports.read, args.compare)
+    changes = comparing.compare(before, after)
+    print_changes(changes, comparing.unmatched(before, after))
+    if not changes:
+        raise ConfigError("the two reports have no point in common that was answered")
+    return 0
+
+
+def _is_target(word: str) -> bool:
+    """A URL, or what `wherry serve` takes; else it is the path of a report."""
+    path = Path(word)
+    if path.is_file():
+        return path.suffix == ".py"
+    return ":" in word or word.endswith(".py") or path.is_dir()
+
+
+def _in_turns(args: argparse.Namespace) -> int:
+    if args.find_max or args.target or args.offline:
+        raise ConfigError("--compare of two targets has no other TARGET, --find-max or --offline")
+    asked, out = BenchOptions.of(args), Outputs(args)
+    failures: list[str] = []
+    with Interrupts() as interrupts:
+        with Display(quiet=args.quiet) as display:
+            each = [argparse.Namespace(**{**vars(args), "target": one}) for one in args.compare]
+            runs = [BenchRun(one, asked, display, interrupts, out) for one in each]
+            with interrupts.kept(failures, lambda: bool(runs[0].points)):
+                _measure(runs, args.repeat or PAIRS, args.seed)
+        before, after = (run.report for run in runs)
+        if before is not None and after is not None and after.points:
+            print_changes(comparing.compare(before, after, in_turns=True), [], in_turns=True)
+            failures += out.write(_both(before, after), asked.objective)
+    named = list(zip("AB", runs, strict=True))
+    wrong = [f"{name}: {one}" for name, run in named for one in run.not_measured]
+    missed = [f"{name}: {one}" for name, run in named for one in run.missed]
+    return exit_code(interrupts, [*failures, *wrong], missed)
+
+
+def _measure(runs: list[BenchRun], pairs: int, seed: int) -> None:
+    asked, interrupts = runs[0].asked, runs[0].interrupts
+    for settings in asked.settings:
+        with ExitStack() as stack:
+            subjects = [stack.enter_context(run.subject(settings)) for run in runs]
+            for rows, load, of_the_load in runs[0].loads():
+                for repeat, pair in enumerate(turns(pairs, seed)):
+                    for side in pair:
+                        point = runs[side].measure_one(
+                            subjects[side], load, {**settings, **of_the_load}, rows, repeat
+                        )
+                        if point.stopped or interrupts.asked():
+                            return
+
+
+def _both(before: Report, after: Report) -> Report:
+    """One report of both, for --json and the like, with the target as a setting of each point."""
+    points = [
+        msgspec.structs.replace(point, settings={"target": name, **point.settings})
+        for name, report in (("A", before), ("B", after))
+        for point in report.points
+    ]
+    return msgspec.structs.replace(
+        before, points=points, interrupted=before.interrupted or after.interrupted
+    )

@@ -1,0 +1,311 @@
+"""How do the points of one `wherry bench` become measurements, one after the other?"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wherry import __version__
+from wherry.bench import report as reports
+from wherry.bench.cli.interrupts import Interrupts
+from wherry.bench.cli.options import BenchOptions, seconds_of
+from wherry.bench.cli.outputs import Outputs
+from wherry.bench.load import LoadProcesses
+from wherry.bench.local import Local
+from wherry.bench.machine import facts
+from wherry.bench.plan import Load, Rate
+from wherry.bench.report import Point, Report
+from wherry.bench.search import Search
+from wherry.bench.session import Measured, Served, Subject, measure
+from wherry.bench.show import Display
+from wherry.bench.targets import find
+from wherry.bench.verdict import missed, no_measurement, target_lost
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import ConfigError, WherryError
+from wherry.server.cli.settings import read_settings
+from wherry.server.options import OPTIONS, PREFIX
+from wherry.server.targets import load_targets
+from wherry.testing import ServerProcess
+
+#: Seconds for the models to load. Ctrl-C ends the waiting.
+LOADING = 3600.0
+#: Seconds for a server to end: what it still does is of no use.
+STOPPING = 10.0
+
+
+@contextmanager
+def serving(
+    target: str,
+    flags: Sequence[str],
+    model: str | None,
+    settings: Mapping[str, Any],
+    undisturbed: Callable[[], AbstractContextManager[None]],
+) -> Iterator[ServerProcess]:
+    """`wherry serve TARGET FLAGS` on a free port with these settings of the model, over those of
+    the file that it would read anyhow. WherryError with the server's log if it does not start.
+
+    In a block of `undisturbed` no Ctrl-C raises: it would leave a process that nothing stops."""
+    with tempfile.TemporaryDirectory(prefix="wherry-bench-") as folder:
+        if model is not None and settings:
+            path = Path(folder) / "wherry.toml"
+            path.write_text(_merged(flags, model, settings), encoding="utf-8")
+            flags = [*_without_config(flags), "--config", str(path)]
+        server = ServerProcess(target, *flags, own_group=True, ready_timeout=LOADING)
+        with ExitStack() as stack:
+            with undisturbed():
+                server.start()
+                stack.callback(_stop, server)
+            try:
+                server.wait_ready()
+            except RuntimeError as error:
+                raise WherryError(str(error)) from None
+            yield server
+
+
+def _stop(server: ServerProcess) -> None:
+    with contextlib.suppress(RuntimeError):  # it hung, and has been killed
+        server.stop(timeout=STOPPING)
+
+
+def _merged(flags: Sequence[str], model: str, settings: Mapping[str, Any]) -> str:
+    config = next((f.partition("=")[2] for f in flags if f.startswith("--config=")), None)
+    known = read_settings({"config": config}, _only_config())
+    server = {
+        name: known.options.value(name)
+        for name in OPTIONS
+        if known.file is not None and known.origins.get(name, "").startswith(known.file)
+    }
+    models = {name: dict(table) for name, table in known.models.items()}
+    models[model] = {**models.get(model, {}), **settings}
+    # "auto" is the value of a setting that is not given.
+    models[model] = {name: value for name, value in models[model].items() if value != "auto"}
+    lines = ["[server]", *_keys(server)]
+    for name, table in models.items():
+        lines += [f"[models.{msgspec.json.encode(name).decode()}]", *_keys(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _only_config() -> dict[str, str]:
+    name = f"{PREFIX}CONFIG"
+    return {name: os.environ[name]} if name in os.environ else {}
+
+
+def _without_config(flags: Sequence[str]) -> list[str]:
+    return [flag for flag in flags if not flag.startswith("--config=")]
+
+
+def _keys(table: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in table.items():
+        yield f"{name} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(_keys(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(one) for one in value) + "]"
+    return msgspec.json.encode(value).decode()  # text, numbers and booleans look alike in both
+
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(slots=True)
+class BenchRun:
+    """The measurement of all points of one command; `report` holds those measured so far."""
+
+    args: argparse.Namespace
+    asked: BenchOptions
+    display: Display
+    interrupts: Interrupts
+    out: Outputs
+    report: Report | None = None
+    #: Points without a measurement, and why; and those that do not meet what was asked for.
+    not_measured: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    _only_model: str | None = None
+
+    @property
+    def points(self) -> list[Point]:
+        return self.report.points if self.report is not None else []
+
+    def carry_out(self) -> None:
+        for settings in self.asked.settings:
+            if self.interrupts.asked():
+                return
+            with self.subject(settings) as subject:
+                if self.args.find_max:
+                    self._search(subject, settings)
+                else:
+                    self._measure_all(subject, settings)
+
+    def _measure_all(self, subject: Subject, settings: dict[str, Any]) -> None:
+        for rows, load, of_the_load in self.loads():
+            for repeat in range(self.args.repeat or 1):
+                point = self.measure_one(subject, load, {**settings, **of_the_load}, rows, repeat)
+                if point.stopped or self.interrupts.asked():
+                    return  # the server is gone, or the user has stopped it
+
+    def loads(self) -> Iterator[tuple[int, Load, dict[str, Any]]]:
+        """Rows a request, the load, and what of them differs from point to point."""
+        for rows, (shape, load) in itertools.product(self.asked.rows, self.asked.loads):
+            yield rows, load, {"rows": rows, **shape} if len(self.asked.rows) > 1 else shape
+
+    def measure_one(
+        self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int
+    ) -> Point:
+        """Measure one run, and note what it misses."""
+        point = self.measure(subject, load, settings, rows, repeat).point
+        if point.interrupted:
+            return point
+        if wrong := no_measurement(point):
+            self.not_measured.append(f"{point.label}: {wrong}")
+        else:
+            self.missed += [f"{point.label}: {one}" for one in missed(point, self.asked.objective)]
+        return point
+
+    def measure(
+        self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int = 0
+    ) -> Measured:
+        assert self.report is not None
+        if self.report.points and (pause := seconds_of("--pause", self.args.pause)):
+            self.interrupts.wait(pause)
+        plan = self.asked.plan_of(load)
+        label = ", ".join(f"{name} {reports.shown(value)}" for name, value in settings.items())
+        measured = measure(
+            subject,
+            plan,
+            rows=rows,
+            settings=settings,
+            repeat=repeat,
+            tell=self.display.begin(plan, label),
+            interrupted=self.interrupts.asked,
+        )
+        self.report.points.append(measured.point)
+        self.report.interrupted = self.report.interrupted or measured.point.interrupted
+        self.display.done(measured.point)
+        self.out.requests(measured)
+        return measured
+
+    def _search(self, subject: Subject, settings: dict[str, Any]) -> None:
+        """Find the highest load that meets the objective; every load tried is a point."""
+        assert self.report is not None
+        by, objective = self.args.find_max, self.asked.objective
+        search = Search(whole=by == "callers", start=1.0 if by == "callers" else 10.0)
+        told = reports.SearchResult(by=by, objective=str(objective))
+        self.report.searches.append(told)
+        first = len(self.report.points)
+        told.settings = settings
+        lost = ""
+        while (tried := search.next()) is not None and not self.interrupts.asked():
+            load: Load = (
+                msgspec.structs.replace(self.asked.plan.load, callers=int(tried))
+                if by == "callers"
+                else Rate(rate=tried, arrivals=self.args.arrivals)
+            )
+            point = self.measure(subject, load, {**settings, by: tried}, self.asked.rows[0]).point
+            lost = target_lost(point)
+            if point.interrupted or point.stopped:
+                break
+            kept_up = by == "callers" or point.figures.requests_per_second > 0.9 * tried
+            search.tell(tried, objective.met(point.figures) and kept_up)
+            told.found = search.found
+        self.report.points[first:] = sorted(
+            self.report.points[first:], key=lambda point: float(point.settings[by])
+        )
+        if lost:  # the load tried last: what stands above is of a target that went away
+            self.not_measured.append(lost)
+        elif told.found is None and not self.interrupts.asked():
+            self.missed.append(f"no number of {by} meets {objective}")
+
+    @contextmanager
+    def subject(self, settings: dict[str, Any]) -> Iterator[Subject]:
+        """Start what the points with these server settings are measured on."""
+        with ExitStack() as stack:
+            with self.interrupts.at_once():
+                subject = self._start(stack, settings)
+            if self.report is None:
+                self.report = new_report(subject)
+            yield subject
+
+    def _start(self, stack: ExitStack, settings: dict[str, Any]) -> Subject:
+        target = self.args.target or os.environ.get(f"{PREFIX}URL", DEFAULT_URL)
+        is_url = "://" in target
+        if is_url and self.args.local:
+            raise ConfigError("--local calls models in this process: name app.py, not a URL")
+        if is_url and (settings or self.args.serve):
+            raise ConfigError("--set and --serve start a server: name app.py, not a URL")
+        if self.args.local:
+            return stack.enter_context(self._local(target, settings))
+        pid = None
+        if not is_url:
+            self.display.say(f"starting wherry serve {target}")
+            model = self._model_to_set(target, settings)
+            server = stack.enter_context(
+                serving(target, self.args.serve, model, settings, self.interrupts.not_now)
+            )
+            target, pid = server.url, server.pid
+            self.display.say(f"it is ready at {target}")
+        found = find(target, self.asked.sending)
+        return Served(found, stack.enter_context(LoadProcesses(self.args.processes)), pid)
+
+    @contextmanager
+    def _local(self, target: str, settings: dict[str, Any]) -> Iterator[Subject]:
+        models = load_targets([target])
+        if isinstance(models, Runtime):
+            raise ConfigError(f"{target} is a Runtime: --local needs its models")
+        name = (self.asked.sending.model or "").partition(":")[0]
+        chosen = [name] if name else [model.name for model in models]
+        overrides = {one: _without_auto(settings) for one in chosen}
+        with Runtime(*models, overrides=overrides) as runtime:
+            yield Local(runtime, self.asked.sending)
+
+    def _model_to_set(self, target: str, settings: dict[str, Any]) -> str | None:
+        """The model whose settings they are; without --model the only one of the server."""
+        if not settings:
+            return None
+        if self.asked.sending.model is not None:
+            return self.asked.sending.model.partition(":")[0]
+        if self._only_model is None:
+            with serving(target, self.args.serve, None, {}, self.interrupts.not_now) as server:
+                found = find(server.url, self.asked.sending)
+            self._only_model = found.model
+        return self._only_model
+
+
+def _without_auto(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value != "auto"}
+
+
+def new_report(subject: Subject) -> Report:
+    return Report(
+        version=__version__,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=without_secrets(["wherry", *sys.argv[1:]]),
+        machine=facts(),
+        target=subject.facts,
+    )
+
+
+def without_secrets(command: list[str]) -> list[str]:
+    """The command without keys and headers, for a file."""
+    shown = []
+    hide = False
+    for word in command:
+        flag, equals, _ = word.removeprefix("--serve=").partition("=")
+        secret = flag in ("--api-key", "--header")
+        shown.append("***" if hide else f"{flag}=***" if secret and equals else word)
+        hide = secret and not equals
+    return shown

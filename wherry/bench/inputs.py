@@ -1,0 +1,291 @@
+"""Which rows are sent: the model's own examples, a file's, a program's, or made up from its
+metadata?"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import itertools
+import mimetypes
+import random
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from wherry.core.client.wire import ModelDescription, Tensor
+from wherry.core.values.datatypes import BOOL, BYTES, Form
+from wherry.core.values.errors import ConfigError
+from wherry.core.workers.python_path import import_from
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+#: What a file is named that is one row, not lines of text.
+MEDIA: Final = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".wav", ".mp3", ".flac", ".ogg")
+#: Rows that are made up, or taken from a generator that does not end.
+MOST_ROWS = 1000
+
+WORDS = (
+    "the", "of", "and", "a", "to", "in", "is", "it", "that", "was", "for", "on", "are", "as",
+    "with", "they", "be", "at", "one", "have", "this", "from", "by", "hot", "word", "but", "what",
+    "some", "we", "can", "out", "other", "were", "all", "there", "when", "up", "use", "your",
+    "how", "said", "each", "she", "which", "do", "their", "time", "if", "will", "way", "about",
+    "many", "then", "them", "write", "would", "like", "so", "these", "her", "long", "make",
+    "thing", "see", "him", "two", "has", "look", "more", "day", "could", "go", "come", "did",
+    "number", "sound", "no", "most", "people", "my", "over", "know", "water", "than", "call",
+    "first", "who", "may", "down", "side", "been", "now", "find", "any", "new", "work", "part",
+    "take", "get", "place", "made", "live", "where", "after", "back", "little", "only", "round",
+    "man", "year", "came", "show", "every", "good", "me", "give",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A distribution of the lengths of texts, in characters or words.
+
+    Uniform between `low` and `high`; or normal or lognormal with the mean `low` and the standard
+    deviation `high`, at least 1.
+    """
+
+    kind: str = "uniform"
+    low: float = 20.0
+    high: float = 100.0
+    unit: str = "characters"
+
+    def draw(self, draw: random.Random) -> int:
+        if self.kind == "uniform":
+            return draw.randint(int(self.low), int(self.high))
+        spread = self.high
+        if self.kind == "normal":
+            return max(1, round(draw.gauss(self.low, spread)))
+        # low is the mean, high the standard deviation of the lengths themselves
+        variance = np.log1p((spread / self.low) ** 2)
+        return max(1, round(draw.lognormvariate(np.log(self.low) - variance / 2, variance**0.5)))
+
+
+_LENGTHS = re.compile(
+    r"(?:(?P<kind>normal|lognormal):)?(?P<low>\d+(?:\.\d+)?)"
+    r"(?:(?P<dash>[-,])(?P<high>\d+(?:\.\d+)?))?(?P<unit>w|words)?"
+)
+
+
+def lengths(text: str) -> Lengths:
+    """`300`, `100-800`, `5-120w` (words), `normal:300,80`, `lognormal:300,200`."""
+    match = _LENGTHS.fullmatch(text.strip())
+    if match is None or (match["kind"] is None) != (match["dash"] != ","):
+        raise ConfigError(
+            f"{text!r} is no length of texts; write for example 300, 100-800 (characters), 5-120w"
+            " (words), normal:300,80 or lognormal:300,200"
+        )
+    low = float(match["low"])
+    high = float(match["high"] or (0 if match["kind"] else low))
+    if low < 1 or (match["kind"] is None and high < low):
+        raise ConfigError(f"lengths of {text!r}: the shorter one first, and at least 1")
+    unit = "words" if match["unit"] else "characters"
+    return Lengths(match["kind"] or "uniform", low, high, unit)
+
+
+def text_of(length: int, unit: str, draw: random.Random) -> str:
+    """Words in random order, `length` of them, or of characters."""
+    if unit == "words":
+        return " ".join(draw.choices(WORDS, k=length))
+    # an average word and its space have 4.6 characters; the shortest, 2
+    text = " ".join(draw.choices(WORDS, k=length // 2 + 1))
+    return text[:length].rstrip().ljust(length, "s")
+
+
+def made_up(
+    model: ModelDescription,
+    *,
+    text: Lengths | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    count: int = MOST_ROWS,
+    seed: int = 0,
+) -> list[Row]:
+    """Rows that fit the model's metadata: random texts and numbers. At most 64 MB of them."""
+    draw = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    text, shapes = text or Lengths(), shapes or {}
+    for name in shapes:
+        if name not in [tensor.name for tensor in model.inputs]:
+            known = ", ".join(tensor.name for tensor in model.inputs)
+            raise ConfigError(
+                f"model {model.name!r} has no input {name!r} to shape; it has: {known}"
+            )
+    concrete = {t.name: _shape(t, shapes.get(t.name), model.name) for t in model.inputs}
+    bytes_of_a_row = sum(8 * int(np.prod(shape, dtype=float)) for shape in concrete.values())
+    count = max(1, min(count, 64 * 2**20 // max(1, bytes_of_a_row)))
+    return [
+        {t.name: _value(t, concrete[t.name], text, draw, numbers) for t in model.inputs}
+        for _ in range(count)
+    ]
+
+
+def _shape(tensor: Tensor, given: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
+    if given is not None:
+        fits = len(given) == len(tensor.shape) and all(
+            want in (-1, have) for want, have in zip(tensor.shape, given, strict=True)
+        )
+        if not fits:
+            raise ConfigError(
+                f"model {model!r}: a row of input {tensor.name!r} is {list(tensor.shape)}, which"
+                f" {list(given)} does not fit"
+            )
+        return given
+    if -1 in tensor.shape:
+        example = ",".join("16" if d == -1 else str(d) for d in tensor.shape)
+        raise ConfigError(
+            f"model {model!r}: input {tensor.name!r} is {list(tensor.shape)}; say how long the"
+            f" open dimensions are, for example --shape {tensor.name}={example}"
+        )
+    return tensor.shape
+
+
+def _value(
+    tensor: Tensor,
+    shape: tuple[int, ...],
+    text: Lengths,
+    draw: random.Random,
+    numbers: np.random.Generator,
+) -> Any:
+    if tensor.datatype is BYTES:
+        if tensor.form is Form.JSON:
+            return {"text": text_of(text.draw(draw), text.unit, draw)}
+        size = 1 if tensor.is_scalar else int(np.prod(shape))
+        texts = [text_of(text.draw(draw), text.unit, draw) for _ in range(size)]
+        return texts[0] if tensor.is_scalar else texts
+    dtype = tensor.datatype.dtype
+    if tensor.datatype is BOOL:
+        values: Any = numbers.integers(0, 2, shape).astype(bool)
+    elif dtype.kind in "iu":
+        # Small ones, as if they were tokens or pixels: any large index may be out of range.
+        values = numbers.integers(0, 100, shape).astype(dtype)
+    else:
+        values = numbers.random(shape, np.float32).astype(dtype)
+    return values.item() if shape in ((), (1,)) and tensor.is_scalar else values
+
+
+def prompts(text: Lengths, *, count: int = MOST_ROWS, seed: int = 0) -> list[str]:
+    """Made-up texts."""
+    draw = random.Random(seed)
+    return [text_of(text.draw(draw), text.unit, draw) for _ in range(count)]
+
+
+def from_file(path: str) -> list[Any]:
+    """Read the value of each line of a JSONL file; other files are text, a row a line."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"inputs {path}: {error}") from None
+    rows: list[Any] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if not path.endswith((".jsonl", ".json", ".ndjson")):
+            rows.append(line)
+            continue
+        try:
+            rows.append(msgspec.json.decode(line))
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"inputs {path}, line {number}: {error}") from None
+    if not rows:
+        raise ConfigError(f"inputs {path}: there is not one row in it")
+    return rows
+
+
+def from_program(target: str, count: int = MOST_ROWS) -> list[Any]:
+    """Read at most `count` rows that the function `file.py:function` yields or returns."""
+    where, _, name = target.rpartition(":")
+    path = Path(where)
+    if not path.is_file():
+        raise ConfigError(f"inputs {target}: there is no file {where}")
+    spec = importlib.util.spec_from_file_location(f"_inputs_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    import_from(str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise ConfigError(f"inputs {target}: {path.name} has no function {name!r}")
+        rows = list(itertools.islice(_checked(function(), target), count))
+    except ConfigError:
+        raise
+    except Exception as error:  # the user's code: anything may come
+        raise ConfigError(f"inputs {target} raised {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    if not rows:
+        raise ConfigError(f"inputs {target}: it yielded no row")
+    return rows
+
+
+def _checked(made: Any, target: str) -> Iterable[Any]:
+    if isinstance(made, str | bytes | Mapping) or not isinstance(made, Iterable):
+        raise ConfigError(f"inputs {target}: expected rows, yielded or in a list, not {made!r:.80}")
+    return made
+
+
+def from_files(source: str) -> list[Any]:
+    """The bytes of each file of a folder, or of those that a pattern names, in order."""
+    folder = Path(source)
+    pattern = str(folder / "*") if folder.is_dir() else source
+    found = sorted(path for path in glob.glob(pattern) if Path(path).is_file())[:MOST_ROWS]
+    if not found:
+        raise ConfigError(f"inputs {source}: there is not one file")
+    try:
+        return [Path(path).read_bytes() for path in found]
+    except OSError as error:
+        raise ConfigError(f"inputs {source}: {error}") from None
+
+
+def media_type(source: str) -> str:
+    """The media type of a file, or of the first of several, by its name; "" if it has none."""
+    path = Path(source)
+    if path.is_dir() or glob.has_magic(source):
+        source = min(glob.glob(str(path / "*") if path.is_dir() else source), default="")
+    return mimetypes.guess_type(source)[0] or ""
+
+
+def given(source: str) -> list[Any]:
+    """Rows from a file, from the files of a folder or a pattern, or from `file.py:function`."""
+    if re.search(r"\.py:\w+$", source):
+        return from_program(source)
+    if Path(source).is_dir() or (glob.has_magic(source) and not Path(source).exists()):
+        return from_files(source)
+    if source.lower().endswith(MEDIA):
+        return [Path(source).read_bytes()] if Path(source).is_file() else from_file(source)
+    return from_file(source)
+
+
+def as_rows(values: Iterable[Any], model: ModelDescription) -> list[Row]:
+    """Values as rows of the model: a dict by input name, or the value of its only input."""
+    names = [tensor.name for tensor in model.inputs]
+    rows = []
+    for value in values:
+        if isinstance(value, dict) and set(value) <= set(names):
+            rows.append(value)
+        elif len(names) == 1 and not isinstance(value, dict):
+            rows.append({names[0]: value})
+        else:
+            wanted = ", ".join(f'"{name}": ...' for name in names)
+            raise ConfigError(
+                f"the row {str(value)[:80]!r} does not fit model {model.name!r}; write {{{wanted}}}"
+            )
+    return rows
+
+
+def batches(rows: list[T], size: int, most: int = 10_000) -> list[list[T]]:
+    """Requests of `size` rows each: every row stands in as many of them as any other."""
+    if size == 1:
+        return [[row] for row in rows[:most]]
+    count = len(rows) // int(np.gcd(len(rows), size))
+    cycle = itertools.cycle(rows)
+    return [[next(cycle) for _ in range(size)] for _ in range(min(count, max(1, most // size)))]

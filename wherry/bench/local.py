@@ -1,0 +1,250 @@
+"""How is the same load put on models in this process, from threads and without sockets?
+
+A caller is a thread, as it would be in a program that uses wherry; an open load has as many
+threads as it needs, up to the plan's connections.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from wherry.bench import inputs
+from wherry.bench.answers import AnswerReader
+from wherry.bench.encode import columns_of
+from wherry.bench.load import Raw
+from wherry.bench.messages import LoadProgress
+from wherry.bench.observe import Observer
+from wherry.bench.plan import Closed, Plan
+from wherry.bench.record import OK, Recorder
+from wherry.bench.report import TargetFacts
+from wherry.bench.schedule import joins, moments, thinks
+from wherry.bench.targets import Sending, rows_for
+from wherry.core.client.wire import ModelDescription, by_place, describe
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import ConfigError, DeadlineExceeded, WherryError
+from wherry.server.v2.describe import model_config, statistics
+
+#: Calls the model; gives the pieces of a stream, and None for a whole answer.
+Call = Callable[[], AnswerReader | None]
+
+
+class Local:
+    """A model of a Runtime in this process. The runtime stays its maker's to close."""
+
+    def __init__(self, runtime: Runtime, sending: Sending) -> None:
+        names = sorted({loaded.name for loaded in runtime.models()})
+        if sending.model is None and len(names) != 1:
+            raise ConfigError(f"say which --model is meant; there are: {', '.join(names)}")
+        self._runtime = runtime
+        name, _, version = (sending.model or names[0]).partition(":")
+        self._loaded = runtime.model(name, version or None)
+        if self._loaded is not runtime.model(name):
+            raise ConfigError(f"--local calls the highest version of {name!r}, not {version}")
+        self._model: ModelDescription = describe(model_config(self._loaded))
+        examples = [dict(row) for row in self._loaded.config.examples]
+        self._rows, source = rows_for(self._model, sending, lambda: examples)
+        self.streams = self._loaded.signature.streams
+        self.facts = TargetFacts(
+            protocol="local", url="in this process", model=self._loaded.name, inputs=source
+        )
+
+    def observer(self) -> Observer:
+        return Observer(
+            statistics=lambda: statistics(self._loaded),
+            queued=lambda: float(self._loaded.runner.queued_requests),
+        )
+
+    def run(
+        self,
+        plan: Plan,
+        rows: int,
+        tell: Callable[[LoadProgress], object],
+        interrupted: Callable[[], bool],
+    ) -> Raw:
+        """Carry the plan out. A call that does not end in time stays behind in its thread."""
+        calls = [self._call(batch) for batch in inputs.batches(self._rows, rows)]
+        run = _Run(plan, calls, rows)
+        cpu = time.process_time()
+        began = time.perf_counter()
+        run.start()
+        stopped = False
+        while not run.over.wait(0.1):
+            stopped = stopped or interrupted()
+            if stopped or run.out_of_time():
+                break
+            tell(run.told())
+        run.stop.set()
+        records = run.finish(interrupted=stopped)
+        ended = time.perf_counter()
+        used = (time.process_time() - cpu, ended - began)
+        # The models' CPU time is in it, so it says nothing of the client alone.
+        return Raw(records, run.began_at, ended, run.samples, "", [], stopped, process=used)
+
+    def _call(self, batch: list[inputs.Row]) -> Call:
+        runtime, name = self._runtime, self._loaded.name
+        if self.streams:
+            if len(batch) > 1:
+                raise ConfigError(f"{name!r} streams: it takes one row a request, not {len(batch)}")
+            args, named = by_place(self._model, batch[0])
+            return lambda: _streamed(runtime.stream(name, *args, **named))
+        if len(batch) == 1:
+            args, named = by_place(self._model, batch[0])
+            return lambda: _answered(runtime.infer(name, *args, **named))
+        columns: dict[str, Any] = columns_of(batch)
+        return lambda: _answered(runtime.infer_batch(name, **columns))
+
+
+def _answered(_: Any) -> None:
+    """A whole answer has no first piece."""
+
+
+def _streamed(responses: Iterator[Any]) -> AnswerReader:
+    answer = AnswerReader()
+    for _ in responses:
+        answer.piece(time.perf_counter())
+    return answer
+
+
+@dataclass(slots=True)
+class _Thread:
+    """A caller's thread, its records, and when its present call began."""
+
+    recorder: Recorder = field(default_factory=Recorder)
+    busy_since: float | None = None
+    thread: threading.Thread | None = None
+
+
+class _Run:
+    """The threads of one run."""
+
+    def __init__(self, plan: Plan, calls: list[Call], rows: int) -> None:
+        self.plan = plan
+        self.stop = threading.Event()
+        self.over = threading.Event()
+        self.samples: dict[str, str] = {}
+        self.began_at = 0.0
+        self._rows = rows
+        self._calls = itertools.cycle(calls)
+        self._lock = threading.Lock()
+        self._left = plan.requests if plan.requests is not None else float("inf")
+        self._threads: list[_Thread] = []
+        self._alive = 0
+
+    def start(self) -> None:
+        load = self.plan.load
+        if isinstance(load, Closed):
+            count = load.callers
+        else:
+            # A thread costs little, but not nothing: what a rate can need at once.
+            count = min(self.plan.connections, 256)
+            self._moments = moments(load, seed=self.plan.seed)
+        self._threads = [_Thread() for _ in range(count)]
+        self._alive = count
+        ready = threading.Barrier(count + 1)
+        for number, thread in enumerate(self._threads):
+            thread.thread = threading.Thread(
+                target=self._live, args=(thread, number, ready), name=f"caller-{number}",
+                daemon=True,
+            )  # fmt: skip
+            thread.thread.start()
+        self.began_at = time.perf_counter() + 0.005
+        ready.wait()
+
+    def out_of_time(self) -> bool:
+        """The load has ended, and the last call has had its time."""
+        if self.plan.duration is None:
+            return False
+        return time.perf_counter() > self.began_at + self.plan.duration + self.plan.timeout
+
+    def told(self) -> LoadProgress:
+        told = LoadProgress()
+        for thread in self._threads:
+            told.answered += len(thread.recorder)
+            told.failed += thread.recorder.failures
+            told.in_flight += thread.busy_since is not None
+            told.recent += thread.recorder.latencies(max(0, len(thread.recorder) - 10), 10)
+        return told
+
+    def finish(self, *, interrupted: bool) -> Recorder:
+        """The records of all threads; what still runs is a timeout, or nothing if interrupted."""
+        until = time.perf_counter() + (1.0 if interrupted else 0.1)
+        records = Recorder()
+        for thread in self._threads:
+            assert thread.thread is not None
+            thread.thread.join(max(0.0, until - time.perf_counter()))
+            since = thread.busy_since
+            records.merge(thread.recorder)
+            if thread.thread.is_alive() and since is not None and not interrupted:
+                now = time.perf_counter()
+                records.add(since, since, now, "timeout", self._rows)
+        return records
+
+    def _live(self, own: _Thread, number: int, ready: threading.Barrier) -> None:
+        ready.wait()
+        load = self.plan.load
+        try:
+            if isinstance(load, Closed):
+                self._as_caller(own, load, number)
+            else:
+                self._as_server_of_moments(own)
+        finally:
+            with self._lock:
+                self._alive -= 1
+                if not self._alive:
+                    self.over.set()
+
+    def _as_caller(self, own: _Thread, load: Closed, number: int) -> None:
+        self._wait(self.began_at + joins(load)[number])
+        pauses = thinks(load, seed=self.plan.seed + number) if load.think else None
+        loops = load.loops if load.loops is not None else float("inf")
+        while loops > 0 and (call := self._next_call()) is not None:
+            loops -= 1
+            self._do(own, call, time.perf_counter())
+            if pauses is not None:
+                self._wait(time.perf_counter() + next(pauses))
+
+    def _as_server_of_moments(self, own: _Thread) -> None:
+        while True:
+            with self._lock:
+                moment = next(self._moments, None)
+            if moment is None or (self.plan.duration or float("inf")) <= moment:
+                return
+            intended = self.began_at + moment
+            self._wait(intended)
+            if self.stop.is_set() or (call := self._next_call(intended)) is None:
+                return
+            self._do(own, call, intended)
+
+    def _next_call(self, moment: float | None = None) -> Call | None:
+        now = time.perf_counter() if moment is None else moment
+        if self.plan.duration is not None and now >= self.began_at + self.plan.duration:
+            return None
+        with self._lock:
+            if self.stop.is_set() or self._left <= 0:
+                return None
+            self._left -= 1
+            return next(self._calls)
+
+    def _do(self, own: _Thread, call: Call, intended: float) -> None:
+        sent = time.perf_counter()
+        own.busy_since = sent
+        answer, outcome = None, OK
+        try:
+            answer = call()
+        except WherryError as error:
+            outcome = "timeout" if isinstance(error, DeadlineExceeded) else type(error).__name__
+            self.samples.setdefault(outcome, str(error))
+        ended = time.perf_counter()
+        own.busy_since = None
+        own.recorder.add(intended, sent, ended, outcome, self._rows, answer)
+
+    def _wait(self, moment: float) -> None:
+        """Until `moment`, or until the run is to stop."""
+        left = moment - time.perf_counter()
+        if left > 0:
+            self.stop.wait(left)

@@ -1,0 +1,208 @@
+"""What does the server say of itself while the load runs: its queue, its batches, its CPU time?"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from wherry.bench.control import HttpControl, NotThere, Unreachable
+from wherry.bench.machine import cpu_seconds
+
+#: Seconds between two looks.
+EVERY = 0.5
+#: Seconds for a look's answer: a server that stalls must not hold the report up.
+PATIENCE = 1.0
+
+
+class ServerSide(msgspec.Struct, kw_only=True):
+    """The server's own account of the measured window. Durations are means, in seconds."""
+
+    requests: int = 0
+    failed: int = 0
+    rows: int = 0
+    executions: int = 0
+    queue: float = 0.0
+    compute_input: float = 0.0
+    compute_infer: float = 0.0
+    compute_output: float = 0.0
+    mean_batch_size: float = 0.0
+    #: Executions by their number of rows.
+    batch_sizes: dict[int, int] = {}
+
+
+@dataclass(slots=True)
+class Look:
+    """The server at one moment, from `at` to `told_at`."""
+
+    at: float
+    stats: dict[str, Any] | None = None
+    queued: float | None = None
+    cpu_seconds: float | None = None
+    told_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Observer:
+    """Looks at a server now and then, from a thread of its own, inside its `with` block.
+
+    `statistics` gives the model's entry of the V2 statistics, `queued` how many requests wait;
+    each None where there is no such thing.
+    """
+
+    statistics: Callable[[], dict[str, Any] | None] = lambda: None
+    queued: Callable[[], float | None] = lambda: None
+    pid: int | None = None
+    looks: list[Look] = field(default_factory=list)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Observer:
+        self.look()
+        self._thread = threading.Thread(target=self._watch, name="wherry-bench-observer")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self.looks[-1].stats is not None or self.pid is not None:
+            self.look()
+
+    def look(self) -> None:
+        """Ask the server now. What it does not answer stays None."""
+        queued = self.queued()  # first: it changes fastest
+        look = Look(time.perf_counter(), queued=queued)
+        look.stats = self.statistics()
+        if self.pid is not None:
+            look.cpu_seconds = cpu_seconds(self.pid)
+        look.told_at = time.perf_counter()
+        self.looks.append(look)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(EVERY):
+            self.look()
+
+    def server_side(self, start: float, stop: float) -> ServerSide | None:
+        """The server's account of a window, as closely as the looks allow."""
+        found = _enclosing([look for look in self.looks if look.stats is not None], start, stop)
+        return difference(found[0].stats, found[1].stats) if found else None
+
+    def server_cores(self, start: float, stop: float) -> float | None:
+        """Cores that the server kept busy in the window; None if that is unknown."""
+        known = [look for look in self.looks if look.cpu_seconds is not None]
+        found = _enclosing(known, start, stop)
+        if found is None:
+            return None
+        first, last = found
+        used = (last.cpu_seconds or 0.0) - (first.cpu_seconds or 0.0)
+        return used / (last.at - first.at) if used >= 0 else None  # less: a worker is gone
+
+    def over_time(self) -> list[tuple[float, float | None, float | None]]:
+        """(moment, requests waiting, mean batch size since the look before)."""
+        points = []
+        for before, look in zip([None, *self.looks], self.looks, strict=False):
+            side = difference(before.stats, look.stats) if before is not None else None
+            size = side.mean_batch_size if side is not None and side.executions else None
+            points.append((look.at, look.queued, size))
+        return points
+
+
+def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look] | None:
+    """The last look before the start and the first one after the stop, as far as there are."""
+    if len(looks) < 2:
+        return None
+    times = [look.at for look in looks]
+    told = [max(look.at, look.told_at) for look in looks]  # what came meanwhile may be in it
+    first = max(0, bisect_right(told, start) - 1)
+    last = min(len(looks) - 1, bisect_left(times, stop))
+    return (looks[first], looks[last]) if times[first] < times[last] else None
+
+
+def over_http(
+    control: HttpControl, stats_path: str, batching_path: str, pid: int | None
+) -> Observer:
+    """An observer of a server with these pages; one that it does not have is asked for once."""
+    control = dataclasses.replace(control, timeout=PATIENCE)
+    missing: set[str] = set()
+
+    def ask(path: str) -> Any:
+        if path in missing:
+            return None
+        try:
+            return control.json(path)
+        except NotThere:
+            missing.add(path)
+        except Unreachable:
+            pass  # it may come back
+        return None
+
+    def statistics() -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = ask(stats_path)["model_stats"][0]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return found
+
+    def queued() -> float | None:
+        try:
+            return float(ask(batching_path)["queued_requests"])
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    return Observer(statistics, queued, pid)
+
+
+def difference(first: dict[str, Any] | None, last: dict[str, Any] | None) -> ServerSide | None:
+    """The difference of two answers of the V2 statistics endpoint; None if one has no figures."""
+    if first is None or last is None:
+        return None
+    try:
+        told = {
+            name: _both(first, last, name)
+            for name in ("success", "fail", "queue", "compute_input", "compute_infer",
+                         "compute_output")
+        }  # fmt: skip
+        before = {b["batch_size"]: b["compute_infer"]["count"] for b in first["batch_stats"]}
+        sizes = {
+            b["batch_size"]: b["compute_infer"]["count"] - before.get(b["batch_size"], 0)
+            for b in last["batch_stats"]
+        }
+        executions = last["execution_count"] - first["execution_count"]
+        rows = last["inference_count"] - first["inference_count"]
+    except (KeyError, TypeError):
+        return None
+    if executions < 0 or rows < 0:
+        return None  # it was started again in between
+    in_batches = {int(size): count for size, count in sorted(sizes.items()) if count > 0}
+    run = sum(in_batches.values())
+    mean = sum(size * count for size, count in in_batches.items()) / run if run else 0.0
+    return ServerSide(
+        requests=told["success"][0],
+        failed=told["fail"][0],
+        rows=rows,
+        executions=executions,
+        queue=_mean(told["queue"]),
+        compute_input=_mean(told["compute_input"]),
+        compute_infer=_mean(told["compute_infer"]),
+        compute_output=_mean(told["compute_output"]),
+        mean_batch_size=mean or rows / max(1, executions),
+        batch_sizes=in_batches,
+    )
+
+
+def _both(first: dict[str, Any], last: dict[str, Any], name: str) -> tuple[int, float]:
+    now, then = last["inference_stats"][name], first["inference_stats"][name]
+    return now["count"] - then["count"], (now["ns"] - then["ns"]) / 1e9
+
+
+def _mean(told: tuple[int, float]) -> float:
+    count, seconds = told
+    return seconds / count if count else 0.0

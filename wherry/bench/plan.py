@@ -1,0 +1,145 @@
+"""What load is asked for? (Pure values; they travel to load processes and into the report.)"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from wherry.core.values.errors import ConfigError
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
+    """Callers that wait for their answer, think, and send again."""
+
+    callers: int
+    #: Seconds between an answer and the next request; drawn anew each time if `think_random`.
+    think: float = 0.0
+    think_random: bool = False
+    #: Seconds over which the callers join one by one; 0: all at once.
+    ramp: float = 0.0
+    #: Requests of each caller; None: no end of its own.
+    loops: int | None = None
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
+    """Requests that start at their moments, however long the answers take."""
+
+    rate: float
+    arrivals: Literal["constant", "poisson"] = "poisson"
+    #: Seconds over which the rate grows from 0; 0: at once.
+    ramp: float = 0.0
+
+
+class Bursts(msgspec.Struct, frozen=True, kw_only=True, tag="bursts"):
+    """`size` requests at the same moment, every `every` seconds."""
+
+    size: int
+    every: float
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True, tag="replay"):
+    """The moments of a recorded trace, seconds from its beginning, ascending."""
+
+    moments: tuple[float, ...]
+
+
+Load = Closed | Rate | Bursts | Replay
+
+
+def is_open(load: Load) -> bool:
+    """Whether requests come at moments of their own, however long answers take."""
+    return not isinstance(load, Closed)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement to be made, until the first of its ends. Times are seconds."""
+
+    load: Load
+    duration: float | None = None
+    requests: int | None = None
+    #: The first seconds, which are not measured.
+    warmup: float = 0.0
+    #: After so long without its answer's end a request has failed.
+    timeout: float = 30.0
+    #: Connections at most; an open load waits for a free one when all are busy.
+    connections: int = 1000
+    seed: int = 0
+
+    def check(self) -> Plan:
+        """Return this plan. ConfigError, with the remedy, if it cannot be run or does not end."""
+        positive = {"duration": self.duration, "requests": self.requests, "timeout": self.timeout}
+        match self.load:
+            case Closed():
+                positive |= {"callers": self.load.callers, "loops": self.load.loops}
+            case Rate():
+                positive |= {"rate": self.load.rate}
+            case Bursts():
+                positive |= {"size of a burst": self.load.size, "every": self.load.every}
+            case Replay() if not self.load.moments:
+                raise ConfigError("the trace to replay has no requests")
+        for name, value in positive.items():
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name} must be above 0, not {value:g}")
+        if self.warmup < 0 or (self.duration is not None and self.warmup >= self.duration):
+            raise ConfigError(
+                f"a warm-up of {self.warmup:g} s leaves nothing to measure in a duration of"
+                f" {self.duration or 0:g} s"
+            )
+        ends_by_itself = isinstance(self.load, Replay) or getattr(self.load, "loops", None)
+        if not ends_by_itself and self.duration is None and self.requests is None:
+            raise ConfigError("say when it ends: a duration or a number of requests")
+        return self
+
+    def share(self, part: int, parts: int) -> Plan | None:
+        """The part of one of several load processes; None if nothing is left for it."""
+        requests = self.requests
+        if requests is not None:
+            requests = requests // parts + (part < requests % parts)
+            if requests == 0:
+                return None
+        load = _share(self.load, part, parts)
+        if load is None:
+            return None
+        return msgspec.structs.replace(
+            self,
+            load=load,
+            requests=requests,
+            connections=max(1, self.connections // parts),
+            seed=self.seed + part,
+        )
+
+
+def _share(load: Load, part: int, parts: int) -> Load | None:
+    replace = msgspec.structs.replace
+    match load:
+        case Closed():
+            callers = load.callers // parts + (part < load.callers % parts)
+            return replace(load, callers=callers) if callers else None
+        case Rate():
+            return replace(load, rate=load.rate / parts)
+        case Bursts():
+            size = load.size // parts + (part < load.size % parts)
+            return replace(load, size=size) if size else None
+        case Replay():
+            moments = load.moments[part::parts]
+            return replace(load, moments=moments) if moments else None
+
+
+def describe(load: Load) -> str:
+    """The load in a few words."""
+    match load:
+        case Closed():
+            words = f"{load.callers} caller{'s' if load.callers != 1 else ''}"
+            if load.think:
+                words += f", thinking {load.think:g} s"
+            if load.ramp:
+                words += f", joining over {load.ramp:g} s"
+            return words
+        case Rate():
+            words = f"{load.rate:g} requests/s, {load.arrivals}"
+            return words + (f", growing over {load.ramp:g} s" if load.ramp else "")
+        case Bursts():
+            return f"bursts of {load.size} every {load.every:g} s"
+        case Replay():
+            return f"a trace of {len(load.moments)} requests"

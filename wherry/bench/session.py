@@ -1,0 +1,179 @@
+"""How does one plan become one point of the report?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from wherry.bench.connection import Encoded
+from wherry.bench.figures import Interval, MeasuredWindow, Table, figures, timeline, window
+from wherry.bench.load import LoadProcesses, Raw
+from wherry.bench.local import Local
+from wherry.bench.machine import is_here, listener
+from wherry.bench.messages import LoadProgress
+from wherry.bench.observe import Observer
+from wherry.bench.plan import Closed, Plan
+from wherry.bench.report import ClientSide, Point, TargetFacts, number
+from wherry.bench.targets import Target
+from wherry.bench.verdict import silence
+
+#: A share of a core from which on the client counts as the limit.
+BUSY = 0.9
+
+
+@dataclass(slots=True)
+class Served:
+    """A server, reached over the network by load processes."""
+
+    target: Target
+    load: LoadProcesses
+    #: Its process, if we started it.
+    pid: int | None = None
+    _requests: dict[int, list[Encoded]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        where = self.target.address
+        if self.pid is None and where.uds is None and is_here(where.host):
+            self.pid = listener(where.port)
+
+    @property
+    def facts(self) -> TargetFacts:
+        target = self.target
+        url = target.address.url
+        return TargetFacts(
+            protocol=target.protocol, url=url, model=target.model, inputs=target.source
+        )
+
+    @property
+    def streams(self) -> bool:
+        return self.target.wire.reads.endswith(("_events", "_stream"))
+
+    def observer(self) -> Observer:
+        return self.target.observer(self.pid)
+
+    def run(
+        self,
+        plan: Plan,
+        rows: int,
+        tell: Callable[[LoadProgress], object],
+        interrupted: Callable[[], bool],
+    ) -> Raw:
+        if rows not in self._requests:
+            self._requests[rows] = self.target.requests(rows)
+        return self.load.run(
+            plan, self.target.wire, self._requests[rows], tell=tell, interrupted=interrupted
+        )
+
+
+#: What is measured.
+Subject = Served | Local
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A point, and the rows behind it."""
+
+    point: Point
+    table: Table
+    begin: float
+
+
+def measure(
+    subject: Subject,
+    plan: Plan,
+    *,
+    rows: int = 1,
+    settings: dict[str, Any] | None = None,
+    repeat: int = 0,
+    tell: Callable[[LoadProgress], object] = lambda told: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Measured:
+    """Carry out the plan, observe the server meanwhile, and compute the figures."""
+    with subject.observer() as observer:
+        raw = subject.run(plan.check(), rows, tell, interrupted)
+    table = Table.of(raw.records)
+    seen = window(table, raw.began_at, raw.ended_at, warmup=plan.warmup, duration=plan.duration)
+    told = figures(
+        table, seen, open_load=not isinstance(plan.load, Closed), streams=subject.streams
+    )
+    line = timeline(table, seen)
+    _with_server(line, observer, seen)
+    point = Point(
+        settings=settings or {},
+        repeat=repeat,
+        load=plan.load,
+        rows=rows,
+        figures=told,
+        timeline=line,
+        server=observer.server_side(seen.start, seen.stop),
+        server_cores=_cores(raw, observer, seen),
+        client=_client(raw),
+        samples=raw.samples,
+        interrupted=raw.interrupted,
+        stopped="" if raw.interrupted else raw.stopped_because,
+        silent_end=silence(table, seen),
+    )
+    point.notes = notes(point, raw, plan)
+    return Measured(point, table, raw.began_at)
+
+
+def _with_server(line: list[Interval], observer: Observer, seen: MeasuredWindow) -> None:
+    for at, queued, size in observer.over_time():
+        for interval in line:
+            if interval.at <= at - seen.begin < interval.at + interval.seconds:
+                interval.queued = queued if queued is not None else interval.queued
+                interval.batch_size = size if size is not None else interval.batch_size
+
+
+def _cores(raw: Raw, observer: Observer, seen: MeasuredWindow) -> float | None:
+    if raw.process is not None:
+        used, seconds = raw.process
+        return used / max(1e-9, seconds)
+    return observer.server_cores(seen.start, seen.stop)
+
+
+def _client(raw: Raw) -> ClientSide:
+    shares = [cpu / max(1e-9, seconds) for cpu, seconds in raw.client]
+    return ClientSide(processes=len(shares), cores=sum(shares), busiest=max(shares, default=0.0))
+
+
+def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
+    """Reasons to doubt the figures, for their reader."""
+    found = []
+    told, client = point.figures, point.client
+    if point.stopped:
+        found.append(f"stopped early: {point.stopped}")
+    elif point.silent_end:
+        found.append(f"nothing but failures in the last {number(point.silent_end)} s")
+    if raw.interrupted:
+        found.append("interrupted: these are the figures so far")
+    if plan.warmup and not told.warmup_excluded:
+        found.append("it ended within the warm-up: its figures are of the warm-up")
+    if client.busiest >= BUSY:
+        found.append(
+            f"the client is at its limit: a load process used {100 * client.busiest:.0f} % of a"
+            " core, so that the target may take more than this; use more --processes, on cores"
+            " of their own"
+        )
+    late, latency = told.lateness, told.latency
+    if late is not None and latency is not None and late.p99 > max(0.002, 0.2 * latency.p50):
+        waited = "all connections were busy" if _held_back(point, plan) else "the client was late"
+        found.append(
+            f"1 % of the requests were sent {number(1e3 * late.p99)} ms or more too late"
+            f" ({waited}); latency counts from the intended moment"
+        )
+    if told.failed:
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in list(told.errors.items())[:3])
+        found.append(f"{_percent(told.error_share)} failed: {kinds}")
+    if not told.ok and not told.failed:
+        found.append("not one request ended in the measured time")
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.2g} %"
+
+
+def _held_back(point: Point, plan: Plan) -> bool:
+    return any(interval.in_flight >= plan.connections for interval in point.timeline)

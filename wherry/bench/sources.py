@@ -1,0 +1,256 @@
+"""When does a run send its next request: when a caller has its answer, or at given moments?
+
+`Callers` is a closed load, `Arrivals` an open one. Both decide when, and on which connection; a
+`Sender` sends. Their methods are the same:
+
+begin          send the first requests; moments count from `at`
+free           a connection's request has ended
+not_connected  a caller's connection could not be made; its request has failed
+lost           a connection without a request was closed
+overdue        take out the requests that still wait here though meant to start before `before`
+waiting        requests that were taken and wait here for a connection
+exhausted      whether no more will be sent, whatever comes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Protocol
+
+from wherry.bench.connection import LoadConnection
+from wherry.bench.plan import Bursts, Closed, Rate, Replay
+from wherry.bench.schedule import joins, moments, thinks
+
+_CLOCK_MONOTONIC = 1
+_ABSOLUTE = 1
+
+
+class PreciseTimer:
+    """Calls `callback` at a moment of time.perf_counter; one moment at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+        self._file: int | None = None
+        if sys.platform == "linux":
+            libc = ctypes.CDLL(None, use_errno=True)
+            file = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+            if file >= 0:
+                self._file = file
+                self._settime = libc.timerfd_settime
+                loop.add_reader(file, self._expired)
+
+    def set(self, moment: float) -> None:
+        """Wake at `moment`; one that has passed is now. The earlier setting is forgotten."""
+        if self._file is None:
+            if self._handle is not None:
+                self._handle.cancel()
+            wait = max(0.0, moment - time.perf_counter())
+            self._handle = self._loop.call_later(wait, self._callback)
+            return
+        seconds = int(moment)
+        nanoseconds = int((moment - seconds) * 1e9)
+        # interval, then value; a value of 0 would switch it off
+        setting = struct.pack("qqqq", 0, 0, seconds, max(1, nanoseconds))
+        self._settime(self._file, _ABSOLUTE, setting, None)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+            self._file = None
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _expired(self) -> None:
+        assert self._file is not None
+        try:
+            os.read(self._file, 8)
+        except BlockingIOError:
+            return  # it was set again in the meantime
+        self._callback()
+
+
+#: Seconds between a caller's failed connection and its next try: at first, and at most.
+PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+
+class Sender(Protocol):
+    """The run, which sends the requests."""
+
+    in_flight: int
+
+    def take(self) -> bool:
+        """Take one of the requests that the run may still send; False if it sends no more."""
+
+    def send(
+        self, caller: int, connection: LoadConnection | None, intended: float | None = None
+    ) -> None:
+        """Send a request that was taken, meant to start at `intended` (None: now)."""
+
+    def later(self, wait: float, call: Callable[..., None], *arguments: object) -> None:
+        """Call it after `wait` seconds, unless the run is over by then."""
+
+    def end_if_over(self) -> None:
+        """Call this when the source has sent what it could."""
+
+
+class Callers:
+    """Each caller has a connection of its own, waits for its answer, thinks, and sends again."""
+
+    waiting = 0
+
+    def __init__(self, load: Closed, sender: Sender, *, seed: int) -> None:
+        self._load = load
+        self._sender = sender
+        self._thinks = thinks(load, seed=seed) if load.think else None
+        #: Requests that each caller may still send.
+        self._left = [float("inf") if load.loops is None else load.loops] * load.callers
+        self._connected: dict[int, LoadConnection] = {}
+        self._pauses: dict[int, float] = {}
+
+    @property
+    def exhausted(self) -> bool:
+        return not any(self._left)
+
+    def connected(self, connection: LoadConnection) -> None:
+        """Have the caller of this connection begin on it. Before `begin`."""
+        self._connected[connection.caller] = connection
+
+    def begin(self, at: float) -> None:
+        for caller, joins_at in enumerate(joins(self._load)):
+            wait = at + joins_at - perf_counter()
+            connection = self._connected.pop(caller, None)
+            if wait <= 0:
+                self._next(caller, connection)
+            else:
+                self._sender.later(wait, self._next, caller, connection)
+
+    def free(self, connection: LoadConnection) -> None:
+        self._pauses.pop(connection.caller, None)
+        if self._thinks is None:
+            self._next(connection.caller, connection)
+        else:
+            self._sender.later(next(self._thinks), self._next, connection.caller, connection)
+
+    def not_connected(self, caller: int) -> None:
+        pause = self._pauses.get(caller, PAUSE)
+        self._pauses[caller] = min(2 * pause, LONGEST_PAUSE)
+        self._sender.later(pause, self._next, caller, None)
+
+    def lost(self, connection: LoadConnection) -> None:
+        """Nothing to do: the caller makes a new one for its next request."""
+
+    def overdue(self, before: float) -> list[float]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+    def _next(self, caller: int, connection: LoadConnection | None) -> None:
+        if self._left[caller] > 0 and self._sender.take():
+            self._left[caller] -= 1
+            self._sender.send(caller, connection)
+        else:
+            self._sender.end_if_over()
+
+
+class Arrivals:
+    """Requests start at their moments, on any free connection.
+
+    One that finds none, with `connections` in flight, waits here; its latency counts from its
+    moment all the same.
+    """
+
+    def __init__(
+        self,
+        load: Rate | Bursts | Replay,
+        sender: Sender,
+        *,
+        seed: int,
+        phase: float,
+        duration: float | None,
+        connections: int,
+    ) -> None:
+        self._sender = sender
+        self._moments = moments(load, seed=seed, phase=phase)
+        self._duration = float("inf") if duration is None else duration
+        self._connections = connections
+        self.exhausted = False
+        self._idle: list[LoadConnection] = []
+        self._backlog: deque[float] = deque()
+        self._timer: PreciseTimer | None = None
+        self._began_at = 0.0
+        self._next: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._backlog)
+
+    def begin(self, at: float) -> None:
+        self._timer = PreciseTimer(asyncio.get_running_loop(), self._due)
+        self._began_at = at
+        self._next = self._moment()
+        self._due()
+
+    def free(self, connection: LoadConnection) -> None:
+        if connection.usable:
+            self._idle.append(connection)
+        self._send_backlog()
+        self._sender.end_if_over()
+
+    def not_connected(self, caller: int) -> None:
+        self._sender.end_if_over()
+
+    def lost(self, connection: LoadConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def overdue(self, before: float) -> list[float]:
+        found = []
+        while self._backlog and self._backlog[0] < before:
+            found.append(self._backlog.popleft())
+        return found
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
+
+    def _due(self) -> None:
+        """Send what is due, and wake up for the next."""
+        now = perf_counter() - self._began_at
+        while self._next is not None and self._next <= now:
+            if not self._sender.take():
+                self._next = None
+                break
+            self._backlog.append(self._began_at + self._next)
+            self._next = self._moment()
+        self._send_backlog()
+        if self._next is None:
+            self._sender.end_if_over()
+        elif self._timer is not None:
+            self._timer.set(self._began_at + self._next)
+
+    def _moment(self) -> float | None:
+        """The next moment, if it lies before the end."""
+        moment = next(self._moments, None)
+        if moment is None:
+            self.exhausted = True
+            return None
+        return moment if moment < self._duration else None
+
+    def _send_backlog(self) -> None:
+        while self._backlog:
+            connection = self._idle.pop() if self._idle else None
+            if connection is None and self._sender.in_flight >= self._connections:
+                return
+            self._sender.send(0, connection, self._backlog.popleft())

@@ -1,5 +1,0 @@
-"""How does a program call a running server with the interface of a Runtime?"""
-
-from wherry.client.client import Client
-
-__all__ = ["Client"]

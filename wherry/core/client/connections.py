@@ -1,0 +1,106 @@
+"""How does a client reach its server, and which connections does it use again?"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import select
+import socket
+import ssl
+import threading
+from urllib.parse import unquote, urlsplit
+
+from wherry.core.values.errors import ConfigError
+
+
+class KeptConnections:
+    """The connections to one server that nobody uses, and new ones. Safe from any thread, and in
+    forked processes."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
+        """`tls` is for https; without it the system's certificates are trusted. ConfigError for
+        another URL than http, https, or either with +unix."""
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "localhost", parts.port
+        except ValueError as error:
+            raise ConfigError(f"{url!r}: {error}") from None
+        scheme, _, unix = parts.scheme.partition("+")
+        if scheme not in ("http", "https") or unix not in ("", "unix"):
+            raise ConfigError(f"{url!r}: expected http://, https:// or http+unix:// in front")
+        if not url.isprintable() or " " in url:
+            raise ConfigError(f"{url!r}: a URL has no blanks and no control characters")
+        #: In front of each path.
+        self.base = "" if unix else parts.path
+        self._unix_path = unquote(parts.netloc + parts.path) if unix else None
+        self._tls = (tls or ssl.create_default_context()) if scheme == "https" else None
+        self._lock = threading.Lock()
+        #: Those that nobody uses, the one used last at the end.
+        self.idle: list[http.client.HTTPConnection] = []
+        self._process = os.getpid()  # that of the idle ones
+
+    def take(self) -> http.client.HTTPConnection | None:
+        """One that is open and that nobody uses, if there is one. Those that the server has closed,
+        or has written something to that nobody asked for, are closed here."""
+        if self._process != os.getpid():  # forked: those connections are the parent's
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self.close()
+        while True:
+            with self._lock:
+                connection = self.idle.pop() if self.idle else None
+            if connection is None or is_quiet(connection.sock):
+                return connection
+            connection.close()
+
+    def give_back(self, connection: http.client.HTTPConnection) -> None:
+        """Keep a connection whose last answer was read to its end."""
+        with self._lock:
+            self.idle.append(connection)
+
+    def new(self, timeout: float) -> http.client.HTTPConnection:
+        """One that connects when it is used."""
+        if self._unix_path is not None:
+            return UnixConnection(self._unix_path, timeout, self._tls)
+        if self._tls is not None:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout, context=self._tls
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+
+    def close(self) -> None:
+        """Close those that nobody uses."""
+        with self._lock:
+            idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.close()
+
+
+def is_quiet(sock: socket.socket) -> bool:
+    """Whether nothing has come that was not read, not even an end of file."""
+    try:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return not poll.poll(0)
+    except AttributeError:  # Windows has no poll
+        return not select.select([sock], [], [], 0)[0]
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """A connection to a Unix socket, with TLS if `tls` is given."""
+
+    def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+        self._tls = tls
+
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self._path)
+            self.sock = (
+                self._tls.wrap_socket(sock, server_hostname="localhost") if self._tls else sock
+            )
+        except BaseException:
+            sock.close()
+            raise

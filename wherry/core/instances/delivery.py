@@ -1,0 +1,110 @@
+"""How does a request get its outcome: counted before it leaves, and in which order?"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.scheduler.arrival_order import ArrivalOrder
+from wherry.core.values.errors import WherryError
+from wherry.core.values.reply import Reply, ReplyLoop, tell
+from wherry.core.values.request import InferRequest, InferResponse
+
+log = logging.getLogger("wherry")
+
+Answer = tuple[InferRequest, InferResponse]
+
+
+class Delivery:
+    """The way of one model's outcomes to its callers. Safe from any thread; hold no lock: callers
+    are told in here, in this thread or in another one that delivers at the same time.
+
+    Every outcome is counted before it leaves, so that a client finds it in the statistics that it
+    reads next. With `in_order`, answers leave in the order in which their requests `arrived`; an
+    error waits for no other request.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        statistics: ModelStatistics,
+        clock: Callable[[], float],
+        *,
+        in_order: bool = False,
+    ) -> None:
+        self._model = model
+        self._statistics = statistics
+        self._clock = clock
+        #: Does anything depend on the order in which requests `arrived`?
+        self.in_order = in_order
+        self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
+        if in_order:
+            self._order = ArrivalOrder()
+        self._lock = threading.Lock()
+        #: Answers whose turn it is, and whether a thread is at them.
+        self._leaving: deque[Answer] = deque()
+        self._delivers = False
+
+    def arrived(self, request: InferRequest) -> None:
+        """A request was queued: answers to later ones wait for its outcome."""
+        if self._order is not None:
+            with self._lock:
+                self._order.arrived(request)
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Give these requests, which the caller has claimed, their responses."""
+        self._statistics.succeeded([request for request, _ in answers], self._clock())
+        if self._order is None:
+            self._tell(answers)
+            return
+        with self._lock:
+            for request, answer in answers:
+                self._leaving += self._order.answered(request, answer)
+        self._tell_in_order()
+
+    def fail(self, request: InferRequest, error: WherryError) -> None:
+        """Give a request, which the caller has claimed, an error."""
+        if request.whole is None:
+            self._statistics.failed(error, self._clock() - request.enqueued_at)
+        request.reply.deliver(error)
+        if self._order is not None:
+            with self._lock:
+                self._leaving += self._order.left(request)
+            self._tell_in_order()
+
+    def _tell(self, answers: Sequence[Answer]) -> None:
+        """Deliver answers; those that one event loop awaits by one call into it."""
+        of_loops: dict[ReplyLoop, list[Reply[InferResponse]]] = {}
+        for request, answer in answers:
+            reply = request.reply
+            if reply.loop is not None:
+                reply.outcome = answer
+                of_loops.setdefault(reply.loop, []).append(reply)
+                continue
+            try:
+                reply.deliver(answer)
+            except Exception:  # our own bug: its neighbours must be answered all the same
+                log.exception("internal error", extra={"model": self._model})
+        for loop, replies in of_loops.items():
+            loop.call(tell, replies)
+
+    def _tell_in_order(self) -> None:
+        """Tell of what leaves, unless another thread does: it goes on until nothing is left."""
+        with self._lock:
+            if self._delivers:
+                return
+            self._delivers = True
+        while True:
+            with self._lock:
+                if not self._leaving:
+                    self._delivers = False
+                    return
+                one = self._leaving.popleft()
+            try:
+                self._tell([one])
+            except BaseException:
+                self._delivers = False
+                raise

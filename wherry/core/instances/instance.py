@@ -1,0 +1,154 @@
+"""What must an instance be able to do, wherever its model lives?"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from math import inf
+from typing import Protocol
+
+from wherry.core.instances.execution import Execution, Failure, Outcome
+from wherry.core.instances.loadable import Loadable
+from wherry.core.instances.stream_run import StreamRun
+from wherry.core.models.model import Device
+from wherry.core.observability.otel.following import BatchTrace
+from wherry.core.values.errors import WherryError
+from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
+
+
+class BatchRun:
+    """A batch that has run to its end."""
+
+    __slots__ = ("batch", "execution", "requests", "started", "trace")
+
+    def __init__(
+        self,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        self.batch = batch
+        #: The requests of the batch that ran; the others were settled before.
+        self.requests = requests
+        self.execution = execution
+        #: When it began (seconds of the runtime's clock).
+        self.started = started
+        #: If it has a traced request.
+        self.trace: BatchTrace | None = None
+
+
+class LateAnswers(Protocol):
+    """What an instance tells of requests that have outlived their batch. Any thread."""
+
+    def now(self) -> float:
+        """The runtime's clock."""
+        ...
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        """Give a request its only response; a stream its end."""
+        ...
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        """Hand on one response of a stream. False: its caller is gone, send no more."""
+        ...
+
+    def fail(self, request: InferRequest, error: WherryError) -> None: ...
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """`fail` for what the model itself has done wrong."""
+        ...
+
+
+class Answers(LateAnswers, Protocol):
+    """What an instance tells its dispatcher. Any thread; nothing here waits for a model or a lock
+    that is held while a model runs.
+
+    A batch goes this way: the dispatcher calls `give(batches)`; just before a batch runs or is
+    sent, the instance calls `prepared(batch)`; in the end it calls exactly one of `finished`,
+    `streamed` and `crashed` for it, each of which gives it the next batch if one waits. Batches end
+    in the order in which they were given. Only if its worker has died the instance calls none of
+    them: `serve` raises.
+    """
+
+    def prepared(self, batch: Batch) -> Sequence[InferRequest]:
+        """The requests of a batch that must run, with all their inputs: those settled meanwhile
+        are left out, unless they are steps of sequences. If none is left, `finished` follows."""
+        ...
+
+    def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        """Batches that do not stream have run: all that the instance has learnt of at once, the
+        oldest first."""
+        ...
+
+    def stream_run(
+        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
+    ) -> StreamRun:
+        """Begin to run requests that stream. `streamed` ends it."""
+        ...
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        """All responses of `run` were handed on. The outcome of each request is None or a
+        Failure."""
+        ...
+
+    def crashed(self, instance: Instance, batch: Batch) -> None:
+        """The server's own code raised while it ran `batch`: its requests fail. Call this in the
+        `except` clause: the error is logged."""
+        ...
+
+
+class Instance(Loadable):
+    """An instance that runs batches. It tells `answers` what comes of those that it is given."""
+
+    #: Set before it is given anything.
+    answers: Answers
+
+    #: May one row `run_in_caller` while it is idle?
+    runs_in_caller = False
+    #: May it be given batches while it runs others, and before the callers of the last ones are
+    #: told?
+    takes_ahead = False
+
+    def __init__(self, name: str, device: Device) -> None:
+        super().__init__(name, device)
+        #: The batches that it was given and that have not ended, the oldest first.
+        self.batches: list[Batch] = []
+        #: When a batch has ended last, and whether its callers are still being told.
+        self.ended_at = -inf
+        self.is_telling = False
+        #: Whether it gets no batch any more, and stops when it has ended what it has.
+        self.is_let_go = False
+
+    @abstractmethod
+    def serve(self) -> None:
+        """Block until `stop`. What is given meanwhile runs here, or wherever the instance
+        runs its batches. Raises WorkerDied if its worker has ended."""
+
+    @abstractmethod
+    def give(self, batches: Sequence[Batch]) -> None:
+        """Run these batches, in this order, after those that were given before. Any thread; never
+        blocks."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Have `serve` return, once no batch is left. Any thread; never blocks."""
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        """Run one row in this thread, while the instance is idle and is given nothing. None: not
+        possible now."""
+        raise NotImplementedError
+
+    @property
+    def open_requests(self) -> Collection[InferRequest]:
+        """Requests that have outlived their batch, or still may. Any thread."""
+        return ()
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Tell the model that the caller of this request has left; False if it does not run it, or
+        is not to be told. Any thread."""
+        return False
+
+    def __repr__(self) -> str:
+        state = f"running {self.batches[0].rows} rows" if self.batches else "idle"
+        return f"<{type(self).__name__} {self.name} on {self.device}: {state}>"

@@ -1,0 +1,410 @@
+"""How do a model's instances come up, come back when they die, and go down?
+
+What is the same whether the model runs batches or steps: one thread for each instance, which loads
+it, serves it until it is told to stop, and brings it back when its worker dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from wherry.core.instances.berths import Berths
+from wherry.core.instances.loadable import Loadable
+from wherry.core.instances.model_errors import model_errors
+from wherry.core.instances.readiness import ModelState, Readiness
+from wherry.core.instances.restart import shortage
+from wherry.core.instances.timer import Timer
+from wherry.core.models.config import ModelConfig
+from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+
+log = logging.getLogger("wherry")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why an instance is to be started again."""
+
+    why: str
+    #: The cause for the metrics: a signal's name, or one word.
+    cause: str
+    good_batches: int = 0
+    #: A request is the cause, and not the model.
+    explained: bool = False
+    #: What the system was short of when it was to be started.
+    short_of: str = ""
+    traceback: str = ""
+
+
+InstanceT = TypeVar("InstanceT", bound=Loadable)
+InstanceT_contra = TypeVar("InstanceT_contra", bound=Loadable, contravariant=True)
+
+
+class Works(Protocol[InstanceT_contra]):
+    """What the instances work for. The life calls this in their threads; it holds no lock."""
+
+    def up(self, instance: InstanceT_contra) -> None:
+        """It is loaded: it may get work from now on."""
+        ...
+
+    def serve(self, instance: InstanceT_contra) -> None:
+        """Block until the instance is told to stop. Raises WorkerDied."""
+        ...
+
+    def lost(self, instance: InstanceT_contra, error: WorkerDied) -> bool:
+        """Its worker has died: see to the requests that it had. Is one of them to blame?"""
+        ...
+
+    def down(self, instance: InstanceT_contra) -> None:
+        """It is about to be unloaded, or never came up: it gets no work any more."""
+        ...
+
+    def none_left(self, error: WherryError | None) -> None:
+        """No instance is loaded or about to be: what waits must fail. `error` says why if it
+        could not be loaded at all."""
+        ...
+
+
+class InstanceLife(Generic[InstanceT]):
+    """The instances of one loaded model. Safe from any thread."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_instances: Sequence[Callable[[], InstanceT]],
+        works: Works[InstanceT],
+        readiness: Readiness,
+        *,
+        clock: Callable[[], float],
+        timer: Timer,
+        statistics: ModelStatistics,
+    ) -> None:
+        self.closing = False
+        self._config = config
+        #: Those that there are to be.
+        self.berths = Berths(config, make_instances)
+        self._works = works
+        self._readiness = readiness
+        self._clock = clock
+        self._timer = timer
+        self._statistics = statistics
+        self._changed = threading.Condition()
+        #: Instances in `load`, which is the user's code and may take for ever.
+        self._loading: list[InstanceT] = []
+        #: Loaded instances, idle or running.
+        self._alive: list[InstanceT] = []
+        #: Instances in `unload`, which is the user's code, too.
+        self._ending: list[InstanceT] = []
+        #: Instances that hang in a thread and have been replaced.
+        self._left_behind: list[InstanceT] = []
+        self._threads: list[threading.Thread] = []
+        self._starting = 0
+        self._load_error: Exception | None = None
+
+    def start(self) -> None:
+        """Start loading every instance, each in its thread."""
+        self._starting = len(self.berths)
+        for number in list(self.berths.makers):
+            self._start_thread(number)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until every instance is loaded and warm. Raises LoadFailed if one cannot be,
+        ModelNotReady if the model is closed meanwhile."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._starting or self.closing, timeout)
+            error = self._load_error
+        name = self._config.name
+        if error is not None:
+            if not self.instances:  # else they answer what waits
+                self._works.none_left(ModelNotReady(str(error)))
+            raise error
+        if self.closing:
+            raise ModelNotReady(f"model {name!r}: closed while it was loading")
+        if not done:
+            raise LoadFailed(f"model {name!r}: not loaded after {timeout} s")
+        self._readiness.loaded()
+
+    def add(self, makers: Callable[[int], Sequence[Callable[[], InstanceT]]]) -> list[int]:
+        """Start further instances, with numbers from the given one on; returns their numbers.
+        `wait_ready` waits for them."""
+        with self._changed:
+            numbers = self.berths.add(makers(self.berths.next_number))
+            self._starting += len(numbers)
+        for number in numbers:
+            self._start_thread(number)
+        return numbers
+
+    def remove(self, numbers: Collection[int]) -> list[InstanceT]:
+        """Start these no more. Returns those of them that are loaded, which are to be stopped."""
+        with self._changed:
+            self.berths.remove(numbers)
+            self._load_error = None
+            self._changed.notify_all()
+            return [one for one in self._alive if one.number in numbers]
+
+    def wait_until_gone(self, instances: Sequence[InstanceT], timeout: float | None) -> None:
+        """Block until these have unloaded, or the model is closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.closing or not {*self._alive, *self._ending} & {*instances}, timeout
+            )
+
+    def end(self) -> None:
+        """Start no instance any more, and wait no longer before a next try."""
+        with self._changed:
+            self.closing = True
+            self._changed.notify_all()
+        self._readiness.closing()
+
+    def join(self, timeout: float | None) -> None:
+        """Block until the threads have ended, for `timeout` seconds at most."""
+        ends_at = None if timeout is None else self._clock() + timeout
+        for thread in self._threads:
+            thread.join(None if ends_at is None else max(0.0, ends_at - self._clock()))
+
+    @property
+    def instances(self) -> list[InstanceT]:
+        """The loaded ones."""
+        with self._changed:
+            return list(self._alive)
+
+    @property
+    def unloading(self) -> list[InstanceT]:
+        with self._changed:
+            return list(self._ending)
+
+    def not_ended(self) -> list[InstanceT]:
+        """Everything that still loads, works or unloads."""
+        with self._changed:
+            return [*self._alive, *self._loading, *self._ending]
+
+    def next_try(self) -> float | None:
+        """In how many seconds an instance is tried again, if all of them are away."""
+        with self._changed:
+            at = self.berths.next_try()
+            return None if at is None else max(0.0, at - self._clock())
+
+    def not_ready_reason(self, turn: str) -> str:
+        """Why no instance makes progress with its `turn` (batch, step), or the model itself says
+        of each that it is not ready; "" if one is."""
+        instances = self.instances
+        if not instances:
+            return "every instance is being restarted"
+        seconds = self._config.stall_timeout
+        oldest_start = self._clock() - seconds
+        if all(i.busy_since is not None and i.busy_since < oldest_start for i in instances):
+            return (
+                f"every instance has been in one {turn} for more than {seconds:g} s (stall_timeout)"
+            )
+        reasons = [instance.not_ready_reason() for instance in instances]
+        return min(reasons) if all(reasons) else ""
+
+    def excuse(self, instances: Sequence[int]) -> None:
+        """Earlier deaths of these, by their numbers, were a request's fault."""
+        with self._changed:
+            for number in instances:
+                self.berths.excuse(number)
+
+    def replace(self, instance: InstanceT, why: str) -> None:
+        """It hangs in its thread, which cannot be stopped: start another one in its place."""
+        with self._changed:
+            if instance in self._alive:  # else it has ended by itself in this moment
+                self._alive.remove(instance)
+                self._left_behind.append(instance)
+            self._changed.notify_all()
+            if not self.closing and instance.number in self.berths:
+                # Under the lock, so that close() waits for the new thread too.
+                self._start_thread(instance.number, hung=why)
+
+    # The thread of one instance
+
+    def _start_thread(self, number: int, *, hung: str = "") -> None:
+        thread = threading.Thread(
+            target=self._serve,
+            args=(number, hung),
+            name=f"wherry-{self._config.name}-{number}",
+            daemon=True,  # a hung model must not keep the program alive
+        )
+        thread.start()  # first: close() may come at any time, and joins what is listed
+        self._threads = [*(t for t in self._threads if t.is_alive()), thread]
+
+    def _serve(self, number: int, hung: str) -> None:
+        """Load the instance, work, and bring it back when its worker dies.
+
+        `hung` is why it takes the place of another one, if it does.
+        """
+        first = not hung
+        loss = Loss(hung, "hang") if hung else None
+        with self._changed:
+            self._changed.wait_for(lambda: self.closing or number not in self.berths.copies)
+            if self.is_over(number):
+                return
+        while loss is None or self._wait_for_restart(number, loss):
+            instance: InstanceT | None = None
+            try:
+                instance = self.berths.makers[number]()
+                with self._changed:
+                    self._loading.append(instance)
+                instance.load()
+            except model_errors() as error:
+                if instance is not None:
+                    self._ended_life(instance)
+                if first:
+                    self._could_not_load(error)
+                    return
+                cause = error.cause if isinstance(error, WorkerDied) else "load"
+                loss = Loss(
+                    _said(error), cause, short_of=shortage(error), traceback=_traceback(error)
+                )
+            else:
+                self._came_up(number, instance, first)
+                first = False
+                try:
+                    self._works.serve(instance)
+                    self._ended_life(instance)
+                    return
+                except Exception as error:  # noqa: BLE001 - our own bug, too: its requests must end
+                    died = _death(instance, error)
+                    explained = self._works.lost(instance, died)
+                    loss = Loss(str(died), died.cause, instance.good_batches, explained)
+                    self._ended_life(instance)
+
+    def _came_up(self, number: int, instance: InstanceT, first: bool) -> None:
+        with self._changed:
+            self.berths.came_up(number, self._clock())
+            self._loading.remove(instance)
+            self._alive.append(instance)
+            if instance.device.automatic:
+                self._starting -= self.berths.decide_on_copies(needed=instance.uses_device)
+            if not first:
+                self._statistics.worker_restarts += 1
+                self._readiness.is_back()
+        self._works.up(instance)  # first: the model is called as soon as it is known to be ready
+        with self._changed:
+            self._starting -= first
+            self._changed.notify_all()
+        if not first:
+            log.warning(
+                "instance is back", extra={"model": self._config.name, "instance": instance.name}
+            )
+
+    def _ended_life(self, instance: InstanceT) -> None:
+        self._works.down(instance)
+        with self._changed:
+            for group in (self._loading, self._alive, self._left_behind):
+                if instance in group:
+                    group.remove(instance)
+            self._ending.append(instance)
+            self._changed.notify_all()
+        _unload(instance)
+        with self._changed:
+            self._ending.remove(instance)
+            self._changed.notify_all()
+
+    def _could_not_load(self, error: BaseException) -> None:
+        name = self._config.name
+        failed = LoadFailed(f"model {name!r} could not be loaded: {_said(error)}")
+        failed.__cause__ = error
+        with self._changed:
+            self._starting -= 1 + self.berths.decide_on_copies(needed=False)
+            self._load_error = self._load_error or failed
+            if self._readiness.state is ModelState.LOADING:  # else it is one more than before
+                self._readiness.failed(str(failed))
+            self._changed.notify_all()
+
+    def _wait_for_restart(self, number: int, loss: Loss) -> bool:
+        """Wait until the instance may be tried again; False if the model is to be closed."""
+        with self._changed:
+            if self.is_over(number):
+                return False
+            now = self._clock()
+            if not loss.short_of:
+                self._statistics.worker_deaths[loss.cause] += 1
+            restart = self.berths.lost(
+                number,
+                now,
+                short=bool(loss.short_of),
+                good_batches=loss.good_batches,
+                explained=loss.explained,
+            )
+            if none_left := self.berths.next_try() is not None:
+                self._readiness.failed(_why_none_is_left(self._config, loss))
+        log.error(
+            "instance cannot be started, trying again"
+            if loss.short_of
+            else "worker died, restarting",
+            extra={
+                "model": self._config.name,
+                "instance": number,
+                "why": loss.why,
+                "next_try_seconds": round(restart.delay, 3),
+                **({"traceback": loss.traceback} if loss.traceback else {}),
+            },
+        )
+        if none_left:
+            self._works.none_left(None)
+        self._sleep(number, now + restart.delay)
+        with self._changed:
+            # A thread that hangs holds a copy of the model for as long as it does.
+            self._changed.wait_for(
+                lambda: self.closing or len(self._left_behind) <= self._config.crash_budget
+            )
+            return not self.is_over(number)
+
+    def is_over(self, number: int) -> bool:
+        """Whether an instance is not to be there any more."""
+        return self.closing or number not in self.berths
+
+    def _sleep(self, number: int, until: float) -> None:
+        """Until that moment, or until the model is to be closed, or without this instance."""
+        if until > self._clock():
+            self._timer.wake_at(until, self._wake)
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_over(number) or self._clock() >= until)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _why_none_is_left(config: ModelConfig, loss: Loss) -> str:
+    if loss.short_of:
+        return f"no instance can be started: {loss.short_of}"
+    return (
+        f"every instance died more than {config.crash_budget} times within"
+        f" {config.crash_window:g} s, or cannot be loaded again; the last time: {loss.why}"
+    )
+
+
+def _death(instance: Loadable, error: Exception) -> WorkerDied:
+    """What ended `serve`: the worker's death, or our own bug, which is logged."""
+    if isinstance(error, WorkerDied):
+        return error
+    log.exception("internal error", extra={"instance": instance.name})
+    died = WorkerDied(f"instance {instance.name}: internal error; see the server's log")
+    died.cause = "bug"
+    return died
+
+
+def _unload(instance: Loadable) -> None:
+    try:
+        instance.unload()
+    except Exception:  # the user's code: anything may come
+        log.exception("unload failed", extra={"instance": instance.name})
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of an error that the model's own code raised; "" for other errors."""
+    if isinstance(error, WherryError):
+        return "\n".join(getattr(error, "__notes__", ()))  # of a worker
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _said(error: BaseException) -> str:
+    """Our own errors say what it is; of others the type says half of it."""
+    return str(error) if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,330 @@
+"""What crosses between this process and a worker process?
+
+msgpack, both ways. A column is what it is in the core: a list as such, an array as an extension
+that `workers.encoding` knows. Nothing is pickled but the arguments in `Source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from wherry.core.instances.execution import Execution, Failure, Outcome, SharedOutcome
+from wherry.core.instances.own_answers import unsendable
+from wherry.core.instances.source import AnyText, Source
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
+from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.workers.frames import Garbage
+
+
+class WorkerMessage(msgspec.Struct, array_like=True, tag=True, gc=False):
+    """Tagged with its class name, its fields in order. No message refers back to itself."""
+
+
+# To the worker
+
+
+class Start(WorkerMessage):
+    """The first message."""
+
+    source: Source
+    config: ModelConfig
+    device: Device
+    #: Levels of the parent's loggers: what it would drop is not sent.
+    log_levels: dict[str, int]
+    #: The parent's sys.path, sys.argv and PYTHONPATH: what the user's module may look at.
+    path: list[AnyText]
+    argv: list[AnyText]
+    python_path: AnyText | None
+
+
+class Execute(WorkerMessage):
+    """A batch: `counts[i]` rows belong to its request i."""
+
+    columns: dict[str, Any]
+    counts: list[int]
+    #: The answer may use the slab: no other batch was with the worker when this one was sent.
+    slab: bool
+    #: The W3C's headers of its span; None: it is not traced.
+    trace: dict[str, str] | None = None
+    #: It answers a SendAgain: the model has failed for these rows, and may have changed them.
+    again: bool = False
+    #: Images and audio may come back without a codec.
+    lossless: bool = False
+
+
+class Generate(WorkerMessage):
+    """A batch for a model that streams. `trace`: as that of Execute."""
+
+    columns: dict[str, Any]
+    counts: list[int]
+    trace: dict[str, str] | None = None
+
+
+class Cancel(WorkerMessage):
+    """Send no more responses to this request of the running stream."""
+
+    index: int
+
+
+class Join(WorkerMessage):
+    """Let a request join a model that works in steps; later messages name it by `key`."""
+
+    key: int
+    columns: dict[str, Any]
+
+
+class Leave(WorkerMessage):
+    """Forget a request that has joined."""
+
+    key: int
+
+
+class Stop(WorkerMessage):
+    """Unload the model and end."""
+
+
+# From the worker
+
+
+class Ready(WorkerMessage):
+    """Loaded and warm."""
+
+    uses_device: bool = True
+
+
+class NotLoaded(WorkerMessage):
+    """The model's import, load or warm-up raised."""
+
+    error: str
+    message: str
+    traceback: str
+
+
+class Failed(msgspec.Struct, array_like=True):
+    """A Failure without its exception."""
+
+    error: str
+    message: str
+    traceback: str
+    field: str | None = None
+
+    @classmethod
+    def of(cls, failure: Failure) -> Failed:
+        return cls(failure.error, failure.message, failure.traceback, failure.field)
+
+    def failure(self) -> Failure:
+        return Failure(self.error, self.message, self.traceback, field=self.field)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What one call of the model gave: the rows of as many requests as there are counts."""
+
+    counts: list[int]
+    outcome: dict[str, Any] | Failed
+
+
+class Result(WorkerMessage):
+    """The answer to Execute: one call of the model gave all of these rows."""
+
+    columns: dict[str, Any]
+    #: When the model was called, by perf_counter_ns(), and how long it took.
+    started_at: int
+    infer_ns: int
+
+    def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
+        """What came of the batch with these `counts`, which was sent at `sent_at`. Raises Garbage
+        if that is another batch."""
+        rows = sum(counts)
+        for column in self.columns.values():
+            if len(column) != rows:
+                raise Garbage("a Result for another batch")
+        outcomes: list[Outcome] = [self.columns]
+        if len(counts) > 1:
+            outcomes = SharedOutcome(self.columns, counts).scatter()
+        return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [rows])
+
+
+class PartResults(WorkerMessage):
+    """The answer to Execute if the model has failed, or was called for parts of the batch."""
+
+    answers: list[Answer]
+    #: When the model was first called, by perf_counter_ns(), and how long it took in all.
+    started_at: int
+    infer_ns: int
+    executed_rows: list[int]
+    out_of_memory_rows: int = 0
+
+    def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
+        """As that of Result."""
+        if [count for answer in self.answers for count in answer.counts] != list(counts):
+            raise Garbage("a PartResults for another batch")
+        outcomes: list[Outcome] = []
+        for answer in self.answers:
+            if isinstance(answer.outcome, Failed):
+                outcomes += [answer.outcome.failure()] * len(answer.counts)
+            else:
+                outcomes += SharedOutcome(answer.outcome, answer.counts).scatter()
+        execution = _execution(
+            outcomes, self.started_at, self.infer_ns, sent_at, self.executed_rows
+        )
+        execution.out_of_memory_rows = self.out_of_memory_rows
+        return execution
+
+
+def _execution(
+    outcomes: list[Outcome], started_at: int, infer_ns: int, sent_at: int, executed_rows: list[int]
+) -> Execution:
+    """The clock is the same in both processes. Handing over counts as input and as output."""
+    output_ns = perf_counter_ns() - started_at - infer_ns
+    return Execution(
+        outcomes, max(0, started_at - sent_at), infer_ns, max(0, output_ns), executed_rows
+    )
+
+
+class Undecodable(WorkerMessage):
+    """Stands for a Result that has come with rows that cannot be decoded."""
+
+    failed: Failed
+    started_at: int
+    infer_ns: int
+
+    def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
+        outcomes: list[Outcome] = [self.failed.failure()] * len(counts)
+        return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [sum(counts)])
+
+
+class SendAgain(WorkerMessage):
+    """Parts of the batch that was sent last are to run again."""
+
+
+class Respond(WorkerMessage):
+    """One response of a stream to one request."""
+
+    index: int
+    columns: dict[str, Any]
+
+
+class GenerateEnd(WorkerMessage):
+    """The answer to Generate: how the stream ended for each request."""
+
+    failures: list[Failed | None]
+
+
+class SharedOut(msgspec.Struct, array_like=True):
+    """What a step did for one request."""
+
+    key: int
+    responses: list[dict[str, Any]]
+    done: bool
+    failed: Failed | None
+
+
+class Stepped(WorkerMessage):
+    """A step is done, or requests have joined and left."""
+
+    shares: list[SharedOut]
+    active_requests: int
+    step_ns: int
+    gauges: dict[str, float]
+
+
+ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
+FromWorker = Ready | NotLoaded | Result | PartResults | SendAgain | Respond | GenerateEnd | Stepped
+
+
+# What of a message from the worker can be read if rows in it cannot: msgpack's encoder takes keys
+# and depths that its decoder refuses.
+
+
+class _RawResult(msgspec.Struct, array_like=True, tag="Result"):
+    columns: dict[str, msgspec.Raw]
+    started_at: int
+    infer_ns: int
+
+
+class _RawAnswer(msgspec.Struct, array_like=True):
+    counts: list[int]
+    outcome: dict[str, msgspec.Raw] | Failed
+
+
+class _RawPartResults(msgspec.Struct, array_like=True, tag="PartResults"):
+    answers: list[_RawAnswer]
+    started_at: int
+    infer_ns: int
+    executed_rows: list[int]
+    out_of_memory_rows: int
+
+
+class _RawSharedOut(SharedOut, array_like=True):
+    responses: list[dict[str, msgspec.Raw]]
+
+
+class _RawStepped(msgspec.Struct, array_like=True, tag="Stepped"):
+    shares: list[_RawSharedOut]
+    active_requests: int
+    step_ns: int
+    gauges: dict[str, float]
+
+
+_RAW = msgspec.msgpack.Decoder(_RawResult | _RawPartResults | _RawStepped)
+_ANSWER_TAGS = (msgspec.msgpack.encode("Result"), msgspec.msgpack.encode("PartResults"))
+
+
+def salvaged(
+    model: str, body: memoryview, error: Exception, decode: Callable[[Any], Any]
+) -> Undecodable | PartResults | Stepped | None:
+    """What has come of rows in a body that cannot be decoded, with failures instead of those rows;
+    None if it is none."""
+    text = f"model {model!r} returned what cannot be sent: {error}"
+    unknown = Failed("BadModelOutput", text, "")
+
+    def decoded(columns: dict[str, msgspec.Raw] | Failed) -> dict[str, Any] | Failed:
+        if isinstance(columns, Failed):
+            return columns
+        outputs: dict[str, Any] = {}
+        for name, column in columns.items():
+            try:
+                outputs[name] = decode(column)
+            except Exception as error:  # noqa: BLE001 - as in MessageDecoder.decode
+                return Failed.of(
+                    Failure("BadModelOutput", str(unsendable(model, name, str(error))))
+                )
+        return outputs
+
+    try:
+        raw = _RAW.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        is_answer = bytes(body[1:16]).startswith(_ANSWER_TAGS)
+        return Undecodable(unknown, perf_counter_ns(), 0) if is_answer else None
+    if isinstance(raw, _RawPartResults):
+        answers = [Answer(answer.counts, decoded(answer.outcome)) for answer in raw.answers]
+        return PartResults(
+            answers, raw.started_at, raw.infer_ns, raw.executed_rows, raw.out_of_memory_rows
+        )
+    if isinstance(raw, _RawStepped):
+        shares: list[SharedOut] = []
+        for share in raw.shares:
+            responses = [decoded(columns) for columns in share.responses]
+            good = [one for one in responses if not isinstance(one, Failed)]
+            why = next((one for one in responses if isinstance(one, Failed)), share.failed)
+            shares.append(SharedOut(share.key, [] if why else good, share.done, why))
+        return Stepped(shares, raw.active_requests, raw.step_ns, raw.gauges)
+    failed = decoded(raw.columns)  # a part may be just shallow enough
+    if not isinstance(failed, Failed):
+        failed = unknown
+    return Undecodable(failed, raw.started_at, raw.infer_ns)
+
+
+#: What comes of an Execute.
+ANSWERS = (Result, PartResults, Undecodable)
+
+
+def may_hold_arrays(specs: Iterable[TensorSpec]) -> bool:
+    """Can a message with columns of these be so large that a memory file goes with it? Not with
+    strings, which are always in the message itself; JSON may hold anything."""
+    return any(spec.form not in (Form.TEXT, Form.BYTES) for spec in specs)

@@ -1,0 +1,187 @@
+"""How does a worker process load the model of one instance?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from wherry.core.instances import messages
+from wherry.core.instances.linked_worker import LinkedWorker
+from wherry.core.instances.restart import shortage
+from wherry.core.instances.source import refuse_while_importing, sent, source_of
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device, Model
+from wherry.core.values.errors import ConfigError, LoadFailed
+from wherry.core.workers.encoding import UNSENDABLE
+from wherry.core.workers.frames import Garbage
+from wherry.core.workers.loop import LoopCalls
+from wherry.core.workers.message_socket import MessageSocket
+from wherry.core.workers.process import start_worker
+from wherry.core.workers.python_path import for_children
+from wherry.core.workers.shared_memory import SLAB_BYTES, Slab, memory_file
+
+
+class ModelWorker(LinkedWorker):
+    """A worker process with a model, for one instance."""
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: Model,
+        config: ModelConfig,
+        loop: Callable[[], LoopCalls],
+        *,
+        receive: Callable[[list[Any]], None],
+        refused: Callable[[Any, Exception], None],
+    ) -> None:
+        super().__init__(
+            name,
+            loop,
+            receive=receive,
+            refused=refused,
+            stop_message=messages.Stop(),
+            unload_timeout=config.unload_timeout,
+        )
+        self._instance = name
+        self._device = device
+        self._model = model
+        self._config = config
+        #: A caller waits for its answer.
+        self._asleep = False
+
+    # Any thread
+
+    def ask(self, message: msgspec.Struct, interrupted: Callable[[], None]) -> Any:
+        """Send a message in this very thread and wait for its answer, if the loop has lent the
+        sockets. None: it has not, or the worker has ended; then the loop knows that.
+
+        Raises UNSENDABLE. `interrupted()` is called if Ctrl-C ends the wait: the answer comes to
+        `receive`.
+        """
+        sockets = self.link.borrow()
+        if sockets is None:
+            return None
+        assert isinstance(sockets, MessageSocket)
+        error: Exception | None = None
+        unanswered = False
+        try:
+            sockets.add(message, slab=True)
+            unanswered = True
+            sockets.flush()
+            answer = sockets.receive()
+            unanswered = False
+        except Exception as failed:
+            if unanswered:
+                error = failed
+            elif isinstance(failed, UNSENDABLE):
+                raise
+            return None  # the loop finds, and says, what this process is short of
+        except BaseException:
+            if unanswered:
+                if not self._asleep:  # it may have been sent, or read, by half
+                    self.kill()
+                interrupted()
+            raise
+        finally:
+            self._asleep = False
+            self.link.give_back(error, unanswered=unanswered)
+        return answer
+
+    def _wait_in_caller(self, file: int, events: int) -> None:
+        process = self._process
+        if process is None:
+            raise EOFError
+        self._asleep = True
+        process.wait_in_caller(file, events)
+        self._asleep = False
+
+    # The instance's thread
+
+    def load(self) -> bool:
+        """Start the process and have it load the model. Does it use its device? Raises LoadFailed,
+        WorkerDied, and OSError for what this process is short of."""
+        name = self._config.name
+        if sys.platform == "win32":
+            raise ConfigError(
+                f"model {name!r}: worker processes need a Unix system; use isolation='thread'"
+            )
+        refuse_while_importing(name)
+        start = _start_message(self._model, self._config, self._device)
+        sockets = self._spawn()
+        try:
+            sockets.send(start)
+            answer = sockets.receive()
+        except (EOFError, OSError, Garbage) as error:
+            if shortage(error):  # of this process: nothing is wrong with the worker
+                raise
+            raise self.died(error) from None
+        except UNSENDABLE as error:
+            raise ConfigError(
+                f"model {name!r}: its configuration cannot be sent to a worker process: {error}"
+            ) from None
+        if isinstance(answer, messages.NotLoaded):
+            failed = LoadFailed(f"{answer.error}: {answer.message}")
+            failed.add_note(answer.traceback)
+            raise failed
+        if not isinstance(answer, messages.Ready):
+            raise self.died(Garbage(f"{answer!r} instead of Ready"))
+        outputs = self._model.signature(name).outputs
+        sockets.takes_files = messages.may_hold_arrays(outputs)
+        sockets.wait = self._wait_in_caller
+        self.link_up()
+        return answer.uses_device
+
+    def _spawn(self) -> MessageSocket:
+        file = memory_file("wherry-slab", SLAB_BYTES)
+        try:
+            slab = Slab(file)
+            try:
+                process, source, target = start_worker(
+                    # It finds this very package, wherever that was imported from.
+                    [sys.executable, "-P", "-m", "wherry.core.instances.worker", self._instance],
+                    for_children(),
+                    self._config.name,
+                    self._instance,
+                    file,
+                )
+            except BaseException:
+                slab.close()
+                raise
+        finally:
+            os.close(file)
+        sockets = MessageSocket(
+            source,
+            target,
+            messages.FromWorker,
+            copies=True,
+            wait=process.wait_for,
+            salvage=partial(messages.salvaged, self._config.name),
+        )
+        sockets.use(slab, slab.inputs)
+        self.connect(process, sockets, slab)
+        return sockets
+
+
+def _start_message(model: Model, config: ModelConfig, device: Device) -> messages.Start:
+    levels = {
+        name: logger.level
+        for name, logger in logging.root.manager.loggerDict.copy().items()
+        if isinstance(logger, logging.Logger) and logger.level
+    }
+    python_path = os.environ.get("PYTHONPATH")
+    return messages.Start(
+        source_of(model, config.name),
+        config,
+        device,
+        {"": logging.root.level, **levels},
+        [sent(os.path.abspath(entry)) for entry in sys.path],
+        [sent(argument) for argument in sys.argv],
+        None if python_path is None else sent(python_path),
+    )

@@ -1,0 +1,403 @@
+"""How does an instance run its batches in a worker process?
+
+A batch is sent, and its answer read, in the event loop that owns the worker's sockets; the
+instance's thread only watches the process (`ModelWorker`). Everything below `serve` happens in that
+loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from wherry.core.instances import messages
+from wherry.core.instances.execution import Execution, Failure
+from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.model_worker import ModelWorker
+from wherry.core.instances.stream_run import StreamRun
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device, Model
+from wherry.core.observability.otel.following import BatchTrace, begun
+from wherry.core.values.media_codec import is_converted
+from wherry.core.values.request import Batch, Columns, InferRequest
+from wherry.core.workers.encoding import (
+    BLOB_BYTES,
+    INLINE_BYTES_WITHOUT_SLAB,
+    UNSENDABLE,
+    gathered,
+    why_not_sent,
+    with_blobs,
+)
+from wherry.core.workers.frames import Garbage
+from wherry.core.workers.link import LARGE_BYTES
+from wherry.core.workers.loop import LoopCalls
+
+#: What a Python object costs to encode, in bytes of an array that take as long to copy.
+_OBJECT_BYTES = 64
+#: Arrays of more bytes do not fit into a message: they take as long as a short execution, and use
+#: the slab, which belongs to one batch at a time.
+SMALL_BYTES = INLINE_BYTES_WITHOUT_SLAB
+#: So many calls of lone callers that are in threads, and their threads are lent the sockets.
+_MANY_LONE_CALLS = 16
+#: Seconds between two looks at a reader that holds back its stream.
+_LOOK = 0.5
+
+
+class ProcessInstance(Instance):
+    """A model in a worker process. `loop()` is the event loop for its sockets, asked once it is
+    loaded."""
+
+    worker: ModelWorker
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: Model,
+        config: ModelConfig,
+        loop: Callable[[], LoopCalls],
+    ) -> None:
+        super().__init__(name, device)
+        self._config = config
+        self.worker = ModelWorker(
+            name,
+            device,
+            model,
+            config,
+            loop,
+            receive=self._receive,
+            refused=self._refused,
+        )
+        self.runs_in_caller = config.run_in_caller
+        #: How many more calls of lone callers there were than other batches, about.
+        self._lone_calls = 0
+        signature = model.signature(config.name)
+        self._streams = signature.streams
+        encodes = any(is_converted(spec.media) for spec in signature.outputs)
+        self._gives_media = encodes and not self._streams and not config.response_cache
+        # Of a batch ahead it would not be known whether it has run.
+        self.takes_ahead = not self._streams and config.sequence is None and config.run_again
+        #: The batches that are with the worker, which answers them in this order.
+        self._runs: deque[_GivenBatch] = deque()
+        #: When the worker had run the last one that it has answered, by perf_counter_ns().
+        self._ran_ns = 0
+
+    # Any thread
+
+    def give(self, batches: Sequence[Batch]) -> None:
+        self.worker.do(self._begin, batches)
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        message = messages.Execute(with_blobs(columns), [1], True, lossless=self._gives_media)
+        sent_at = perf_counter_ns()
+        try:
+            result = self.worker.ask(message, self._interrupted)
+            if result is None:
+                self._lone_calls += 2  # one of them for the batch that it now becomes
+                return None
+            if not isinstance(result, messages.ANSWERS):
+                raise Garbage(f"an unexpected {type(result).__name__}")
+            (outcome,) = result.execution([1], sent_at).outcomes
+            return outcome
+        except UNSENDABLE as error:
+            reason = why_not_sent(columns) or str(error)
+            return Failure("InvalidRequest", f"model {self._config.name!r}: {reason}")
+        except Garbage:
+            self.worker.kill()
+            return None
+
+    def _interrupted(self) -> None:
+        """Ctrl-C has ended a call in its caller: nothing is done with the answer."""
+        run = _GivenBatch(Batch((), 0, "interrupted"), [], 0.0)
+        run.message, run.is_abandoned = messages.Execute({}, [1], False), True
+        self._runs.append(run)
+
+    def stop(self) -> None:
+        self.worker.stop()
+
+    # The instance's thread
+
+    def load(self) -> None:
+        self.uses_device = self.worker.load()
+
+    def serve(self) -> None:
+        self.worker.serve()
+
+    def unload(self) -> None:
+        self.worker.unload()
+
+    # The loop: a batch begins
+
+    def _begin(self, batches: Sequence[Batch]) -> None:
+        if self._lone_calls:
+            self._lone_calls -= 1
+        answers = self.answers
+        for batch in batches:
+            try:
+                run = _GivenBatch(batch, answers.prepared(batch), answers.now())
+                if not run.requests:
+                    self.worker.post(self._finish_empty, run)
+                    continue
+                for request in run.requests:
+                    if request.trace is not None:
+                        run.trace = begun(run.requests, batch, self, run.started)
+                        break
+                if self._streams and run.requests[-1].streams:
+                    run.stream = answers.stream_run(self, batch, run.requests, run.started)
+                    run.stream.trace = run.trace
+                self._send(run, run.requests)
+            except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+                answers.crashed(self, batch)
+        self.worker.link.write()
+
+    def _finish_empty(self, run: _GivenBatch) -> None:
+        run.execution = Execution()
+        self.answers.finished(self, (run,))
+
+    def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
+        if len(requests) == 1:
+            columns, counts = requests[0].inputs, [requests[0].rows]
+        else:
+            columns, counts = _gather(requests), [request.rows for request in requests]
+        arrays, others = _sizes(columns)
+        if arrays > SMALL_BYTES:
+            self.takes_ahead = False
+        self._runs.append(run)
+        slab = len(self._runs) == 1  # else another batch may be there
+        if slab and others >= BLOB_BYTES:
+            columns = with_blobs(columns)
+        trace = None if run.trace is None else run.trace.context.headers()
+        lossless = self._gives_media and all(request.takes_values for request in requests)
+        run.message = (
+            messages.Execute(columns, counts, slab, trace, lossless=lossless)
+            if run.stream is None
+            else messages.Generate(columns, counts, trace)
+        )
+        run.large = arrays + others > LARGE_BYTES
+        self.worker.link.add(run.message, slab=slab, large=run.large)
+
+    def _send_again(self, run: _GivenBatch) -> None:
+        assert isinstance(run.message, messages.Execute)
+        run.message.again = True
+        # Not to the slab: the model may have kept what lies there.
+        self.worker.link.add(run.message, large=run.large)
+        self.worker.link.write()
+
+    def _refused(self, message: Any, error: Exception) -> None:
+        """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
+        run = next((run for run in self._runs if run.message is message), None)
+        if run is None:
+            return
+        if isinstance(message, messages.Execute) and message.again:
+            self.worker.kill()  # it waits for the batch
+            return
+        self._runs.remove(run)
+        try:
+            if not isinstance(error, UNSENDABLE):
+                raise error
+            self._send_without_unsendable(run, error)
+        except Exception:  # noqa: BLE001 - this process is short of something, or our own bug
+            self.answers.crashed(self, run.batch)
+
+    def _send_without_unsendable(self, run: _GivenBatch, error: Exception) -> None:
+        if run.sent is None:
+            run.sent, run.failures = range(len(run.requests)), {}
+        reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
+        if not any(reasons.values()):  # each of them could be sent, but not all together
+            reasons = dict.fromkeys(reasons, str(error))
+        for i, reason in reasons.items():
+            if reason:
+                text = f"model {self._config.name!r}: {reason}"
+                run.failures[i] = Failure("InvalidRequest", text)
+        run.sent = good = [i for i in run.sent if i not in run.failures]
+        if good:
+            self._send(run, [run.requests[i] for i in good])
+            self.worker.link.write()
+        elif run.stream is None:
+            run.execution = Execution(run.outcomes([]))
+            self.answers.finished(self, (run,))
+        else:
+            self.answers.streamed(run.stream, run.outcomes([]))
+
+    # The loop: a message arrives
+
+    def _receive(self, arrived: list[Any]) -> None:
+        ended: list[BatchRun] = []
+        try:
+            for number, message in enumerate(arrived, 1):
+                run = self._runs[0] if self._runs else None
+                if run is None:
+                    raise Garbage("a message that answers no batch")
+                try:
+                    self._take(run, message)
+                except Garbage:
+                    raise
+                except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+                    self.worker.kill()  # with the answer half read
+                    self.answers.crashed(self, run.batch)
+                    continue
+                if run.held is not None:
+                    self.worker.link.hold(arrived[number:])
+                    return
+                has_ended = not self._runs or self._runs[0] is not run
+                if has_ended and run.stream is None and not run.is_abandoned:
+                    ended.append(run)
+        finally:
+            if ended:
+                self.answers.finished(self, ended)
+        if self._lone_calls >= _MANY_LONE_CALLS and not self._runs:
+            self._lone_calls = 0
+            self.worker.link.lend()
+
+    def _take(self, run: _GivenBatch, message: Any) -> None:
+        stream = run.stream
+        if stream is None and isinstance(message, messages.ANSWERS):
+            self._answered(run, message)
+        elif isinstance(run.message, messages.Execute) and isinstance(message, messages.SendAgain):
+            self._send_again(run)
+        elif stream is not None and isinstance(message, messages.Respond):
+            self._responded(run, stream, message)
+        elif stream is not None and isinstance(message, messages.GenerateEnd):
+            self._streamed(run, stream, message)
+        else:
+            raise Garbage(f"an unexpected {type(message).__name__}")
+
+    def _answered(self, run: _GivenBatch, result: Any) -> None:
+        assert run.message is not None
+        # The clock is the same in both processes. Time behind other batches is a wait in the queue.
+        behind_ns = self._ran_ns - run.started_ns
+        if behind_ns > 0:
+            run.started += behind_ns * 1e-9
+            run.started_ns = self._ran_ns
+        run.execution = result.execution(run.message.counts, run.started_ns)
+        if run.sent is not None:
+            run.execution.outcomes = run.outcomes(run.execution.outcomes)
+        self._ran_ns = result.started_at + result.infer_ns
+        self._runs.popleft()
+        if self.takes_ahead and isinstance(result, messages.Result):
+            for column in result.columns.values():
+                if not isinstance(column, list) and column.nbytes > SMALL_BYTES:
+                    self.takes_ahead = False
+
+    # The loop: a stream
+
+    def _responded(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
+        sent = run.requests if run.sent is None else run.sent
+        if not 0 <= message.index < len(sent):
+            raise Garbage("a response to no request")
+        if message.index in run.gone:
+            return
+        if stream.has_room():
+            self._respond(run, stream, message)
+            return
+        run.held = message  # the worker waits for its reader: what it sends is not read
+        run.given_up_at = self.answers.now() + self._config.stall_timeout
+        stream.when_room(lambda: self.worker.post(self._go_on, run))
+        self._look(run)
+
+    def _look(self, run: _GivenBatch) -> None:
+        """A reader holds back its stream: the instance does not count as hung meanwhile."""
+        if run.held is not None:
+            now = self.busy_since = self.answers.now()
+            if now < run.given_up_at:
+                self.worker.post_later(_LOOK, self._look, run)
+            else:
+                self._go_on(run)
+
+    def _go_on(self, run: _GivenBatch) -> None:
+        message, run.held = run.held, None
+        if message is not None and run.stream is not None:
+            self._respond(run, run.stream, message)
+            self.worker.link.resume()
+
+    def _respond(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
+        index = message.index if run.sent is None else run.sent[message.index]
+        if not stream.respond(index, message.columns):
+            run.gone |= {message.index}
+            self.worker.link.send(messages.Cancel(message.index))
+
+    def _streamed(self, run: _GivenBatch, stream: StreamRun, end: messages.GenerateEnd) -> None:
+        if len(end.failures) != len(run.requests if run.sent is None else run.sent):
+            raise Garbage("a stream with another end")
+        self._runs.popleft()
+        ends = [None if failed is None else failed.failure() for failed in end.failures]
+        self.answers.streamed(stream, run.outcomes(ends))
+
+
+class _GivenBatch(BatchRun):
+    """A batch from when it was given until it was told of."""
+
+    #: If it streams.
+    stream: StreamRun | None = None
+    #: What was sent.
+    message: messages.Execute | messages.Generate | None = None
+    #: Encoding it takes long.
+    large = False
+    #: Which of the requests were sent, if some could not be, and why those could not.
+    sent: Sequence[int] | None = None
+    failures: dict[int, Failure]
+    #: Of a stream: requests, as they were sent, whose callers are gone.
+    gone: frozenset[int] = frozenset()
+    #: A response that its reader has no room for, and until when it waits for that.
+    held: messages.Respond | None = None
+    given_up_at = 0.0
+    #: Its caller has left before the answer, which is dropped.
+    is_abandoned = False
+    trace: BatchTrace | None = None
+
+    def __init__(self, batch: Batch, requests: Sequence[InferRequest], started: float) -> None:
+        self.batch = batch
+        self.requests = requests
+        self.started = started
+        #: The same as `started`, by perf_counter_ns().
+        self.started_ns = perf_counter_ns()
+
+    def outcomes(self, of_sent: Sequence[Any]) -> list[Any]:
+        """The outcomes of all requests, by those of the requests that were sent."""
+        if self.sent is None:
+            return list(of_sent)
+        each = {**self.failures, **dict(zip(self.sent, of_sent, strict=False))}
+        return [each[i] for i in range(len(self.requests))]
+
+
+def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:
+    first = requests[0].inputs
+    return {name: gathered([request.inputs[name] for request in requests]) for name in first}
+
+
+def are_large(inputs: Iterable[Columns]) -> bool:
+    """Would it hold up the loop to encode these?"""
+    return sum([sum(_sizes(columns)) for columns in inputs]) > LARGE_BYTES
+
+
+def _sizes(columns: Mapping[str, Any]) -> tuple[int, int]:
+    """About how many bytes: of arrays, and of others; more than LARGE_BYTES of what may hold
+    anything."""
+    arrays = others = 0
+    for column in columns.values():
+        if not isinstance(column, list):
+            arrays += column.nbytes
+        elif others <= LARGE_BYTES:
+            others += _rows_size(column)
+    return arrays, others
+
+
+def _rows_size(rows: Sequence[Any]) -> int:
+    """About how many bytes; more than LARGE_BYTES of what may hold anything."""
+    size = _OBJECT_BYTES * len(rows)
+    if size > LARGE_BYTES:
+        return size
+    for row in rows:
+        if isinstance(row, str | bytes):
+            size += len(row)
+        elif isinstance(row, np.ndarray):
+            size += row.nbytes
+        elif isinstance(row, list) and row and type(row[0]) is bytes:
+            size += _rows_size(row)
+        else:
+            return LARGE_BYTES + 1  # JSON may hold anything
+    return size

@@ -1,0 +1,202 @@
+"""What do all loaded models have in common, whatever runs their requests?
+
+A request comes in by `submit` and goes by exactly one of four ways: it is answered, it fails, it is
+cancelled, or the version that has replaced this one takes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from wherry.core.instances.delivery import Delivery
+from wherry.core.instances.execution import Failure
+from wherry.core.instances.failure_log import FailureLog
+from wherry.core.instances.loadable import Loadable
+from wherry.core.instances.readiness import Readiness
+from wherry.core.models.config import ModelConfig
+from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.values.errors import Cancelled, ModelNotReady, WherryError
+from wherry.core.values.load import Load
+from wherry.core.values.request import Columns, InferRequest
+
+Refused = tuple[InferRequest, WherryError]
+
+
+class Runner(ABC):
+    """What runs the requests of one loaded version. Public methods are for any thread; only
+    `wait_ready`, `drain` and `close` block.
+
+    A body says how requests are queued, cancelled and run. One lock guards what it keeps; no
+    caller is told of anything under it.
+    """
+
+    #: Whether a request may have more rows than a batch holds.
+    takes_any_rows = False
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        clock: Callable[[], float],
+        statistics: ModelStatistics,
+    ) -> None:
+        self.config = config
+        self.statistics = statistics
+        self.readiness = Readiness()
+        self.failures = FailureLog(config.name, config.version, clock)
+        #: Takes the requests that still come here once this version is to be unloaded.
+        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
+        self._clock = clock
+        self._delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
+        self._lock = threading.Lock()
+        #: Told of whatever `drain` may wait for.
+        self._changed = threading.Condition(self._lock)
+
+    # Life
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to load."""
+
+    @abstractmethod
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until it is loaded. Raises LoadFailed, or ModelNotReady if it is closed."""
+
+    def drain(self, timeout: float | None) -> bool:
+        """Take no more requests; block until those that are here have ended. False if that took
+        longer than `timeout` seconds."""
+        self.readiness.unloading()
+        with self._changed:
+            return self._changed.wait_for(self._is_quiet, timeout)
+
+    @abstractmethod
+    def close(self, timeout: float | None = 10.0) -> None:
+        """End it within about `timeout` seconds. What is still here fails with ModelNotReady."""
+
+    def not_ready_reason(self) -> str:
+        """Why a new request would not make progress; "" if it would."""
+        return self.readiness.reason
+
+    # What is shown
+
+    @property
+    def instances(self) -> Sequence[Loadable]:
+        """The loaded ones."""
+        return ()
+
+    @property
+    @abstractmethod
+    def queued_requests(self) -> int: ...
+
+    @abstractmethod
+    def running(self) -> list[tuple[str, int, float]]:
+        """What runs at the moment: where, how many rows, since when (seconds of the clock)."""
+
+    @abstractmethod
+    def load(self) -> Load:
+        """What it has to do now, and what that takes. Cheap enough to ask for with each answer."""
+
+    @abstractmethod
+    def explain(self) -> dict[str, Any]:
+        """What is decided here and was learnt, for people. Where batches are formed, `decisions`
+        are the last ones, as `Decisions`."""
+
+    # Requests
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Queue requests and start what can be started. Never blocks.
+
+        A request that is refused is settled with the reason.
+        """
+        requests = self._without_poison(requests)
+        refused: list[Refused] = []
+        closed = successor = None
+        with self._lock:
+            now = self._clock()
+            if not self.readiness.takes_requests:
+                closed, successor = self._closed_error(), self.successor
+            for request in requests if successor is None else ():
+                if request.reply.settled:
+                    continue  # its caller has just left
+                request.enqueued_at = now
+                if (error := closed or self._enqueue(request, now)) is not None:
+                    refused.append((request, error))
+            chosen = self._assign(now) if closed is None else ()
+        self._hand_over(chosen)
+        if refused:
+            self._fail_all(refused)
+        if successor is not None:
+            successor(requests)
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        """Run one row in the calling thread; None if that is not possible now."""
+        return None
+
+    def cancel(self, request: InferRequest) -> bool:
+        """The caller is gone: forget the request where it waits, stop or ignore it where it runs.
+        False if it has its outcome already."""
+        return self.fail(request, Cancelled("the request was cancelled"))
+
+    def fail(self, request: InferRequest, error: WherryError) -> bool:
+        """Answer a request with an error; False if it has its outcome already."""
+        if not request.reply.claim():
+            return False
+        followers = self._forget(request, error)
+        self._delivery.fail(request, error)
+        self.request_ended()
+        self._fail_all(followers)
+        return True
+
+    def _fail_all(self, failed: Iterable[Refused]) -> None:
+        for request, error in failed:
+            self.fail(request, error)
+
+    def request_ended(self) -> None:
+        """A request has ended: if `drain` waits, it looks again."""
+        if not self.readiness.takes_requests:
+            with self._changed:
+                self._changed.notify_all()
+
+    def _fail_waiting(self, error: WherryError) -> None:
+        with self._changed:
+            waiting = self._clear_queue()
+            self._changed.notify_all()
+        self._fail_all([(request, error) for request in waiting])
+
+    def _closed_error(self) -> WherryError:
+        """Why no request is taken."""
+        return ModelNotReady(f"model {self.config.name!r} is not ready: {self.readiness.reason}")
+
+    # The body
+
+    def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
+        """Fail the requests that are known to kill workers. Returns the others."""
+        return requests
+
+    @abstractmethod
+    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
+        """Under the lock: queue a request, or say why not."""
+
+    @abstractmethod
+    def _assign(self, now: float) -> Sequence[Any]:
+        """Under the lock: choose what starts now. `_hand_over` must follow."""
+
+    @abstractmethod
+    def _hand_over(self, chosen: Sequence[Any]) -> None:
+        """Start what `_assign` has chosen. No lock is held."""
+
+    @abstractmethod
+    def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
+        """A request that may be queued or running ends with this error. Returns those that end
+        with it, and why."""
+
+    @abstractmethod
+    def _is_quiet(self) -> bool:
+        """Under the lock: is there no request here?"""
+
+    @abstractmethod
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        """Under the lock: take everything out that waits."""

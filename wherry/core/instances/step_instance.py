@@ -1,0 +1,186 @@
+"""How do requests join and leave a model that works in steps, in a thread or a worker process?
+
+`join` and `leave` come from any thread and are told to the model between two steps.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from wherry.core.instances import messages
+from wherry.core.instances.device_use import allocated_bytes, is_used
+from wherry.core.instances.execution import Failure
+from wherry.core.instances.loadable import Loadable
+from wherry.core.instances.model_worker import ModelWorker
+from wherry.core.instances.process import are_large
+from wherry.core.instances.step_loop import Progress, Share, StepLoop
+from wherry.core.instances.thread import lost_in_thread
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
+from wherry.core.models.step_model import StepModel
+from wherry.core.values.request import Columns
+from wherry.core.workers.encoding import UNSENDABLE, why_not_sent
+from wherry.core.workers.frames import Garbage
+from wherry.core.workers.loop import LoopCalls
+
+
+class StepInstance(Loadable):
+    """An instance of a model that works in steps."""
+
+    #: Called after each step, by one thread at a time. Set before a request joins: the loop of a
+    #: worker's sockets does not wait for `serve`.
+    hand_out: Callable[[StepInstance, Progress], None]
+
+    @abstractmethod
+    def join(self, key: int, columns: Columns) -> None: ...
+
+    @abstractmethod
+    def leave(self, key: int) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Have `serve` return."""
+
+    @abstractmethod
+    def serve(self) -> None:
+        """Block until `close`."""
+
+
+class StepThread(StepInstance):
+    """A step model called by the thread that serves it."""
+
+    def __init__(self, name: str, device: Device, model: StepModel, config: ModelConfig) -> None:
+        super().__init__(name, device)
+        self._loop = StepLoop(model, config)
+        self._mail: deque[messages.Join | messages.Leave] = deque()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def load(self) -> None:
+        before = allocated_bytes(self.device)
+        self._loop.load(self.device)
+        self.uses_device = is_used(self.device, before)
+
+    def join(self, key: int, columns: Columns) -> None:
+        self._post(messages.Join(key, columns))
+
+    def leave(self, key: int) -> None:
+        self._post(messages.Leave(key))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def serve(self) -> None:
+        self.hand_out(self, self._loop.progress(()))  # its gauges, before the first request
+        while (mail := self._next_mail()) is not None:
+            self.hand_out(self, self._loop.progress(mail))
+
+    def unload(self) -> None:
+        try:
+            self._loop.unload()
+        finally:
+            self._loop.model.give_back()
+
+    def not_ready_reason(self) -> str:
+        return lost_in_thread(self._loop.broken_device)
+
+    def _next_mail(self) -> deque[messages.Join | messages.Leave] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._mail or self._loop.active_requests)
+            if self._closed:
+                return None
+            mail, self._mail = self._mail, deque()
+        return mail
+
+    def _post(self, message: messages.Join | messages.Leave) -> None:
+        with self._changed:
+            self._mail.append(message)
+            self._changed.notify()
+
+
+class StepProcess(StepInstance):
+    """A step model in a worker process. `loop()` is the event loop for its sockets, asked once it
+    is loaded; each step is handed out there."""
+
+    worker: ModelWorker
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: StepModel,
+        config: ModelConfig,
+        loop: Callable[[], LoopCalls],
+    ) -> None:
+        super().__init__(name, device)
+        self._config = config
+        self.worker = ModelWorker(
+            name,
+            device,
+            model,
+            config,
+            loop,
+            receive=self._receive,
+            refused=self._refused,
+        )
+
+    # Any thread
+
+    def join(self, key: int, columns: Columns) -> None:
+        self.worker.post(self._send, messages.Join(key, columns))
+
+    def leave(self, key: int) -> None:
+        self.worker.post(self._send, messages.Leave(key))
+
+    def close(self) -> None:
+        self.worker.stop()
+
+    # The instance's thread
+
+    def load(self) -> None:
+        self.uses_device = self.worker.load()
+
+    def serve(self) -> None:
+        self.worker.serve()
+
+    def unload(self) -> None:
+        self.worker.unload()
+
+    # The loop
+
+    def _send(self, message: messages.Join | messages.Leave) -> None:
+        large = isinstance(message, messages.Join) and are_large([message.columns])
+        self.worker.link.add(message, large=large)
+        self.worker.link.write()
+
+    def _refused(self, join: Any, error: Exception) -> None:
+        assert isinstance(join, messages.Join)
+        reason = why_not_sent(join.columns) or str(error)
+        kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
+        failure = Failure(kind, f"model {self._config.name!r}: {reason}")
+        self.hand_out(self, Progress([Share(join.key, failure=failure)]))
+
+    def _receive(self, arrived: list[Any]) -> None:
+        for message in arrived:
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        if not isinstance(message, messages.Stepped):
+            raise Garbage(f"{type(message).__name__} instead of a Stepped")
+        shares = [
+            Share(
+                share.key,
+                share.responses,
+                share.done,
+                share.failed.failure() if share.failed else None,
+            )
+            for share in message.shares
+        ]
+        progress = Progress(shares, message.active_requests, message.step_ns, message.gauges)
+        self.hand_out(self, progress)

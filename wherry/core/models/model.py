@@ -1,0 +1,452 @@
+"""What does a user write for a model, and how does a caller use it?
+
+A decorated function remains callable; `infer`, `ainfer`, `map` and `stream` go through the batcher
+of the Runtime that has loaded it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
+from wherry.core.models.config import FIELDS, ModelConfig, model_config
+from wherry.core.models.rows import with_checked_samples
+from wherry.core.models.signature import Signature, read_signature
+from wherry.core.observability.custom_metrics import CustomMetrics
+from wherry.core.observability.tracing import Span
+from wherry.core.values.datatypes import Form
+from wherry.core.values.errors import ConfigError, ModelNotReady
+from wherry.core.values.request import Columns
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class VariantStore(Protocol):
+    """The variants of a model, which may come and go while it is served."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether variants may be added."""
+
+    def names(self) -> Sequence[str]:
+        """Those that there are now. May read files."""
+
+    def may_have(self, name: str) -> bool:
+        """Whether there may be one of this name, without a look at files."""
+
+    def add(self, name: str, source: Path, *, replace: bool) -> None:
+        """Add a variant from its files, or have it take the place of one of this name. Reads
+        files; InvalidRequest if they do not fit."""
+
+    def remove(self, name: str) -> None:
+        """Remove a variant that was added; AdapterNotFound if there is none of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device for an instance's weights: `str(device)` is "cpu" or "cuda:1".
+
+    For example:
+
+        str(wherry.Device("cuda", 1))  # -> 'cuda:1'
+    """
+
+    #: "cpu" or "cuda".
+    kind: str = "cpu"
+    #: The number of the GPU, from 0.
+    index: int = 0
+    #: Chosen by "auto": a model that cannot use it may use the CPU instead.
+    automatic: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+class Caller(Protocol):
+    """The calls of a Runtime that a model uses."""
+
+    def infer(self, model: str, /, *args: Any, **inputs: Any) -> Any: ...
+    async def ainfer(self, model: str, /, *args: Any, **inputs: Any) -> Any: ...
+    def map(
+        self, model: str, rows: Iterable[Any], /, *, version: str | int | None = None
+    ) -> Iterator[Any]: ...
+    def stream(self, model: str, /, *args: Any, **inputs: Any) -> Iterator[Any]: ...
+    def astream(self, model: str, /, *args: Any, **inputs: Any) -> AsyncIterator[Any]: ...
+
+
+#: Arguments of infer() beside the inputs, which therefore cannot be names of inputs.
+RESERVED = ("version", "timeout", "priority", "sequence_step")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCall:
+    """The pipeline's request that the current task works on. Its calls inherit from it."""
+
+    #: The Runtime that runs it, which also runs its calls.
+    caller: Caller
+    #: Its deadline by the runtime's clock; None: none.
+    deadline: float | None
+    #: The tenant of the request.
+    tenant: str
+    span: Span
+    #: Whether it is traced by OpenTelemetry, and its calls with it.
+    is_traced: bool = False
+
+
+current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call", default=None)
+
+
+class Model:
+    """A model with state to load: subclass this.
+
+        class Embedder(wherry.Model):
+            max_batch_size = 64
+
+            def load(self, device: wherry.Device) -> None:
+                self.weights = np.eye(4, dtype=np.float32)
+
+            def execute(self, text: list[str]) -> Annotated[np.ndarray, wherry.FP32[4]]:
+                return np.array([self.weights[len(one) % 4] for one in text])
+
+        with wherry.Runtime(Embedder()) as runtime:
+            runtime.infer("embedder", text="abcde").tolist()  # -> [0.0, 1.0, 0.0, 0.0]
+
+    Class attributes named like fields of ModelConfig configure it. `load` and `execute` run in the
+    instance's thread or process; `execute` may run in different threads there, one call at a time.
+    It may change its inputs, keep them and return them: they are its own. So is what it returns,
+    again and again if it likes; callers get a copy of an array that it still refers to.
+
+    A model that pads rows to the longest may have a method `cost(self, *row) -> float`, with the
+    inputs in order, that returns a row's size (tokens, characters, pixels): rows of similar cost
+    are then batched together. It runs in the caller's process and must be fast. Without it the
+    length of the texts is used, once batches are seen to take as long as their longest text makes
+    them; `cost = 1` says that all rows cost the same.
+    """
+
+    # Optional hooks. All but `cost` are for backends.
+
+    #: A row's cost; see above.
+    cost: Callable[..., float] | int | None = None
+    #: For classification: the class names of each output.
+    output_labels: Mapping[str, Sequence[str]] = {}
+    #: Metrics that the model itself defines, over all its instances.
+    custom_metrics: CustomMetrics | None = None
+    #: Upper bounds, in milliseconds, of Triton's histogram of the time to a first response.
+    first_response_buckets: Sequence[float] = (100, 500, 2000, 5000)
+    #: Whether the model's code may call other models, which must then be unloaded after it.
+    calls_others: bool = False
+    #: Whether it consists of other models of a repository, as its configuration says.
+    is_ensemble: bool = False
+    #: Makes an instance of a special kind from its name, device, configuration and the Runtime.
+    make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
+
+    #: The further names by which clients may ask for this model: adapters of a language model.
+    variant_store: VariantStore | None = None
+
+    def variants(self) -> Sequence[str]:
+        """Those names. May read files."""
+        return () if self.variant_store is None else self.variant_store.names()
+
+    def may_have_variant(self, name: str) -> bool:
+        """Whether this may be one of `variants`, as far as is known without reading files."""
+        return self.variant_store is not None and self.variant_store.may_have(name)
+
+    @property
+    def variable_strings(self) -> Sequence[str]:
+        """String inputs whose rows must have the same shape within a batch."""
+        return ()
+
+    def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
+        """Batches with their numbers of rows, which each instance runs before `warmup` and before
+        it is ready."""
+        return iter(())
+
+    # Set by the package.
+
+    #: Labels of its metrics beside model and version.
+    metric_labels: Mapping[str, str] = {}
+    #: The constructor's arguments, from which a worker process builds the same model.
+    constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    #: The Runtime that last loaded the model.
+    _caller: Caller | None = None
+    _settings: Mapping[str, Any] = {}
+
+    #: The states of a class's attributes after its definition.
+    _wherry_class: ClassVar[Mapping[str, State]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._wherry_class = states(class_attributes(cls))
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Model:
+        # Here, as a decorator may give a class its __init__ after its definition (dataclass).
+        if getattr(cls.__init__, "made_for", None) is not cls:
+            cls.__init__ = _recorded(cls, cls.__init__)  # type: ignore[method-assign]
+        self = super().__new__(cls)
+        self.constructed_with = (args, kwargs)
+        return self
+
+    def attribute_changes(self) -> AttributeChanges:
+        """What the program has changed since the constructor, up to the first load in this
+        process."""
+        known: AttributeChanges | None = self.__dict__.get("_wherry_changes")
+        return (
+            changes(self, self.__dict__.get("_wherry_made", {}), _OURS) if known is None else known
+        )
+
+    def load(self, device: Device) -> None:
+        """Load weights. Runs once in each instance before it is ready; may block.
+
+        One that is written without `device` is called without it."""
+
+    def execute(self, *args: Any, **inputs: Any) -> Any:
+        """Compute one batch: columns in, columns out, one output row for each input row."""
+        raise NotImplementedError
+
+    def unload(self) -> None:
+        """Free what `load` allocated."""
+
+    def take(self) -> bool:
+        """Reserve this object for one instance. False if it is in use: then the instance makes a
+        copy."""
+        mine = object()
+        if self.__dict__.setdefault("_taken", mine) is not mine:  # atomic
+            return False
+        self.__dict__["_wherry_changes"] = self.attribute_changes()
+        return True
+
+    def give_back(self) -> None:
+        """End the reservation of `take`."""
+        self.__dict__.pop("_taken", None)
+
+    def serve_through(self, caller: Caller) -> None:
+        """Direct `infer` and the other calls to this Runtime, which has loaded the model."""
+        self._caller = caller
+
+    def serve_no_more_through(self, caller: Caller) -> None:
+        """Undo `serve_through`, unless another Runtime has followed."""
+        if self._caller is caller:
+            self._caller = None
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The name that callers say."""
+        return self.config().name
+
+    def config(self, **overrides: Any) -> ModelConfig:
+        """The model's configuration: class attributes or decorator arguments, then `overrides`.
+        ConfigError."""
+        settings = {
+            key: getattr(type(self), key)
+            for key in [*FIELDS, "device"]
+            if key in dir(type(self))
+            and not isinstance(getattr(type(self), key), functools.cached_property)
+        }
+        settings.update(self._settings)
+        settings.update(overrides)
+        name = settings.pop("name", None) or _snake_case(type(self).__name__)
+        config = model_config(name, settings)
+        signature = self.signature(config.name)
+        self.check_signature(signature, config)
+        return with_checked_samples(config, signature)
+
+    def check_signature(self, signature: Signature, config: ModelConfig) -> None:
+        """Raise ConfigError if the code and its configuration contradict each other."""
+        where = f"model {config.name!r}"
+        for spec in signature.inputs:
+            if spec.name in RESERVED:
+                raise ConfigError(
+                    f"{where}: parameter {spec.name!r} is also an argument of infer(); rename it"
+                )
+        if signature.row_wise:
+            if config.max_batch_size > 1:
+                raise ConfigError(
+                    f"{where}: max_batch_size is {config.max_batch_size}, but the code"
+                    " takes one row at a time; make its parameters columns, for example list[str]"
+                )
+        elif not config.max_batch_size:
+            for spec in (*signature.inputs, *signature.outputs):
+                if spec.form is not Form.ARRAY:
+                    raise ConfigError(
+                        f"{where}: max_batch_size is 0, so there is no batch dimension, but"
+                        f" {spec.name!r} is a column ({spec.form.value}); use arrays or single"
+                        " values, or max_batch_size=1"
+                    )
+
+    def signature(self, name: str = "") -> Signature:
+        """Return the inputs and outputs, as the annotations of `execute` say them. ConfigError."""
+        name = name or type(self).__name__
+        if getattr(self.execute, "__func__", None) is Model.execute:
+            raise ConfigError(f"model {name!r}: {type(self).__name__} has no execute() method")
+        return read_signature(self.execute, name)
+
+    # For callers: one row in, one row out, through the batcher.
+
+    def infer(self, *args: Any, **inputs: Any) -> Any:
+        """Run one row, batched with other callers' rows. Blocks; any thread. Raises WherryError."""
+        return self._loaded().infer(self.name, *args, **inputs)
+
+    async def ainfer(self, *args: Any, **inputs: Any) -> Any:
+        """Run one row from asyncio, as `infer` does. Cancelling the task cancels the request."""
+        return await self._loaded().ainfer(self.name, *args, **inputs)
+
+    def map(self, rows: Iterable[Any], *, version: str | int | None = None) -> Iterator[Any]:
+        """Yield results for many rows in order, with many in flight at a time. A row is the value
+        of the only input, or a dict of inputs by name."""
+        return self._loaded().map(self.name, rows, version=version)
+
+    def stream(self, *args: Any, **inputs: Any) -> Iterator[Any]:
+        """Yield the responses of a generator model. Blocks; closing the iterator cancels the
+        request."""
+        return self._loaded().stream(self.name, *args, **inputs)
+
+    def astream(self, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
+        """Yield the responses of a generator model in asyncio, as `stream` does."""
+        return self._loaded().astream(self.name, *args, **inputs)
+
+    def _loaded(self) -> Caller:
+        call = current_call.get()
+        caller = self._caller if call is None else call.caller
+        if caller is None:
+            raise ModelNotReady(
+                f"model {self.name!r} is not loaded; call it inside `with wherry.Runtime(...):`"
+            )
+        return caller
+
+
+#: Attributes of a model object that the package sets.
+_OURS = frozenset(
+    {"metric_labels", "constructed_with", "name"}
+    | {"_caller", "_taken", "_wherry_made", "_wherry_changes"}
+)
+
+
+def _recorded(cls: type[Model], init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that notes what it leaves."""
+
+    @functools.wraps(init)
+    def recorded(self: Model, *args: Any, **kwargs: Any) -> None:
+        if init is object.__init__:
+            init(self)
+        else:
+            init(self, *args, **kwargs)
+        if type(self) is cls:  # else a class below goes on
+            self.__dict__["_wherry_made"] = states(vars(self))
+
+    recorded.__dict__["made_for"] = cls
+    return recorded
+
+
+class FunctionModel(Model, Generic[P, R]):
+    """A function as a model. Calling it runs the function directly, without the batcher."""
+
+    def __init__(self, function: Callable[P, R], settings: Mapping[str, Any]) -> None:
+        self.function = function
+        settings = dict(settings)
+        if (cost := settings.pop("cost", None)) is not None:
+            self.cost = cost
+        self._settings = {"name": function.__name__, **settings}
+        self.execute = function  # type: ignore[method-assign]
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+
+class Pipeline(FunctionModel[P, R]):
+    """An async function that calls models, once for each row and for many rows concurrently."""
+
+    def signature(self, name: str = "") -> Signature:
+        return read_signature(self.function, name or self.function.__name__, one_row=True)
+
+
+@overload
+def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...
+@overload
+def model(**settings: Any) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
+def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
+    """Make a function a model. It stays a function.
+
+        @wherry.model(max_batch_size=32)
+        def shout(text: list[str]) -> list[str]:
+            return [one.upper() for one in text]
+
+        shout(["a", "b"])  # -> ['A', 'B']
+        with wherry.Runtime(shout):
+            shout.infer("a")  # -> 'A'
+
+    `settings` are fields of ModelConfig, and `cost`: a function that
+    returns a row's size (`cost=len`), or 1: all rows cost the same (see Model).
+
+    ConfigError for mistakes in annotations or settings, at import.
+    """
+
+    def decorate(function: Callable[P, R]) -> FunctionModel[P, R]:
+        if isinstance(function, type):
+            name = function.__name__
+            raise ConfigError(
+                f"model {name!r}: @wherry.model is for functions; write class {name}(wherry.Model),"
+                " with `execute` for a batch and, where there is something to load, `load`"
+            )
+        made = FunctionModel(function, settings)
+        made.config()
+        return made
+
+    return decorate if function is None else decorate(function)
+
+
+@overload
+def pipeline(function: Callable[P, R], /) -> Pipeline[P, R]: ...
+@overload
+def pipeline(**settings: Any) -> Callable[[Callable[P, R]], Pipeline[P, R]]: ...
+def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
+    """Make an `async def` function that calls other models a model. `settings` are fields of
+    ModelConfig.
+
+        @wherry.pipeline
+        async def each(text: str) -> list[str]:
+            return await wherry.gather(sentiment.ainfer(one) for one in text.split("."))
+
+        with wherry.Runtime(sentiment, each) as runtime:
+            runtime.infer("each", text="good. bad")  # -> ['POSITIVE', 'NEGATIVE']
+
+    ConfigError for mistakes in annotations or settings, at import.
+    """
+
+    def decorate(function: Callable[P, R]) -> Pipeline[P, R]:
+        name = function.__name__
+        if not _is_async(function):
+            raise ConfigError(f"pipeline {name!r}: write `async def {name}`, and await the models")
+        made: Pipeline[P, R] = Pipeline(function, settings)
+        if not made.signature(name).row_wise:
+            raise ConfigError(
+                f"pipeline {name!r} takes one row: annotate single values (text: str),"
+                " the models it calls do the batching"
+            )
+        made.config()
+        return made
+
+    return decorate if function is None else decorate(function)
+
+
+def load_on(model: Model, device: Device) -> Any:
+    """Have a model load, with the device if its `load` takes one. Returns what must be awaited if
+    its `load` is async."""
+    load: Callable[..., Any] = model.load
+    return load(device) if inspect.signature(load).parameters else load()
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -1,0 +1,143 @@
+"""What does a user write for a model with iteration-level batching?
+
+A decoder, a diffusion loop, a streaming speech recogniser: each answer takes many calls of the
+network, and each call (step) computes all active requests. Requests join and leave between steps.
+
+    class Countdown(wherry.StepModel):
+        max_batch_size = 8
+
+        def start(self, n: int) -> Counter:
+            return Counter(n)
+
+        def step(self, active: list[Counter]) -> list[wherry.Step[int]]:
+            ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, get_args, get_origin
+
+from wherry.core.models.annotations import hints_of
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device, Model
+from wherry.core.models.signature import Signature, read_signature
+from wherry.core.values.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Step(Generic[T]):
+    """The result of one step for one request.
+
+    For example:
+
+        wherry.Step(["a word"], done=True).done  # -> True
+    """
+
+    #: Responses to send to its caller now.
+    responses: Sequence[T] = ()
+    #: Whether the request is finished. The model has dropped its state; `stop` is not called.
+    done: bool = False
+    #: The error of this request, if it has failed. Others go on.
+    error: Exception | None = None
+
+
+class StepModel(Model):
+    """A model that works in steps: subclass this.
+
+        class Countdown(wherry.StepModel):
+            max_batch_size = 8
+
+            def start(self, n: int) -> list[int]:
+                return [n]
+
+            def step(self, active: list[list[int]]) -> Sequence[wherry.Step[int]]:
+                for left in active:
+                    left[0] -= 1
+                return [wherry.Step([left[0]], done=left[0] == 0) for left in active]
+
+        with wherry.Runtime(Countdown()) as runtime:
+            list(runtime.stream("countdown", n=3))  # -> [2, 1, 0]
+
+    `max_batch_size` is the number of requests that may be active; more wait. All methods run in one
+    thread of the instance. An exception from `step` ends every active request, so report errors of
+    a single request as its `Step.error`. If it is for lack of memory, `step` is called again with
+    half of them, and so on: only one for which there is none alone ends. So change states once all
+    is computed. A model that cannot continue raises `wherry.WorkerDied`:
+    it is loaded again, in a new worker if it has one.
+    """
+
+    # For backends.
+
+    #: Whether `start` takes the request's own parameters, as `parameters`, beside its inputs.
+    takes_parameters: bool = False
+
+    def most_active(self, config: ModelConfig, device: Device) -> int:
+        """Requests that may be active in an instance on this device."""
+        return config.max_batch_size
+
+    def start(self, *args: Any, **inputs: Any) -> Any:
+        """Add a request. Returns its state, which is passed to `step` from now on.
+
+        The parameters are the model's inputs, one row each. An exception ends only this request.
+        """
+        raise NotImplementedError
+
+    def step(self, active: list[Any]) -> Sequence[Step[Any]]:
+        """Compute one step of all active requests. Returns a Step for each, in their order.
+
+        The return annotation, `list[wherry.Step[str]]`, is the type of a response.
+        """
+        raise NotImplementedError
+
+    def stop(self, state: Any) -> None:
+        """Drop the state of a request that was cancelled. It is not stepped again."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Numbers for statistics and metrics, called after the load and after each step. Must be
+        fast."""
+        return {}
+
+    def execute(self, *args: Any, **inputs: Any) -> Any:
+        """Start a request: instances call this for any model."""
+        return self.start(*args, **inputs)
+
+    def signature(self, name: str = "") -> Signature:
+        name = name or type(self).__name__
+        for method in ("start", "step"):
+            if getattr(type(self), method) is getattr(StepModel, method):
+                raise ConfigError(f"model {name!r}: {type(self).__name__} has no {method}() method")
+        returns = self._responses(name)
+        signature = read_signature(self.start, name, returns=returns, one_row=True)
+        if not signature.row_wise:
+            raise ConfigError(
+                f"model {name!r}: start() takes one row: annotate single values (text: str), not"
+                " columns"
+            )
+        return signature
+
+    def check_signature(self, signature: Signature, config: ModelConfig) -> None:
+        """Raise ConfigError if the code and its configuration contradict each other. Each request
+        is one row; `max_batch_size` counts requests."""
+        if not config.max_batch_size:
+            raise ConfigError(f"model {config.name!r}: max_batch_size must be at least 1")
+        super().check_signature(signature, replace(config, max_batch_size=1))
+
+    def _responses(self, name: str) -> Any:
+        """The type of the answer: an iterator over step()'s responses."""
+        try:
+            hint = hints_of(self.step).get("return")
+        except (NameError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                f"model {name!r}: an annotation of step() cannot be read: {error}"
+            ) from None
+        for part in get_args(hint):
+            if get_origin(part) is Step:
+                return Iterator[get_args(part)[0]]  # type: ignore[misc]
+        raise ConfigError(
+            f"model {name!r}: step() must say what a response is: annotate it"
+            " -> list[wherry.Step[str]], or whatever type it is"
+        )

@@ -1,0 +1,204 @@
+"""How does an event with its fields become a line of the log?
+
+    log.info("model ready", extra={"model": "bert", "seconds": 3.1})
+
+    12:00:01 INFO  model ready  model=bert seconds=3.1
+    {"ts":"2026-11-21T12:00:01.123Z","level":"INFO","logger":"wherry","msg":"model ready",...}
+
+Logs go to stderr; stdout is for results. Only the command line calls `configure`: `import wherry`
+leaves a program's logging alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+from wherry.core.values.errors import ConfigError
+
+#: Attributes of every record; others came from `extra`.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+#: Characters that could control a terminal, forge a log line, or turn its direction.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\u061c]")
+
+_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields given as `extra`, in order."""
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+
+
+class HumanFormatter(logging.Formatter):
+    """Formats a record as one line for people: time, level, event, fields; a traceback below."""
+
+    def __init__(self, *, colour: bool = False, iso: bool = False) -> None:
+        super().__init__()
+        self.colour = colour
+        #: Whether the time is ISO 8601 with its date.
+        self.iso = iso
+
+    def format(self, record: logging.LogRecord) -> str:
+        layout = "%Y-%m-%dT%H:%M:%S%z" if self.iso else "%H:%M:%S"
+        clock = time.strftime(layout, time.localtime(record.created))
+        level = f"{record.levelname:<5}"
+        if self.colour:
+            level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
+        # Lines of other libraries are prefixed with the logger's name.
+        own = record.name == "wherry" or record.name.startswith("wherry.")
+        message = one_line(record.getMessage())
+        line = f"{clock} {level} {message if own else f'{record.name}: {message}'}"
+        fields = fields_of(record)
+        traceback = fields.pop("traceback", "")
+        if record.exc_info:
+            traceback = self.formatException(record.exc_info)
+        if fields:
+            line += "  " + " ".join(
+                f"{one_line(key)}={_text(value)}" for key, value in fields.items()
+            )
+        # Its last line has the text of the exception, which may be a client's: no line of it is to
+        # look like one of the log, and none to control a terminal.
+        below = "\n".join(f"  {one_line(part)}" for part in traceback.split("\n") if part)
+        return f"{line}\n{below}" if below else line
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object in a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        for key, value in fields_of(record).items():
+            line.setdefault(key, value)  # a field never replaces a standard key
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return _CONTROL.sub(lambda m: f"\\u{ord(m[0]):04x}", self._encoded(line))
+
+    def _encoded(self, line: dict[str, Any]) -> str:
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except (
+            ValueError,
+            TypeError,
+            UnicodeError,
+        ):  # a lone surrogate, a key that is not a string
+            plain = {str(key): repr(value) for key, value in line.items()}
+            return msgspec.json.encode(plain).decode()
+
+
+def formatter_of(format: str, *, colour: bool) -> HumanFormatter | JsonFormatter:
+    """Return what formats records so. `format` is "human", "iso8601" or "json"."""
+    iso = format == "iso8601"
+    if format == "json":
+        return JsonFormatter()
+    return HumanFormatter(colour=colour, iso=iso)
+
+
+class Severities(logging.Filter):
+    """Lets through the records of a logger but for those of some severities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.off: set[int] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno not in self.off
+
+
+def severities() -> Severities:
+    """The filter of the logger "wherry", which is added at the first call."""
+    log = logging.getLogger("wherry")
+    for one in log.filters:
+        if isinstance(one, Severities):
+            return one
+    log.addFilter(made := Severities())
+    return made
+
+
+def configure(
+    level: str = "info",
+    format: str = "human",
+    stream: TextIO | None = None,
+    *,
+    file: str | None = None,
+    off: Iterable[str] = (),
+) -> logging.Handler:
+    """Send this program's log to `stream` (default stderr), or append it to `file`, but for the
+    severities `off`. For programs, not for libraries. ConfigError if the file cannot be written, or
+    there is no such severity."""
+    stream = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(stream) if file is None else _to_file(file)
+    colour = file is None and _colour_is_welcome(stream, os.environ)
+    handler.setFormatter(formatter_of(format, colour=colour))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    if off:
+        severities().off = {_severity(one) for one in off}
+    # At debug level asyncio logs each closed connection.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    return handler
+
+
+def _severity(name: str) -> int:
+    if name not in ("info", "warning", "error"):
+        raise ConfigError(f"log_off {name!r}: the severities are info, warning and error")
+    return logging.getLevelNamesMapping()[name.upper()]
+
+
+class LogFile(logging.FileHandler):
+    """Appends to a file. On a full disk it says so on stderr, once a minute."""
+
+    _reports_at = 0.0
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif time.monotonic() >= self._reports_at:
+            self._reports_at = time.monotonic() + 60
+            print(f"log_file {self.baseFilename}: {error.strerror}", file=sys.stderr)  # noqa: T201
+
+
+def _to_file(path: str) -> logging.FileHandler:
+    try:
+        return LogFile(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise ConfigError(f"log_file {path}: {error.strerror}") from None
+
+
+def _colour_is_welcome(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def _text(value: object) -> str:
+    """A field's value, quoted if it would be ambiguous."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    if text and not _CONTROL.search(text) and not any(c in text for c in ' "='):
+        return text
+    escaped = one_line(text.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{escaped}"'
+
+
+def one_line(text: str, keep: str = "") -> str:
+    """The text with what could control a terminal escaped, but for the characters to `keep`."""
+    return _CONTROL.sub(
+        lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), text
+    )

@@ -1,0 +1,357 @@
+"""Which metrics does a server expose to Prometheus, and under which names?
+
+Every metric is declared here. The counters are in `statistics.py` and are read at each scrape.
+Triton's metrics, with its units, are exposed besides our own for existing dashboards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from wherry.core.observability.custom_metrics import (
+    CustomFamily,
+    Kind,
+    as_prometheus,
+    merged,
+)
+from wherry.core.observability.fronts import FrontsSource, front_metrics, with_fronts
+from wherry.core.observability.loop_stall import LoopStall
+from wherry.core.observability.machine import Machine, Use
+from wherry.core.observability.metrics_config import MetricsConfig
+from wherry.core.observability.model_values import LABELS, Loaded, ModelValues, cumulative
+from wherry.core.observability.nvml import gpus
+from wherry.core.observability.picker_metrics import picker_metrics
+from wherry.core.observability.triton_metrics import (
+    CacheNumbers,
+    cache_metrics,
+    first_response_metric,
+    gauge,
+    gpu_metrics,
+    machine_metrics,
+    triton_metrics,
+)
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+#: Of what each instance of a model has. Not `instance`: Prometheus calls the server so.
+INSTANCE: Final = "model_instance"
+#: Gauges of learnt values, and their names in `GET /v2/models/NAME/batching`.
+LEARNT: Final = (
+    ("wherry_max_batch_rows", "max_batch_rows",
+     "Rows of a batch at most: max_batch_size, or fewer after running out of memory."),
+    ("wherry_batch_fixed_seconds", "fixed_seconds",
+     "Learnt time of a batch that does not depend on its size."),
+    ("wherry_batch_row_seconds", "row_seconds", "Learnt time that each row adds to its batch."),
+    ("wherry_returning_ratio", "returning_share",
+     "Learnt share of callers that send again right after an answer."),
+    ("wherry_predicted_wait_seconds", "predicted_wait_seconds",
+     "Predicted wait in the queue of a request that arrives now."),
+)  # fmt: skip
+
+PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: untyped
+#: there.
+_UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
+#: A sample whose value is whole: as in Triton's text it is written so, for scripts that read it.
+_WHOLE: Final = re.compile(rb"^([^#\n].* -?\d+)\.0$", re.MULTILINE)
+
+
+class Cache(Protocol):
+    def statistics(self) -> CacheNumbers: ...
+
+
+class MeasuredRuntime(Protocol):
+    """The parts of the Runtime that are measured."""
+
+    @property
+    def cache(self) -> Cache | None: ...
+    def models(self) -> Sequence[Loaded]: ...
+
+
+class AdmissionCounts(Protocol):
+    """The counters of the frontends' admission."""
+
+    in_flight: int
+    refused: int
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
+class Metrics:
+    """A server's metrics. prometheus_client is imported at the first scrape."""
+
+    def __init__(
+        self,
+        source: MeasuredRuntime,
+        admission: AdmissionCounts,
+        version: str,
+        loop_stall: LoopStall | None = None,
+        config: MetricsConfig | None = None,
+    ) -> None:
+        self._source = source
+        self._config = config or MetricsConfig()
+        self._loop_stall = loop_stall or LoopStall()
+        self._admission = admission
+        self._version = version
+        self._machine = Machine()
+        #: The fronts of this server, if it has some.
+        self.fronts: FrontsSource | None = None
+        self._registry: Any = None
+
+    def scrape(self, *, openmetrics: bool) -> tuple[bytes, str]:
+        """The metrics as text, and its content type. Takes milliseconds and reads files: not for an
+        event loop.
+
+        Includes the metrics that the program itself registered with prometheus_client.
+        """
+        from prometheus_client import REGISTRY, CollectorRegistry, exposition
+        from prometheus_client.openmetrics import exposition as openmetrics_exposition
+
+        if self._registry is None:
+            self._registry = CollectorRegistry()
+            self._registry.register(self)
+            self._registry.register(REGISTRY)
+        if openmetrics:
+            text = openmetrics_exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return text, openmetrics_exposition.CONTENT_TYPE_LATEST
+        text = exposition.generate_latest(self._registry)
+        counters = {
+            one.name.encode() for one in self._custom_families() if one.kind is Kind.COUNTER
+        }
+
+        def typed(line: re.Match[bytes]) -> bytes:
+            name = line[2]
+            return line[1] + b" counter" if name.startswith(b"nv_") or name in counters else line[0]
+
+        return _WHOLE.sub(rb"\1", _UNTYPED.sub(typed, text)), PLAIN_TEXT
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no names: prometheus_client then does not call `collect` to register this."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics now, for prometheus_client."""
+        use = self._machine.use()
+        models = [ModelValues(loaded) for loaded in self._source.models()]
+        if not self._config.only_triton:
+            yield from self._of_the_server(use)
+            yield from own_metrics(models)
+        yield from self._of_triton(models, use)
+        yield from map(as_prometheus, self._custom_families())
+
+    def _of_triton(self, models: Sequence[ModelValues], use: Use) -> Iterator[Metric]:
+        config = self._config
+        yield from triton_metrics(models, latencies=config.counter_latencies)
+        if config.histogram_latencies:
+            yield first_response_metric(models)
+        yield from picker_metrics(models, vllm=not config.only_triton)
+        cache = self._source.cache
+        yield from cache_metrics(None if cache is None else cache.statistics())
+        yield from machine_metrics(use)
+        yield from gpu_metrics(gpus())
+
+    def _of_the_server(self, use: Use) -> Iterator[Metric]:
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            HistogramMetricFamily,
+            InfoMetricFamily,
+        )
+
+        fronts = self.fronts
+        figures = [] if fronts is None else list(fronts.figures.values())
+        yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
+        yield gauge(
+            "wherry_requests_in_flight",
+            "Requests that this server's frontends have taken and not answered.",
+            self._admission.in_flight,
+        )
+        yield CounterMetricFamily(
+            "wherry_requests_refused",
+            "Requests refused since max_in_flight or max_queue_bytes was reached.",
+            value=self._admission.refused + self._refused_by_fronts(),
+        )
+        yield gauge(
+            "wherry_request_bytes",
+            "Bytes that the requests which wait or run hold; at least 64 KiB each.",
+            self._admission.held_bytes,
+        )
+        yield HistogramMetricFamily(
+            "wherry_loop_stall_seconds",
+            "How late the event loop woke up: what anything that came then waited for its turn.",
+            *cumulative(with_fronts(self._loop_stall.seconds, fronts)),
+        )
+        yield gauge(
+            "wherry_loop_stall_longest_seconds",
+            "The longest of these of the last one to two minutes.",
+            max([self._loop_stall.longest, *(one.longest_stall for one in figures)]),
+        )
+        yield gauge(
+            "wherry_memory_limit_bytes",
+            "Memory that this process and its children may use.",
+            use.limit_bytes,
+        )
+        yield gauge(
+            "wherry_memory_used_bytes",
+            "What is used of that, by all that share it.",
+            use.limit_used_bytes,
+        )
+        if fronts is not None:
+            yield from front_metrics(fronts)
+
+    def _refused_by_fronts(self) -> int:
+        if self.fronts is None:
+            return 0
+        figures = self.fronts.figures.values()
+        return self.fronts.refused_before + sum(one.refused for one in figures)
+
+    def _custom_families(self) -> list[CustomFamily]:
+        stores = (loaded.model.custom_metrics for loaded in self._source.models())
+        return merged(store for store in stores if store is not None)
+
+
+#: Gauges of a language model: the metric, its key in gauges(), the help text.
+GENERATION: Final = (
+    ("wherry_llm_requests_running", "running", "Sequences that run."),
+    ("wherry_llm_requests_waiting", "waiting", "Sequences that wait."),
+    ("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage", "Share of the KV cache's blocks in use."),
+    ("wherry_llm_prompt_tokens", "prompt_tokens_total", "Prompt tokens computed (prefill)."),
+    ("wherry_llm_generation_tokens", "generation_tokens_total", "Tokens generated."),
+    ("wherry_llm_prefix_cache_queries", "prefix_cache_queries_total",
+     "Prompt tokens looked up in the prefix cache."),
+    ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, tokens found there."),
+    ("wherry_llm_preemptions", "preemptions_total",
+     "Sequences preempted since the KV cache was full."),
+    ("wherry_llm_steps", "steps_total", "Steps of the engine."),
+    ("wherry_llm_step_seconds", "step_seconds_total", "Seconds in steps."),
+    ("wherry_llm_model_seconds", "model_seconds_total", "Of these, in the model itself."),
+)  # fmt: skip
+
+
+class Own(NamedTuple):
+    """A metric of every model. With a `label` the value is a dict by the label's value."""
+
+    kind: str
+    name: str
+    help: str
+    value: Callable[[ModelValues], Any]
+    label: str = ""
+
+
+#: In base units, with bounded labels.
+OWN: Final = (
+    Own("Counter", "wherry_requests", "Requests answered, by outcome.",
+        lambda v: {"success": v.success.count, **{r.lower(): n for r, n in v.failures.items()}},
+        "outcome"),
+    Own("Counter", "wherry_rejected",
+        "Requests refused with a full queue or past their deadline.",
+        lambda v: v.failures["REJECTED"]),
+    Own("Counter", "wherry_rejected_predicted_late",
+        "Of those rejected, requests predicted to miss their deadline or max_queue_wait.",
+        lambda v: v.predicted_late),
+    Own("Counter", "wherry_stream_responses", "Responses sent by streaming requests.",
+        lambda v: v.responses),
+    Own("Histogram", "wherry_request_seconds",
+        "From a request's arrival to its answer, if it succeeded.", lambda v: v.request_seconds),
+    Own("Histogram", "wherry_queue_seconds", "What requests waited for an instance.",
+        lambda v: v.queue_seconds),
+    Own("Counter", "wherry_compute_seconds",
+        "What instances spent in batches: gathering inputs, in the model, sorting outputs.",
+        lambda v: {phase: ns * 1e-9 for phase, ns in v.busy_ns.items()}, "phase"),
+    Own("Histogram", "wherry_batch_size", "Rows in each execution of the model.",
+        lambda v: v.batch_sizes),
+    Own("Counter", "wherry_batch_cut", "Batches by the reason for which they held no more rows.",
+        lambda v: v.cuts, "reason"),
+    Own("Counter", "wherry_batch_held_seconds",
+        "For how long an instance was free while a batch waited by decision, by what for.",
+        lambda v: v.learnt.get("held_seconds", {}), "for"),
+    Own("Gauge", "wherry_queue_depth", "Requests that wait for an instance.", lambda v: v.queued),
+    Own("Gauge", "wherry_batches_running", "Batches (pipelines: requests) that run.",
+        lambda v: v.running),
+    Own("Counter", "wherry_worker_restarts", "Instances that came back after they died.",
+        lambda v: v.worker_restarts),
+    Own("Counter", "wherry_worker_deaths",
+        "Instances that died, hung or could not be loaded again, by cause.",
+        lambda v: v.worker_deaths, "cause"),
+    Own("Counter", "wherry_poisoned_requests",
+        "Requests refused since each worker that runs them dies.", lambda v: v.poisoned),
+    Own("Gauge", "wherry_model_next_try_seconds",
+        "Until an instance of a model that has none is tried again; 0 if it has some.",
+        lambda v: v.next_try or 0.0),
+    Own("Gauge", "wherry_worker_rss_bytes", "Resident memory of an instance's process.",
+        lambda v: v.rss_bytes, INSTANCE),
+    Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
+        lambda v: float(v.ready)),
+    Own("Gauge", "wherry_full_batch_row_seconds",
+        "What a row takes of the time of all instances, in full batches; 0 of models in steps.",
+        lambda v: 0.0 if v.load.joins else v.load.row_seconds),
+    Own("Gauge", "wherry_slots_used_ratio",
+        "Share of the slots in use, of a model that works in steps; 0 of others.",
+        lambda v: v.load.busy_share if v.load.joins else 0.0),
+)  # fmt: skip
+
+#: Metrics of StepModels; those of language models have vLLM's meanings.
+OF_STEPS: Final = (
+    Own("Histogram", "wherry_first_response_seconds",
+        "From a request's arrival to its first response, of models that work in steps.",
+        lambda v: v.first_response_seconds),
+    Own("Histogram", "wherry_next_response_seconds",
+        "From one response to the next, of models that work in steps.",
+        lambda v: v.next_response_seconds),
+)  # fmt: skip
+
+
+def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """Wherry's own metrics of all models."""
+    yield from (_family(models, *own) for own in OWN)
+    yield from learnt_metrics(models)
+    yield from (_family(models, *own) for own in OF_STEPS)
+    for name, key, documentation in GENERATION:
+        kind = "Counter" if key.endswith("_total") else "Gauge"
+        yield _family(models, kind, name, documentation, partial(_gauge_of_steps, key), INSTANCE)
+
+
+def _gauge_of_steps(key: str, values: ModelValues) -> dict[str, float]:
+    return {instance: told[key] for instance, told in values.gauges.items() if key in told}
+
+
+def _family(
+    models: Sequence[ModelValues],
+    kind: str,
+    name: str,
+    help: str,
+    value: Callable[[ModelValues], Any],
+    label: str = "",
+) -> Metric:
+    """One metric of all models. With a `label`, `value` returns a dict by the label's value."""
+    from prometheus_client import core
+
+    labels = [*LABELS, label] if label else LABELS
+    made: Any = getattr(core, f"{kind}MetricFamily")(name, help, labels=labels)
+    for values in models:
+        told = value(values)
+        if label:
+            for which, number in told.items():
+                made.add_metric([*values.labels, which], number)
+        elif kind == "Histogram":
+            made.add_metric(values.labels, *told)  # buckets and sum
+        else:
+            made.add_metric(values.labels, told)
+    metric: Metric = made
+    return metric
+
+
+def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """The values that batchers have learnt; 0 until then. Pipelines have none."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, key, documentation in LEARNT:
+        family = GaugeMetricFamily(name, documentation, labels=LABELS)
+        for values in models:
+            if key in values.learnt:
+                family.add_metric(values.labels, values.learnt[key] or 0.0)
+        yield family

@@ -1,0 +1,190 @@
+"""Which rates and quantiles lie between two readings of a model's counters?
+
+Pure. A quantile is read from a histogram: within a bucket it is drawn as a straight line, so it is
+right to the width of that bucket. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wherry.core.observability.statistics import SECONDS_BUCKETS, Histogram, ModelStatistics
+
+#: Seconds over which rates and quantiles are taken.
+WINDOW: Final = 5.0
+#: Seconds after which a look is no begin of a window if there is a later one, however young.
+LONG_AGO: Final = 30.0
+QUANTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+
+Times = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A histogram as it was at one moment."""
+
+    counts: tuple[int, ...]
+    total: float
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> Seconds:
+        return cls(tuple(histogram.counts), histogram.total)
+
+    def since(self, before: Seconds) -> Seconds:
+        counts = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
+        return Seconds(tuple(counts), self.total - before.total)
+
+
+NO_SECONDS: Final = Seconds((0,) * (len(SECONDS_BUCKETS) + 1), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The counters of one model version at one moment; those of a new one are all 0."""
+
+    requests: int = 0
+    rows: int = 0
+    batches: int = 0
+    failed: int = 0
+    responses: int = 0
+    request_seconds: Seconds = NO_SECONDS
+    queue_seconds: Seconds = NO_SECONDS
+    #: Of models that work in steps: until the first response, and between responses.
+    first_response_seconds: Seconds = NO_SECONDS
+    next_response_seconds: Seconds = NO_SECONDS
+    #: Executions by their rows: how many, and their nanoseconds in all.
+    batch_sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: Totals that the model tells of itself, summed over its instances.
+    gauges: dict[str, float] = field(default_factory=dict)
+
+
+def reading(counted: ModelStatistics, gauges: dict[str, float]) -> Reading:
+    """Read the counters at once."""
+    with counted.lock:
+        return Reading(
+            counted.success.count,
+            counted.inference_count,
+            counted.execution_count,
+            counted.fail.count,
+            counted.responses,
+            Seconds.of(counted.request_seconds),
+            Seconds.of(counted.queue_seconds),
+            Seconds.of(counted.first_response_seconds),
+            Seconds.of(counted.next_response_seconds),
+            {
+                rows: (one.count, one.input_ns + one.infer_ns + one.output_ns)
+                for rows, one in counted.batch_sizes.items()
+            },
+            gauges,
+        )
+
+
+class Readings:
+    """The last readings of one model version, as far back as a window reaches."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, Reading]] = deque()
+
+    def add(self, now: float, latest: Reading) -> RateWindow:
+        """Note a reading. Return what lies between it and the one that is a window older, or the
+        oldest there is."""
+        kept = self._kept
+        kept.append((now, latest))
+        # Half a tick of tolerance: a timer may be late, and the window must not grow by a tick.
+        enough = now - WINDOW + 0.5
+        while len(kept) > 2 and (kept[1][0] <= enough or kept[0][0] < now - LONG_AGO):
+            kept.popleft()
+        then, before = kept[0]
+        return RateWindow(now - then, before, latest)
+
+    def begin(self, at: float) -> None:
+        """Begin with the load of the model, when it had counted nothing."""
+        self._kept.append((at, Reading()))
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has been counted in the whole window."""
+        return len(self._kept) > 1 and self._kept[0][1] == self._kept[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class RateWindow:
+    """What was counted in some seconds."""
+
+    seconds: float
+    before: Reading
+    now: Reading
+
+    def per_second(self, name: str) -> float:
+        """The rate of a counter, by its name in `Reading`."""
+        return rate(getattr(self.now, name) - getattr(self.before, name), self.seconds)
+
+    def gauge_per_second(self, name: str) -> float:
+        """The rate of a total that the model tells of itself."""
+        return rate(self.gauge(name), self.seconds)
+
+    def gauge(self, name: str) -> float:
+        """By how much a total of the model's own has grown; after a restart since that."""
+        now = self.now.gauges.get(name, 0.0)
+        grown = now - self.before.gauges.get(name, 0.0)
+        return grown if grown >= 0 else now
+
+    def times(self, name: str) -> Times:
+        """Mean and quantiles of a histogram, by its name in `Reading`."""
+        return times(getattr(self.now, name).since(getattr(self.before, name)))
+
+    def observed(self) -> list[tuple[int, float, int]]:
+        """Rows, mean seconds and number of the executions of each size; without any since the
+        load."""
+        found = []
+        for rows, (count, ns) in sorted(self.now.batch_sizes.items()):
+            count_then, ns_then = self.before.batch_sizes.get(rows, (0, 0))
+            if count > count_then:
+                count, ns = count - count_then, ns - ns_then
+            if count:
+                found.append((rows, significant(ns / count * 1e-9), count))
+        return found
+
+
+def rate(count: float, seconds: float) -> float:
+    return significant(max(0.0, count) / seconds) if seconds > 0 else 0.0
+
+
+def times(seconds: Seconds, bounds: Sequence[float] = SECONDS_BUCKETS) -> Times:
+    """Mean and quantiles of a histogram; None where it is empty."""
+    count = sum(seconds.counts)
+    told: Times = {"mean": significant(seconds.total / count) if count else None}
+    for name, share in QUANTILES:
+        told[name] = quantile(seconds.counts, bounds, share) if count else None
+    return told
+
+
+def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float:
+    """The value below which this share of a histogram lies; the last bound where it lies above.
+    There must be a count."""
+    wanted = share * sum(counts)
+    below = 0
+    for place, count in enumerate(counts[:-1]):
+        if count and below + count >= wanted:
+            low = bounds[place - 1] if place else 0.0
+            part = (wanted - below) / count
+            return significant(low + part * (bounds[place] - low))
+        below += count
+    return bounds[-1]
+
+
+def significant(value: float) -> float:
+    """With four digits: what is shown has no more, and what is sent is short."""
+    return float(f"{value:.4g}")
+
+
+def summed(gauges: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """What several instances tell of themselves, summed."""
+    whole: dict[str, float] = {}
+    for one in gauges:
+        for name, value in one.items():
+            whole[name] = whole.get(name, 0.0) + value
+    return whole

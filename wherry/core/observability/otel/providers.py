@@ -1,0 +1,182 @@
+"""What do the OTEL_ variables switch on, and whose provider is used?
+
+    OTEL_TRACES_EXPORTER             otlp, console, none or the name of an installed exporter
+    OTEL_EXPORTER_OTLP_ENDPOINT      an address: then `otlp` need not be said
+
+The SDK reads all others itself. A program that has set a provider of its own is traced by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from wherry.core.observability.otel.context import TraceContext, context_of
+from wherry.core.values.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from prometheus_client.core import Metric as Family
+
+    from wherry.core.observability.otel.metrics_export import MetricsExport
+    from wherry.core.observability.otel.tracing import Tracing
+
+
+log = logging.getLogger("wherry")
+
+INSTALL: Final = "pip install 'wherry[otel]'"
+
+
+def exporters_of(signal: str, environ: Mapping[str, str]) -> list[str]:
+    """The names of the exporters of a signal ("traces", "metrics") that the variables ask for."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    named = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
+    if named:
+        names = [name.strip() for name in named.split(",")]
+        return [name for name in names if name and name != "none"]
+    own, common = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
+    return ["otlp"] if environ.get(own) or environ.get(common) else []
+
+
+def tracing_of(version: str, clock: Callable[[], float], *, serves: bool = True) -> Tracing | None:
+    """The tracing of this process; None: it is off. With `serves` the variables may switch it on,
+    else only a provider that the program has set. ConfigError for an exporter that is not there."""
+    provider = own_provider()
+    if provider is not None:
+        return _tracing(provider, version, clock)
+    names = exporters_of("traces", os.environ) if serves else []
+    if not names or not _is_installed("traces"):
+        return None
+    provider = provider_of(names)
+    return _tracing(
+        provider,
+        version,
+        clock,
+        start=lambda: start(provider, names),
+        end=lambda timeout: shut_down(provider, timeout),
+    )
+
+
+def metrics_of(collect: Callable[[], Iterable[Family]], version: str) -> MetricsExport | None:
+    """What exports the metrics that `collect` gives, if the variables ask for that. ConfigError for
+    an exporter that is not there."""
+    names = exporters_of("metrics", os.environ)
+    if not names or not _is_installed("metrics"):
+        return None
+    from wherry.core.observability.otel.metrics_export import MetricsExport
+
+    kinds = [exporter_kind("metrics", name) for name in names]
+    return MetricsExport(collect, version, lambda: [kind() for kind in kinds])
+
+
+def own_provider() -> TracerProvider | None:
+    """The SDK's provider that this program has set; None: it has not."""
+    if "opentelemetry.trace" not in sys.modules or "opentelemetry.sdk.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = trace.get_tracer_provider()
+    return provider if isinstance(provider, TracerProvider) else None
+
+
+def provider_of(names: Sequence[str]) -> TracerProvider:
+    """A provider for these exporters, which `start` adds. ConfigError if one is not there."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    for name in names:
+        exporter_kind("traces", name)
+    return TracerProvider(shutdown_on_exit=False)
+
+
+def start(provider: TracerProvider, names: Sequence[str]) -> None:
+    """Add the exporters to a provider, and start their threads. May read files."""
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+
+    for name in names:
+        made = exporter_kind("traces", name)()
+        at_once = name == "console"
+        provider.add_span_processor((SimpleSpanProcessor if at_once else BatchSpanProcessor)(made))
+
+
+def exporter_kind(signal: str, name: str) -> Callable[[], Any]:
+    """The class of the exporters of a signal that has this name. ConfigError if none has."""
+    from importlib.metadata import entry_points
+
+    if name == "otlp":
+        protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or (
+            os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
+        )
+        name = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}.get(protocol, name)
+        if name == "otlp":
+            raise ConfigError(
+                f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is neither http/protobuf nor grpc"
+            )
+    found = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
+    if not found:
+        package = {"otlp_proto_grpc": "; pip install opentelemetry-exporter-otlp-proto-grpc"}
+        raise ConfigError(
+            f"OTEL_{signal.upper()}_EXPORTER: no exporter {name!r} is installed"
+            f"{package.get(name, '')}"
+        )
+    kind: Callable[[], Any] = found[0].load()
+    return kind
+
+
+def _is_installed(signal: str) -> bool:
+    try:
+        if find_spec("opentelemetry.sdk") is not None:
+            return True
+    except ModuleNotFoundError:
+        pass
+    log.warning(f"OTEL_ variables ask for {signal}, and OpenTelemetry is not installed: {INSTALL}")
+    return False
+
+
+def _tracing(
+    provider: TracerProvider,
+    version: str,
+    clock: Callable[[], float],
+    *,
+    start: Callable[[], None] = lambda: None,
+    end: Callable[[float], None] = lambda _: None,
+) -> Tracing | None:
+    from opentelemetry.sdk.trace import Tracer
+
+    from wherry.core.observability.otel.sampling import TraceSampling
+    from wherry.core.observability.otel.spans import SpanSink
+    from wherry.core.observability.otel.tracing import Tracing
+
+    tracer = provider.get_tracer("wherry", version)
+    if not isinstance(tracer, Tracer):  # OTEL_SDK_DISABLED
+        return None
+    return Tracing(
+        TraceSampling(tracer.sampler),
+        SpanSink(tracer, version, clock),
+        clock,
+        read=_reader(os.environ.get("OTEL_PROPAGATORS", "tracecontext,baggage")),
+        start=start,
+        end=end,
+    )
+
+
+def _reader(propagators: str) -> Callable[[Mapping[str, str]], TraceContext | None]:
+    names = {name.strip() for name in propagators.split(",")}
+    if names <= {"tracecontext", "baggage"} and "tracecontext" in names:
+        return context_of
+    from wherry.core.observability.otel.foreign import read_by_propagators
+
+    return read_by_propagators
+
+
+def shut_down(provider: TracerProvider, timeout: float) -> None:
+    """Send what waits; after `timeout` seconds what is left is given up."""
+    thread = threading.Thread(target=provider.shutdown, name="wherry-otel-end", daemon=True)
+    thread.start()
+    thread.join(timeout)

@@ -1,0 +1,137 @@
+"""How do drafts become the SDK's spans, off the way of requests?
+
+A thread of its own makes them and hands them to the processors of the provider, of which some send
+at once: whatever these do, no request waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Event, ReadableSpan, Tracer
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, TraceFlags, TraceState
+from opentelemetry.trace.status import Status, StatusCode
+
+from wherry.core.observability.otel.context import TraceContext
+from wherry.core.observability.otel.drafts import SpanDraft, SpanKind
+
+log = logging.getLogger("wherry")
+
+#: Seconds for which drafts are collected, so that a thousand requests are one wake-up.
+PAUSE: Final = 0.1
+#: Drafts that wait, at most; more are dropped, and counted.
+MOST_WAITING: Final = 8192
+#: Links and events of one span, at most, as is the SDK's default.
+MOST_LINKS: Final = 128
+
+_KINDS: Final = {kind: trace.SpanKind[kind.value] for kind in SpanKind}
+_UNSET: Final = Status(StatusCode.UNSET)
+
+
+class SpanSink:
+    """Takes drafts of one process. Any thread; nothing blocks but `flush` and `close`. It has a
+    thread once it is started."""
+
+    def __init__(self, tracer: Tracer, version: str, clock: Callable[[], float]) -> None:
+        self._tracer = tracer
+        self._scope = InstrumentationScope("wherry", version)
+        self._clock = clock
+        self._waiting: deque[SpanDraft] = deque()
+        #: Drafts that came while too many waited.
+        self.dropped = 0
+        self._bell, self._ending = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wherry-otel", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, draft: SpanDraft) -> None:
+        waiting = self._waiting
+        if len(waiting) >= MOST_WAITING:
+            self.dropped += 1
+            return
+        waiting.append(draft)
+        if not self._bell.is_set():
+            self._bell.set()
+
+    def close(self, timeout: float) -> bool:
+        """Hand over what waits, and end; False if that took longer than `timeout` seconds."""
+        self._ending.set()
+        self._bell.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        else:
+            self.flush()
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._bell.wait()
+            self._ending.wait(PAUSE)
+            self._bell.clear()
+            self.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        """Make the spans and hand them over, in this thread."""
+        # Both clocks now: the wall clock may have been set since the last time.
+        wall = time.time_ns() - int(self._clock() * 1e9)
+        processor = self._tracer.span_processor
+        dropped, self.dropped = self.dropped, 0
+        if dropped:
+            log.warning("spans dropped: too many at once", extra={"spans": dropped})
+        while True:
+            try:
+                draft = self._waiting.popleft()
+            except IndexError:  # another thread may have been at it, too
+                return
+            try:
+                processor.on_end(self._span(draft, wall))
+            except Exception:  # of a processor of the program, or our own bug
+                log.exception("a span is lost")
+
+    def _span(self, draft: SpanDraft, wall: int) -> ReadableSpan:
+        def ns(at: float) -> int:
+            return wall + int(at * 1e9)
+
+        parent = draft.parent
+        return ReadableSpan(
+            draft.name,
+            span_context(draft.context),
+            None if parent is None else span_context(parent, is_remote=draft.is_entry),
+            resource=self._tracer.resource,
+            attributes=draft.attributes,
+            events=[Event(one.name, dict(one.attributes), ns(one.at)) for one in draft.events],
+            links=_links(draft.links),
+            kind=_KINDS[draft.kind],
+            status=_UNSET if draft.error is None else Status(StatusCode.ERROR, draft.error),
+            start_time=ns(draft.started),
+            end_time=ns(max(draft.started, draft.ended)),
+            instrumentation_scope=self._scope,
+        )
+
+
+def _links(contexts: Sequence[TraceContext]) -> Sequence[Link]:
+    return [Link(span_context(one)) for one in contexts[:MOST_LINKS]]
+
+
+def span_context(context: TraceContext, *, is_remote: bool = False) -> SpanContext:
+    """The context as the SDK has it."""
+    state = TraceState.from_header([context.state]) if context.state else None
+    return SpanContext(
+        context.trace_id, context.span_id, is_remote, TraceFlags(context.flags), state
+    )
+
+
+def context_with(context: TraceContext, *, is_remote: bool) -> Context:
+    """A context of the API in which this span, which goes on elsewhere, is the current one."""
+    span = trace.NonRecordingSpan(span_context(context, is_remote=is_remote))
+    return trace.set_span_in_context(span, Context())

@@ -1,0 +1,167 @@
+"""Which metrics of Triton's are there, under its names and in its units?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from wherry.core.observability.machine import Use
+from wherry.core.observability.model_values import ModelValues
+from wherry.core.observability.nvml import GpuUse
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class CacheNumbers(Protocol):
+    """The counters of the response cache."""
+
+    lookups: int
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    lookup_ns: int
+    insertion_ns: int
+    used_bytes: int
+    max_bytes: int
+
+
+#: Triton's metrics in its units (microseconds, summed over requests). Untyped here.
+TRITON: Final[Sequence[tuple[str, str, Callable[[ModelValues], float]]]] = (
+    ("nv_inference_request_success", "Number of successful inference requests.",
+     lambda v: v.success.count),
+    ("nv_inference_request_failure", "Number of failed inference requests.", lambda v: 0),
+    ("nv_inference_count", "Number of inferences performed (rows).", lambda v: v.inference_count),
+    ("nv_inference_exec_count", "Number of model executions performed (batches).",
+     lambda v: v.execution_count),
+    ("nv_inference_request_duration_us", "Cumulative inference request duration in microseconds.",
+     lambda v: v.success.ns // 1000),
+    ("nv_inference_queue_duration_us", "Cumulative inference queuing duration in microseconds.",
+     lambda v: v.queue.ns // 1000),
+    ("nv_inference_compute_input_duration_us",
+     "Cumulative compute input duration in microseconds.", lambda v: v.compute.input_ns // 1000),
+    ("nv_inference_compute_infer_duration_us",
+     "Cumulative compute infer duration in microseconds.", lambda v: v.compute.infer_ns // 1000),
+    ("nv_inference_compute_output_duration_us",
+     "Cumulative compute output duration in microseconds.",
+     lambda v: v.compute.output_ns // 1000),
+    ("nv_inference_pending_request_count", "Number of requests that wait for execution.",
+     lambda v: v.queued),
+    ("nv_model_load_time", "Model load time in seconds.", lambda v: v.load_seconds),
+    ("nv_model_load_duration_secs", "Model load time in seconds.", lambda v: v.load_seconds),
+    ("nv_cache_num_hits_per_model", "Number of response cache hits per model.",
+     lambda v: v.cached["hit"][0]),
+    ("nv_cache_hit_duration_per_model",
+     "Cumulative response cache hit duration per model in microseconds.",
+     lambda v: v.cached["hit"][1] // 1000),
+    ("nv_cache_num_misses_per_model", "Number of response cache misses per model.",
+     lambda v: v.cached["miss"][0]),
+    ("nv_cache_miss_duration_per_model",
+     "Cumulative response cache miss duration per model in microseconds.",
+     lambda v: v.cached["miss"][1] // 1000),
+)  # fmt: skip
+TRITON_GAUGES: Final = (
+    "nv_inference_pending_request_count", "nv_model_load_time", "nv_model_load_duration_secs",
+)  # fmt: skip
+
+
+def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> Iterator[Metric]:
+    """Triton's metrics of all models; without `latencies` those that sum no durations. Those of the
+    response cache are told of the models that have it; a metric of none is left out."""
+    from prometheus_client.core import Metric
+
+    for name, documentation, value in TRITON:
+        if not latencies and "_duration_" in name and name not in TRITON_GAUGES:
+            continue
+        family = Metric(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
+        for values in models:
+            labels = values.triton_labels
+            if name == "nv_inference_request_failure":
+                for reason, count in values.failures.items():
+                    family.add_sample(name, {**labels, "reason": reason}, count)
+            elif values.cached or not name.startswith("nv_cache_"):
+                family.add_sample(name, labels, value(values))
+        if family.samples:
+            yield family
+
+
+def first_response_metric(models: Sequence[ModelValues]) -> Metric:
+    """Triton's histogram of the time until a request's first response, in the model's buckets."""
+    from prometheus_client.core import Metric
+
+    name = "nv_inference_first_response_histogram_ms"
+    family = Metric(name, "Duration from request to first response in milliseconds", "histogram")
+    for values in models:
+        if values.first_response_ms is not None:
+            buckets, total = values.first_response_ms
+            for bound, count in buckets:
+                labels = {**values.triton_labels, "le": bound.removesuffix(".0")}
+                family.add_sample(f"{name}_bucket", labels, count)
+            family.add_sample(f"{name}_count", values.triton_labels, buckets[-1][1])
+            family.add_sample(f"{name}_sum", values.triton_labels, int(total))
+    return family
+
+
+#: Triton's metrics of each GPU.
+GPU: Final[Sequence[tuple[str, str, Callable[[GpuUse], float | None]]]] = (
+    ("nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", lambda g: g.utilization),
+    ("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", lambda g: g.memory_total_bytes),
+    ("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", lambda g: g.memory_used_bytes),
+    ("nv_gpu_power_usage", "GPU power usage in watts", lambda g: g.power_watts),
+    ("nv_gpu_power_limit", "GPU power management limit in watts", lambda g: g.power_limit_watts),
+    ("nv_energy_consumption", "GPU energy consumption in joules since the driver was loaded",
+     lambda g: g.energy_joules),
+)  # fmt: skip
+
+
+def gpu_metrics(used: Iterable[GpuUse]) -> Iterator[Metric]:
+    """The metrics of the GPUs; without a value where there is none."""
+    from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
+
+    found = list(used)
+    for name, documentation, value in GPU:
+        kind = UnknownMetricFamily if "energy" in name else GaugeMetricFamily
+        family = kind(name, documentation, labels=("gpu_uuid",))
+        for gpu in found:
+            number = value(gpu)
+            if number is not None:
+                family.add_metric((gpu.uuid,), number)
+        yield family
+
+
+#: Triton's gauges of the response cache.
+CACHE: Final[Sequence[tuple[str, str, Callable[[CacheNumbers], float]]]] = (
+    ("num_lookups", "Number of response cache lookups.", lambda c: c.lookups),
+    ("num_hits", "Number of response cache hits.", lambda c: c.hits),
+    ("num_misses", "Number of response cache misses.", lambda c: c.misses),
+    ("num_evictions", "Number of answers that made room.", lambda c: c.evictions),
+    ("num_entries", "Number of answers in the cache.", lambda c: c.entries),
+    ("lookup_duration", "Cumulative lookup duration in us.", lambda c: c.lookup_ns // 1000),
+    ("insertion_duration", "Cumulative insertion duration in us.",
+     lambda c: c.insertion_ns // 1000),
+    ("util", "Bytes in use [0.0 - 1.0].", lambda c: c.used_bytes / max(1, c.max_bytes)),
+)  # fmt: skip
+
+
+def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
+    """The cache's gauges; 0 without a cache."""
+    for name, documentation, value in CACHE:
+        yield gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
+
+
+def machine_metrics(use: Use) -> Iterator[Metric]:
+    """Triton's gauges of the machine; without a value where it is unknown."""
+    yield gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0].", use.cpu_utilization)
+    yield gauge(
+        "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes.", use.memory_total_bytes
+    )
+    yield gauge(
+        "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes.", use.memory_used_bytes
+    )
+
+
+def gauge(name: str, documentation: str, value: float | None) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(name, documentation, value=value)

@@ -1,0 +1,357 @@
+"""Which loaded model and version is meant, and how is it called from this process?
+
+The runtime builds the parts below it and knows no sockets. Every caller enters here: frontends
+have no private door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, closing
+from typing import Any, TypeVar
+
+from wherry.core.instances.execution import Failure
+from wherry.core.instances.resources import Resources
+from wherry.core.instances.timer import Timer
+from wherry.core.models.model import Model
+from wherry.core.pipelines.pipeline import LoopThread
+from wherry.core.runtime.build import Builder
+from wherry.core.runtime.calls import LocalCalls
+from wherry.core.runtime.forks import watch
+from wherry.core.runtime.loaded_model import LoadedModel, values_of
+from wherry.core.runtime.loop_port import LoopPort, LoopPorts
+from wherry.core.runtime.registry import Registry
+from wherry.core.runtime.shared_cache import cache_of
+from wherry.core.runtime.unclosed import closed, opened
+from wherry.core.values.request import Columns, InferResponse, SequenceStep
+
+R = TypeVar("R")
+
+
+class Runtime:
+    """Models in this process, called from any thread or event loop.
+
+        with wherry.Runtime(sentiment, Embedder()) as runtime:
+            runtime.infer("sentiment", text="good")
+
+    `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
+    `overrides` are settings by model name, over those of the model itself. `resources` says how
+    much there is of what models with `resources` share; else one batch at a time runs of them.
+    `cache_bytes` is the memory in which answers of models with `response_cache` are remembered;
+    with `cache_config` ("NAME,SETTING=VALUE", ...) in a package's store, which servers share.
+    Without `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
+    """
+
+    def __init__(
+        self,
+        *models: Model,
+        isolation: str = "thread",
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        resources: Mapping[str, int] | None = None,
+        cache_bytes: int = 0,
+        cache_config: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        #: The ModelControl that loads into it, if any: for models that ask for others to be loaded.
+        self.control: Any = None
+        self.cache = cache_of(cache_bytes, cache_config, clock)
+        self.registry = Registry(self, clock)  # what is loaded, loads or will be
+        #: What models share of which there is only so much.
+        self.resources = Resources(resources, clock)
+        self._timer = Timer(clock)
+        self._pipeline_thread = LoopThread("wherry-pipelines")
+        self.ports = LoopPorts()
+        self.calls = LocalCalls(clock, self._pipeline_thread, self.ports)
+        self.builder = Builder(
+            self,
+            isolation=isolation,
+            overrides=dict(overrides or {}),
+            resources=self.resources,
+            cache=self.cache,
+            timer=self._timer,
+            pipelines=self._pipeline_thread,
+            clock=clock,
+        )
+        self._to_load = models
+        self.expect(_names_of(models))
+        watch(self)
+
+    # Life
+
+    def __enter__(self) -> Runtime:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self, on_ready: Callable[[LoadedModel, float], None] | None = None) -> Runtime:
+        """Load the models given to the constructor. Blocks until all are ready, or raises."""
+        self.registry.refuse_a_copy()
+        try:
+            if self.cache is not None:
+                self.cache.start()
+            self._timer.start()
+            self.load_all(self._to_load, on_ready=on_ready)
+        except BaseException:
+            self.close()
+            raise
+        opened(self, _names_of(self._to_load))
+        self.expect_no_more(_names_of(self._to_load))
+        self._to_load = ()
+        return self
+
+    def load(self, model: Model, **overrides: Any) -> LoadedModel:
+        """Load one model, warm it up and make it callable. Blocks; the others go on serving.
+        Loading a version again replaces it without a gap: the old one serves until the new one
+        is ready, then finishes what it has. Raises ConfigError or LoadFailed.
+        """
+        return self.load_all([model], **overrides)[0]
+
+    def load_all(
+        self,
+        models: Iterable[Model],
+        *,
+        on_ready: Callable[[LoadedModel, float], None] | None = None,
+        replaced: Callable[[LoadedModel], None] | None = None,
+        **overrides: Any,
+    ) -> list[LoadedModel]:
+        """Load several models side by side; `on_ready(model, seconds)` tells of each. What they
+        take the place of is retired here, or given to `replaced`, which must see to that."""
+        self.registry.refuse_a_copy()
+        made = [self.builder.build(model, overrides) for model in models]
+        self.registry.load(made, on_ready, replaced or self.registry.retire)
+        return made
+
+    def unload(
+        self, name: str, version: str | None = None, *, drain_timeout: float | None = 30.0
+    ) -> None:
+        """Stop taking requests for `name` (all its versions), finish the running ones, free it.
+
+        Requests still there after `drain_timeout` seconds fail. Blocks; safe from any thread.
+        """
+        for loaded in self.registry.take_out(name, version):
+            self.registry.retire(loaded, drain_timeout)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """A model of each of these names will be loaded ("*": it is not known yet which): until
+        `expect_no_more` its callers are told to come back."""
+        with self.registry.locked() as life:
+            life.announced.expect(names)
+
+    def expect_no_more(self, names: Iterable[str]) -> None:
+        """Take back an `expect`: the models are loaded, or will not be."""
+        with self.registry.locked() as life:
+            life.announced.expect_no_more(names)
+
+    def drain(self, timeout: float | None = 30.0) -> bool:
+        """Take no more requests and wait for those that are here. False if time ran out."""
+        return self.registry.drain(timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """End everything: no thread, process or descriptor is left. Waiting requests fail, and
+        so do those that still run after `timeout` seconds; a worker that still unloads its model
+        then is killed. May be called while models load. In a forked child it does nothing."""
+        if self.registry.is_a_copy:
+            return
+        closed(self)
+        self.registry.close(timeout)
+        for part in (self.ports, self._pipeline_thread, self._timer, self.cache):
+            if part is not None:
+                part.close()
+
+    def forked(self, parent: int) -> None:
+        """Refuse every use, in a forked child. The parent's models are not freed."""
+        self.registry.forked(parent)
+
+    # Which model
+
+    def model(self, name: str, version: str | int | None = None) -> LoadedModel:
+        """Find a loaded model; without a version the highest one. ModelNotFound if there is none,
+        ModelNotReady if its first load is under way or to come."""
+        return self.registry.find(name, version)
+
+    def names(self) -> set[str]:
+        """Names of all that are loaded, load or will be. ModelNotReady while these are unknown."""
+        return self.registry.names()
+
+    def models(self) -> list[LoadedModel]:
+        """Return all models that can be called."""
+        return self.registry.models()
+
+    def not_ready(self) -> dict[str, str]:
+        """Reasons, by model, for which models cannot answer now; also "loading" for new ones."""
+        reasons = self.registry.unable()
+        with self.registry.quietly() as life:
+            # The first ones, if start() has not come so far yet.
+            names = life.loading_first() or set(_names_of(self._to_load)) - life.ready_names()
+        return {**dict.fromkeys(names, "loading"), **reasons}
+
+    # Calls
+
+    def infer(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        version: str | int | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """Run one row, batched with those of others: what the code returns for it, or a dict.
+
+        Blocks; safe from any thread. With an idle thread instance the model may run right here,
+        in the caller's thread. `version` is the model's, without one the highest; `timeout` in
+        seconds. An input that is called like one of these arguments is given by its place. Raises
+        WherryError.
+        """
+        loaded = self.registry.find(model, version)
+        columns = loaded.row_columns(args, inputs)
+        trace = None if self.calls.tracing is None else self.calls.trace(loaded)
+        if loaded.runs_in_caller and timeout is None and not priority and trace is None:
+            outcome = loaded.runner.run_in_caller(columns)
+            if outcome is not None:
+                if isinstance(outcome, Failure):
+                    raise outcome.as_exception()
+                return loaded.row(outcome)
+        response = self.calls.run(loaded, columns, 1, timeout, priority, sequence_step, trace)
+        return loaded.row(response.outputs)
+
+    def infer_batch(
+        self,
+        model: str,
+        /,
+        *,
+        version: str | int | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        **columns: Any,
+    ) -> Columns:
+        """Run many rows of one caller: columns in, columns out by output name. Blocks.
+        More rows than the model's max_batch_size are split and joined again.
+        """
+        loaded = self.registry.find(model, version)
+        checked, rows = loaded.inputs.of_columns(columns)
+        run, trace = self.calls.run, self.calls.trace(loaded)
+        outputs = run(loaded, checked, rows, timeout, priority, None, trace).outputs
+        return values_of(loaded, outputs)
+
+    async def ainfer(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        version: str | int | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: Any,
+    ) -> Any:
+        """`infer` for asyncio, of the row as it is now; cancelling the task cancels the request."""
+        loaded = self.registry.find(model, version)
+        columns = await _off_loop(loaded, loaded.inputs.kept, args, inputs)
+        answer = await self.calls.answer(
+            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
+        )
+        return await _off_loop(loaded, loaded.row, answer.outputs)
+
+    def map(
+        self, model: str, rows: Iterable[Any], /, *, version: str | int | None = None
+    ) -> Iterator[Any]:
+        """Results for many rows in their order, enough in flight to fill batches.
+
+        Lazy: rows are taken as results are asked for. The first error is raised in its place;
+        closing the iterator cancels what is in flight.
+        """
+        return self.calls.map(self.registry.find(model, version), rows)
+
+    def stream(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        version: str | int | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: Any,
+    ) -> Iterator[Any]:
+        """The responses of a generator model as they come. Closing the iterator cancels."""
+        loaded = self.registry.find(model, version)
+        columns = loaded.row_columns(args, inputs)
+        responses = self.calls.stream(
+            loaded, columns, timeout=timeout, priority=priority, sequence=sequence_step
+        )
+        with closing(responses):
+            for response in responses:
+                yield loaded.row(response.outputs)
+
+    async def astream(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        version: str | int | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence_step: SequenceStep | None = None,
+        **inputs: Any,
+    ) -> AsyncIterator[Any]:
+        """`stream` for asyncio."""
+        loaded = self.registry.find(model, version)
+        columns = await _off_loop(loaded, loaded.inputs.kept, args, inputs)
+        responses = self.calls.responses(
+            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
+        )
+        async with aclosing(responses):
+            async for response in responses:
+                yield await _off_loop(loaded, loaded.row, response.outputs)
+
+    # For models that call models, and frontends
+
+    def answer(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> Coroutine[Any, Any, InferResponse]:
+        """One answer to checked columns, in an event loop.
+        The options are those of LoadedModel.request. Cancelling the task cancels the request.
+        """
+        return self.calls.answer(loaded, columns, rows, takes_values=False, **options)
+
+    def responses(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> AsyncGenerator[InferResponse, None]:
+        """`answer` for a model that streams. Closing the generator cancels the request."""
+        return self.calls.responses(loaded, columns, rows, **options)
+
+    def port(self) -> LoopPort:
+        """Return the running event loop's port into this runtime."""
+        return self.ports.here()
+
+
+def _names_of(models: Iterable[Any]) -> list[str]:
+    """Names of models that are not built yet; a class stands for a model without arguments."""
+    names = (getattr(one, "name", None) for one in models)
+    return [
+        name if isinstance(name, str) else getattr(one, "__name__", type(one).__name__)
+        for name, one in zip(names, models, strict=True)
+    ]
+
+
+async def _off_loop(loaded: LoadedModel, function: Callable[..., R], *args: Any) -> R:
+    """Call it; in a thread if it may have images, audio or files to encode or decode."""
+    if loaded.has_media:
+        return await asyncio.to_thread(function, *args)
+    return function(*args)

@@ -1,0 +1,265 @@
+"""Has any server answered an equal request before? A cache in a store that servers share.
+
+An entry is found by the model's name, version, files and configuration and by the request, so that
+another model never answers for this one. The store comes from a package (the entry point group
+`wherry.caches`) and is asked in threads of this cache's own. One that fails or is slow counts as a
+miss, and is left alone for a moment. What can write to it can answer for the models, and can do no
+more: what is read makes arrays, strings and numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import math
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+
+from wherry.core.models.model import Model
+from wherry.core.runtime.cache import CacheStatistics, ModelCache, ResponseCache
+from wherry.core.runtime.threads import ThreadPool
+from wherry.core.values.errors import ConfigError
+from wherry.core.values.plugins import Plugins
+from wherry.core.values.request import InferResponse, ShapedRow
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository import layout
+
+log = logging.getLogger("wherry")
+
+#: What stands before each key.
+PREFIX: Final = b"wherry:answer:"
+#: Seconds for which a store is not asked after it has failed.
+PAUSE: Final = 1.0
+#: Threads that ask a store.
+THREADS: Final = 8
+
+
+@runtime_checkable
+class AnswerStore(Protocol):
+    """Bytes by keys, for all servers that share them. Any thread; what it raises is a miss. It
+    bounds its own waiting, and forgets when it likes."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def set(self, key: bytes, value: bytes) -> None: ...
+    def ping(self) -> object:
+        """Ask whether it is there, when the runtime starts. ConfigError if it does not let us in;
+        what else it raises is logged."""
+
+    def close(self) -> None: ...
+
+
+#: What makes an AnswerStore of the settings behind its name in `cache_config`. It raises
+#: ConfigError for one that makes no sense.
+CACHES: Final = Plugins("cache", AnswerStore, {"local": "wherry.core.runtime.cache:ResponseCache"})
+
+
+class SharedCache:
+    """Responses in a store, by the hash of their request. Any thread; `in_thread` runs lookups."""
+
+    def __init__(self, store: AnswerStore, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._pool = ThreadPool("wherry-cache", THREADS)
+        self._lock = threading.Lock()
+        self._counted = CacheStatistics()
+        self._again_at = 0.0
+
+    def start(self) -> None:
+        """Ask the store whether it is there: if not, the log says so. ConfigError if it does not
+        let us in. Blocks, as long as the store does."""
+        try:
+            self._store.ping()
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of the network, of the store: models can answer
+            self._log_failure(error)
+
+    def statistics(self) -> CacheStatistics:
+        with self._lock:
+            return copy.copy(self._counted)
+
+    def of(self, name: str, version: str, model: Model) -> ModelCache:
+        """The part of one loaded model. Only what files and configuration say is shared."""
+        known = identity(model)
+        if known is None:
+            return ModelCache(self, secrets.token_bytes(16))
+        return ModelCache(self, f"{name}:{version}:{known}".encode())
+
+    def in_thread(self, call: Callable[[], None]) -> None:
+        self._pool.run(call)
+
+    def look_up(self, key: bytes) -> InferResponse | None:
+        """This key's response; None if there is none or the store does not answer. Blocks."""
+        started = perf_counter_ns()
+        answer = None
+        data = self._asked(lambda: self._store.get(PREFIX + key))
+        if data is not None:
+            try:
+                answer = from_bytes(data)
+            except ValueError as error:
+                log.warning("cached answer cannot be read", extra={"why": str(error)})
+        with self._lock:
+            self._counted.looked_up(hit=answer is not None, ns=perf_counter_ns() - started)
+        return answer
+
+    def insert(self, key: bytes, answer: InferResponse) -> None:
+        """Keep a copy, which another thread sends."""
+        started = perf_counter_ns()
+        try:
+            data = to_bytes(answer)
+        except Unwritable:
+            return
+
+        def send() -> None:
+            self._asked(lambda: self._store.set(PREFIX + key, data))
+            with self._lock:
+                self._counted.insertion_ns += perf_counter_ns() - started
+
+        self._pool.run(send)
+
+    def forget(self, prefix: bytes) -> bytes:
+        """Another prefix, under which there is nothing: what is there is left to its time."""
+        return secrets.token_bytes(len(prefix))
+
+    def close(self) -> None:
+        self._pool.join(lambda: 1.0)
+        self._store.close()
+
+    def _asked(self, call: Callable[[], Any]) -> Any:
+        """What the store says; None if it fails, or has failed just now."""
+        if self._clock() < self._again_at:
+            return None
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - of the network, of the store: models can answer
+            with self._lock:
+                first = self._clock() >= self._again_at
+                self._again_at = self._clock() + PAUSE
+            if first:
+                self._log_failure(error)
+            return None
+
+    def _log_failure(self, error: Exception) -> None:
+        log.warning("the cache's store does not answer: models do", extra={"why": str(error)})
+
+
+def cache_of(
+    max_bytes: int, words: Sequence[str], clock: Callable[[], float]
+) -> ResponseCache | SharedCache | None:
+    """The cache of `max_bytes`, or the one that `words` configure, each NAME,SETTING=VALUE as
+    tritonserver's --cache-config; None: there is none. ConfigError."""
+    settings: dict[str, str] = {}
+    names: set[str] = set()
+    for word in words:
+        name, _, setting = word.partition(",")
+        key, equals, value = setting.partition("=")
+        if name == "local":
+            if key != "size" or not value.isdecimal():
+                raise ConfigError(f"cache_config {word!r}: write local,size=BYTES")
+            if max_bytes:
+                raise ConfigError(f"cache_config {word!r}: the size of the cache is said twice")
+            max_bytes = int(value)
+            continue
+        if not equals:
+            raise ConfigError(f"cache_config {word!r}: write NAME,SETTING=VALUE")
+        names.add(name)
+        settings[key] = value
+    if not names:
+        return ResponseCache(max_bytes) if max_bytes else None
+    if max_bytes or len(names) > 1:
+        kept = ", ".join(sorted(names | ({"local"} if max_bytes else set())))
+        raise ConfigError(f"cache_config: answers are kept in one place, not in several: {kept}")
+    return SharedCache(CACHES.make(names.pop(), settings), clock)
+
+
+def identity(model: Model) -> str | None:
+    """A text that is another one when the model's files or its configuration are; None if these do
+    not tell what it answers, as with an ensemble, whose members do, or code of a program."""
+    if not isinstance(model, RepositoryModel) or model.triton.ensemble_scheduling is not None:
+        return None
+    files = [
+        (os.path.relpath(path, model.folder), changed, size)
+        for path, changed, size in layout.fingerprint(model.folder)
+    ]
+    said = msgspec.json.encode([files, model.triton])
+    return hashlib.blake2b(said, digest_size=16).hexdigest()
+
+
+#: Changes with the form: what another form wrote is not read.
+FORM: Final = 1
+#: Kinds of numpy's dtypes whose bytes say all of an array.
+_PLAIN: Final = frozenset("biufc")
+
+_write = msgspec.msgpack.Encoder().encode
+_read = msgspec.msgpack.Decoder().decode
+
+
+class Unwritable(ValueError):
+    """Raised for a response that holds something else than arrays, strings and numbers."""
+
+
+def to_bytes(answer: InferResponse) -> bytes:
+    """A response as msgpack. Raises Unwritable."""
+    columns = {name: _packed(column) for name, column in answer.outputs.items()}
+    parameters = None if answer.parameters is None else _packed(dict(answer.parameters))
+    return _write([FORM, answer.rows, columns, parameters])
+
+
+def from_bytes(data: bytes) -> InferResponse:
+    """Raises ValueError if `to_bytes` has not written this."""
+    try:
+        form, rows, columns, parameters = _read(data)
+        if form != FORM or type(rows) is not int or rows < 0:
+            raise ValueError("another form")
+        outputs = {str(name): _unpacked(column) for name, column in columns.items()}
+        return InferResponse(outputs, rows, None if parameters is None else _unpacked(parameters))
+    except (TypeError, AttributeError, IndexError, KeyError, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _packed(value: Any) -> Any:
+    """A list whose first element says what the others are."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in _PLAIN:
+            raise Unwritable(f"an array of {value.dtype}")
+        return ["a", value.dtype.str, list(value.shape), np.ascontiguousarray(value).tobytes()]
+    if type(value) in (str, bytes, bool, int, float) or value is None:
+        return ["v", value]
+    if type(value) is ShapedRow:
+        return ["r", list(value.shape), [_packed(one) for one in value]]
+    if type(value) is list:
+        return ["l", [_packed(one) for one in value]]
+    if type(value) is dict:
+        return ["m", {str(key): _packed(one) for key, one in value.items()}]
+    raise Unwritable(type(value).__name__)
+
+
+def _unpacked(packed: Sequence[Any]) -> Any:
+    kind, *parts = packed
+    if kind == "v":
+        return parts[0]
+    if kind == "a":
+        return _array(*parts)
+    if kind == "l":
+        return [_unpacked(one) for one in parts[0]]
+    if kind == "r":
+        return ShapedRow([_unpacked(one) for one in parts[1]], tuple(parts[0]))
+    if kind == "m":
+        members: Mapping[str, Any] = parts[0]
+        return {key: _unpacked(one) for key, one in members.items()}
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _array(dtype: str, shape: Sequence[int], data: bytes) -> Any:
+    kind = np.dtype(dtype)
+    if kind.kind not in _PLAIN or math.prod(shape) * kind.itemsize != len(data):
+        raise ValueError("an array that is none")
+    return np.frombuffer(data, kind).reshape(shape).copy()

@@ -1,0 +1,145 @@
+"""What was decided for the last batches?
+
+Pure. Writing an event down costs next to nothing; what it means is found when somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from wherry.core.values.request import InferRequest
+
+#: Batches that are remembered.
+REMEMBERED = 64
+#: For what batches are held: callers that return, their turn among the instances, max_queue_delay.
+HELD_FOR = ("callers", "turn", "delay")
+#: Held from whichever instance is free.
+ANY_INSTANCE = -1
+
+#: A batch has left: id() of its first request, when, rows, rows that stayed queued, when its oldest
+#: request was queued, reason, instance; for how long it was held, for what, for how many of them.
+_Left = tuple[int, float, int, int, float, str, int, "_Hold | None"]
+_Hold = tuple[float, str, int]
+#: Batches have ended: id() of the first one's first request, seconds that each took, seconds that
+#: were expected, how many.
+_Ended = tuple[int, float | None, float | None, int]
+
+
+class Decision(msgspec.Struct):
+    """One batch: why it left, what it left behind, what it took. Times are the scheduler's."""
+
+    left_at: float
+    rows: int
+    #: Rows that stayed queued.
+    rows_left: int
+    #: When its oldest request was queued.
+    oldest_at: float
+    #: As in `Batch`.
+    reason: str
+    instance: int
+    #: For how long it was held although an instance was free, ...
+    held_seconds: float = 0.0
+    #: ... for what, and for how many of them: see `Decisions.held`.
+    held_for: str = ""
+    held_count: int = 0
+    runs: bool = True
+    #: What it took; None: it runs, or nothing could be learnt from it.
+    seconds: float | None = None
+    #: What batches of its size took before; None: there were none.
+    expected_seconds: float | None = None
+
+
+class Decisions:
+    """The last `REMEMBERED` decisions of one scheduler. Holds no request."""
+
+    def __init__(self) -> None:
+        #: Some more than are shown: of the oldest ones the beginning may be lost.
+        self._events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
+        #: By instance: since when it is free and is given nothing, for what, for how many of them.
+        self._held: dict[int, _Hold] = {}
+        #: By what for: how long batches were held although an instance was free.
+        self.held_seconds = dict.fromkeys(HELD_FOR, 0.0)
+        #: Of a copy: when it was made.
+        self.now = 0.0
+
+    def copy(self, now: float) -> Decisions:
+        """As they are at that moment, to be looked at without the scheduler's lock."""
+        copy = Decisions()
+        copy._events, copy.held_seconds = self._events.copy(), self.held_seconds.copy()
+        copy.now = now
+        return copy
+
+    def last(self) -> list[Decision]:
+        """The last ones, in the order in which the batches left. About 80 us."""
+        decisions: list[Decision] = []
+        running: dict[int, Decision] = {}
+        for event in self._events:
+            if len(event) == 8:
+                key, left_at, rows, rows_left, oldest_at, reason, instance, hold = event
+                decision = Decision(left_at, rows, rows_left, oldest_at, reason, instance)
+                if hold is not None:
+                    decision.held_seconds, decision.held_for, decision.held_count = hold
+                decisions.append(decision)
+                running[key] = decision
+                continue
+            key, seconds, expected_seconds, batches = event
+            first = running.get(key)
+            if first is None:
+                continue
+            # An instance runs its batches in order; equal ones are told of together.
+            alike = [
+                other
+                for other, one in running.items()
+                if one.instance == first.instance and one.rows == first.rows
+            ]
+            start = alike.index(key)
+            for other in alike[start : start + batches]:
+                one = running.pop(other)
+                one.runs = False
+                one.seconds, one.expected_seconds = seconds, expected_seconds
+        return decisions[-REMEMBERED:]
+
+    def held(
+        self, now: float, held_for: str, count: int = 0, *, instance: int = ANY_INSTANCE
+    ) -> None:
+        """What is queued is held although this instance is free: for one of HELD_FOR, and for so
+        many callers, or rows of a turn."""
+        held = self._held.get(instance)
+        self._held[instance] = now if held is None else held[0], held_for, count
+
+    def left(
+        self,
+        requests: Sequence[InferRequest],
+        now: float,
+        rows: int,
+        rows_left: int,
+        oldest_at: float,
+        reason: str,
+        instance: int,
+    ) -> None:
+        """A batch is given to an instance."""
+        hold = None
+        if self._held:
+            hold = self._held.pop(ANY_INSTANCE, None) or self._held.pop(instance, None)
+            if hold is not None:
+                since, held_for, count = hold
+                # What was held first may have been cancelled.
+                seconds = now - (since if since > oldest_at else oldest_at)
+                self.held_seconds[held_for] = self.held_seconds.get(held_for, 0.0) + seconds
+                hold = seconds, held_for, count
+        self._events.append(
+            (id(requests[0]), now, rows, rows_left, oldest_at, reason, instance, hold)
+        )
+
+    def ended(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        batches: int,
+        expected_seconds: float | None,
+    ) -> None:
+        """As many equal batches with these `requests` in all have ended."""
+        self._events.append((id(requests[0]), seconds, expected_seconds, batches))

@@ -1,0 +1,163 @@
+"""When does a batch leave the queue, and which requests are in it?
+
+Work-conserving by default: a free instance takes what waits, up to `max_batch_size` rows. Whoever
+sets `max_queue_delay` lets a batch that is not full wait for company until its oldest request has
+waited that long; with `preferred_batch_sizes` it leaves earlier, as soon as the first requests have
+one of those sizes together, or the next one would exceed the largest (Triton's dynamic batcher has
+the same two settings).
+
+It also leaves earlier when no arrivals are expected in the time that is left: nothing runs whose
+callers may send again, those whose answers were sent are back, and the rate of the others is low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wherry.core.models.config import QueuePolicy
+from wherry.core.scheduler.batcher import Batcher
+from wherry.core.scheduler.company import Company
+from wherry.core.scheduler.policy import Action, Idle, Wait
+from wherry.core.scheduler.queue import Lane
+from wherry.core.values.request import InferRequest
+
+IDLE = Idle()
+
+
+class DynamicBatcher(Batcher):
+    """Forms batches of at most `max_batch_size` rows (0: the model has no batch dimension).
+
+    `always_wait`: wait the whole delay, as Triton does. Without `wait_when_mixed` a batch leaves
+    when a request arrives that cannot join it, as in Triton.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_batch_size: int,
+        max_queue_delay: float = 0.0,
+        preferred_batch_sizes: Sequence[int] = (),
+        max_queue_size: int | None = None,
+        queue_policies: Sequence[QueuePolicy] = (),
+        instances: int = 1,
+        always_wait: bool = False,
+        wait_when_mixed: bool = True,
+    ) -> None:
+        super().__init__(
+            max_batch_size=max_batch_size,
+            instances=instances,
+            max_queue_size=max_queue_size,
+            queue_policies=queue_policies,
+        )
+        self.max_queue_delay = max_queue_delay
+        self.preferred_batch_sizes = sorted(preferred_batch_sizes, reverse=True)
+        self.wait_when_mixed = wait_when_mixed
+        self.company = Company() if max_queue_delay and not always_wait else None
+
+    def enqueue(self, request: InferRequest, now: float) -> bool:
+        if not self._take_in(request, now):
+            return False
+        if not self.wait_when_mixed:
+            self._queue.pass_others(request)
+        if self.company is not None:
+            self.company.arrived(now)
+        return True
+
+    def may_run_alone(self, now: float) -> bool:
+        return not self.max_queue_delay and not self._queue.queued_requests
+
+    def ran_alone(self, seconds: float, now: float) -> None:
+        """Decides nothing here: no request waits then."""
+
+    def finished(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        now: float,
+        *,
+        batches: int = 1,
+    ) -> None:
+        """What a batch takes decides nothing here, but a wait is predicted from it."""
+        self._ended(requests, seconds, batches)
+        if self.company is not None:
+            self.company.ended(len(requests), now)
+
+    def explain(self) -> dict[str, Any]:
+        return {
+            "policy": "fixed",
+            "max_batch_rows": self.max_batch_size,
+            "max_queue_delay_seconds": self.max_queue_delay,
+            "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
+            "plan": {
+                "rows": self.max_batch_size if self.max_queue_delay else None,
+                "wait_seconds": self.max_queue_delay,
+            },
+            **(self.company.explain() if self.company is not None else {}),
+            **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
+        }
+
+    def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
+        if not self._queue.queued_requests:
+            return IDLE
+        wake_at = float("inf")
+        for lane in self._queue.lanes(now):
+            if ahead and not self._is_full(lane):
+                return IDLE
+            if self.max_queue_delay:
+                rows, reason = self._ready(lane, now)
+            elif self.preferred_batch_sizes and (rows := self._preferred_rows(lane)):
+                reason = "preferred"
+            else:
+                rows = self.max_batch_size
+                reason = "full" if lane.rows >= rows else "idle"
+            if rows:
+                before = lane.rows
+                requests = self._queue.take(lane, rows)
+                return self._dispatch(requests, before - lane.rows, reason, now, instance)
+            wake_at = min(wake_at, self._leaves_at(lane))
+        self.decisions.held(now, "delay")
+        return Wait(until=wake_at)
+
+    def _ready(self, lane: Lane, now: float) -> tuple[int, str]:
+        """How many rows of this lane may leave now (0: none yet), and why, if there is a delay."""
+        full = lane.rows >= self.max_batch_size
+        last = lane.oldest_at + self.max_queue_delay
+        if now >= last:
+            return self.max_batch_size, "full" if full else "delay"
+        if rows := self._preferred_rows(lane):
+            return rows, "preferred"
+        if full:
+            return self.max_batch_size, "full"
+        if lane.passed:
+            return self.max_batch_size, "mixed"
+        if lane.earliest_deadline() <= last:
+            return self.max_batch_size, "deadline"  # waiting could only make it late
+        return (
+            (self.max_batch_size, "no_arrivals_expected")
+            if now >= self._leaves_at(lane)
+            else (0, "")
+        )
+
+    def _preferred_rows(self, lane: Lane) -> int:
+        """The rows of the first requests of this lane that make a preferred batch (0: none do)."""
+        if not self.preferred_batch_sizes:
+            return 0
+        largest = min(self.preferred_batch_sizes[0], self.max_batch_size)
+        rows = best = 0
+        for request in lane.in_turn():
+            if rows and rows + request.rows > largest:
+                return best or rows
+            rows += request.rows
+            if rows in self.preferred_batch_sizes:
+                best = rows
+            if rows >= largest:
+                return best or rows
+        return best
+
+    def _leaves_at(self, lane: Lane) -> float:
+        """Until when this lane waits for company, if none comes."""
+        last = lane.oldest_at + self.max_queue_delay
+        if self.company is None or self.forecast.busy:
+            return last
+        return self.company.expected_until(last)

@@ -1,1 +1,0 @@
-"""How do requests come in from outside? One folder for each protocol."""

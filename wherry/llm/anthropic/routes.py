@@ -1,0 +1,116 @@
+"""Which model answers a request of Anthropic's clients?
+
+Any that chats: a message is a chat in other words, and the chat's own parts read and answer it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from wherry.core.values.buffer import Buffer
+from wherry.llm.anthropic.answer import (
+    MessageAnswer,
+    MessageCountAnswer,
+    MessageEvent,
+    MessageObject,
+)
+from wherry.llm.anthropic.errors import error_body
+from wherry.llm.anthropic.fields import CountRequest, MessagesRequest
+from wherry.llm.openai.chat_answer import ChatAnswer
+from wherry.llm.openai.errors import UnknownRoute, fail
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.fields.tools import note_not_followed
+from wherry.llm.openai.generation import Generation
+from wherry.llm.openai.models import AbleModels
+from wherry.llm.openai.prompts import Prompts
+from wherry.llm.openai.reading import Reader, Start, read_and_start
+from wherry.llm.openai.token_answers import CountedTokens
+from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.server.http.answers import request_id_of
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import generation, inference
+from wherry.server.http.route import Route
+from wherry.server.v2.http.entry import HttpEntry
+
+T = TypeVar("T")
+MESSAGES = "/v1/messages"
+#: The headers with a request's id: the second is where Anthropic's clients look for it.
+IDS = ("X-Request-Id", "request-id")
+
+
+class Anthropic:
+    """The routes of one server."""
+
+    def __init__(self, entry: HttpEntry) -> None:
+        self._entry = entry
+        self._models = AbleModels(entry.runtime)
+
+    def routes(self) -> dict[str, Route]:
+        route = self._models.route
+        said = generation(
+            "Continue a conversation, in Anthropic's form",
+            MessagesRequest,
+            MessageObject,
+            MessageEvent,
+        )
+        counted = inference(
+            "Count the tokens of a conversation in Anthropic's form", CountRequest, CountedTokens
+        )
+        return {
+            MESSAGES: route(self._message, said, "chat", form=error_body),
+            f"{MESSAGES}/count_tokens": route(self._count, counted, "tokens", form=error_body),
+            f"{MESSAGES}/{{rest*}}": Route(
+                dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"
+            ),
+        }
+
+    def _message(self, exchange: Exchange) -> None:
+        self._read(_read_message, self._start_message, exchange)
+
+    def _count(self, exchange: Exchange) -> None:
+        self._read(_read_count, self._start_count, exchange)
+
+    def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
+        read_and_start(self._entry, read, start, exchange, error_body, ids=IDS)
+
+    def _start_message(
+        self, exchange: Exchange, read: tuple[MessagesRequest, AllowedCalls, bool, Prompts]
+    ) -> None:
+        wanted, calls, tells_cached, prompts = read
+        inputs = prompts.shared
+        loaded = self._models.able(wanted.model, "chat")
+        has = loaded.signature.input
+        if not has("parameters"):  # each request has to have it: it is no wish
+            for name in ("max_tokens", "clip_max_tokens"):
+                inputs["parameters"].pop(name)
+        if not has("template"):  # to which it would be a hint
+            inputs.pop("template", None)
+        spoken = ChatAnswer(loaded.told_name(wanted.model), request_id_of(exchange), calls)
+        answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=tells_cached)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+
+    def _start_count(self, exchange: Exchange, read: tuple[CountRequest, Prompts]) -> None:
+        wanted, prompts = read
+        loaded = self._models.able(wanted.model, "tokens")
+        answer = MessageCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+
+
+def _missing(_rest: str, exchange: Exchange) -> None:
+    problem = f"{exchange.request.path} is not among the routes of this server"
+    fail(exchange, UnknownRoute(problem), form=error_body)
+
+
+def _read_message(
+    body: Buffer, ignored: list[str] | None
+) -> tuple[MessagesRequest, AllowedCalls, bool, Prompts]:
+    wanted = decoded(body, MessagesRequest, ignored)
+    chat = wanted.chat()
+    note_not_followed(chat.not_followed("input_schema"), ignored)
+    prompts = Prompts.single(wanted.inputs_of(chat))
+    return wanted, chat.calls(), wanted.marks_cache(), prompts
+
+
+def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, Prompts]:
+    wanted = decoded(body, CountRequest, ignored)
+    return wanted, Prompts.single(wanted.count())

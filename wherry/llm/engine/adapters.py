@@ -1,0 +1,203 @@
+"""Which adapters (LoRA) has a model, where do they lie, and what do their files say?
+
+An adapter adds to a linear layer the product of two thin matrices: y + x A^T B^T * alpha / r (Hu et
+al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021; with rslora alpha / sqrt(r)). The
+files are those of the package peft.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wherry.core.values.errors import AdapterNotFound, ConfigError, InvalidRequest, Unsupported
+from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.safetensors_header import stored_tensors
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = "adapter_model.safetensors"
+MOST_CONFIG_BYTES: Final = 1 << 20
+#: Largest rank: beyond, the layer itself would hardly be larger.
+MOST_RANK: Final = 4096
+#: Initial weights for which peft changes the model's own.
+CHANGE_BASE: Final = ("pissa", "olora", "corda", "loftq")
+#: A name is a folder's name, never a path.
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class AdapterConfig(msgspec.Struct, frozen=True):
+    """The fields of adapter_config.json that change what is computed."""
+
+    peft_type: str
+    r: int
+    lora_alpha: float = 1.0
+    use_rslora: bool = False
+    use_dora: bool = False
+    bias: str = "none"
+    fan_in_fan_out: bool = False
+    modules_to_save: Any = None
+    init_lora_weights: Any = True
+    alpha_pattern: Any = None
+    #: The ranks of modules, by patterns of their names, that have another than `r`.
+    rank_pattern: Any = None
+    trainable_token_indices: Any = None
+
+    def problem(self) -> str:
+        """What of it is not computed; "" if all is."""
+        wrong = {
+            f"peft_type = {self.peft_type!r}": self.peft_type != "LORA",
+            f"r = {self.r}": not 0 < self.r <= MOST_RANK,
+            "use_dora": self.use_dora,
+            f"bias = {self.bias!r}": self.bias != "none",
+            "fan_in_fan_out": self.fan_in_fan_out,
+            f"init_lora_weights = {self.init_lora_weights!r}": self._changes_base(),
+            "modules_to_save": self.modules_to_save,
+            "alpha_pattern": self.alpha_pattern,
+            "trainable_token_indices": self.trainable_token_indices,
+        }
+        found = next((name for name, is_wrong in wrong.items() if is_wrong), "")
+        return f"{found} is not computed here; merge the adapter into its model" if found else ""
+
+    def _changes_base(self) -> bool:
+        """Whether it was trained beside weights that are not the checkpoint's: these ways to begin
+        take a part out of them, unless peft has converted the adapter, and then says true here."""
+        begun = self.init_lora_weights
+        return isinstance(begun, str) and begun.lower().startswith(CHANGE_BASE)
+
+    def allows(self, rank: int) -> bool:
+        """Whether a module may have this rank. Which one has it, its matrices say."""
+        others = self.rank_pattern.values() if isinstance(self.rank_pattern, dict) else ()
+        return rank == self.r or rank in others
+
+    def scale(self, rank: int) -> float:
+        """What the product of matrices of this rank is multiplied with."""
+        return self.lora_alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+
+def adapter_config(folder: Path) -> AdapterConfig:
+    """The configuration of an adapter. ConfigError says what in it cannot be computed."""
+    try:
+        with (folder / CONFIG).open("rb") as opened:
+            found = msgspec.json.decode(opened.read(MOST_CONFIG_BYTES), type=AdapterConfig)
+    except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ConfigError(f"adapter {folder.name}: {CONFIG}: {brief(error)}") from None
+    if problem := found.problem():
+        raise ConfigError(f"adapter {folder.name}: {CONFIG}: {problem}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFolders:
+    """The adapters of one model: those that are named, and each folder within `folder`, which may
+    come and go while the model is served."""
+
+    named: Mapping[str, Path]
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, model: str, given: Any, folder: str | None) -> AdapterFolders:
+        """From the settings: `given` is a mapping from names to folders, or "NAME=FOLDER,..." .
+        ConfigError names what is wrong."""
+        if isinstance(given, str):
+            pairs = [item.partition("=") for item in given.split(",") if item]
+            given = {name: path for name, _, path in pairs}
+        named = {str(name): Path(path).expanduser() for name, path in (given or {}).items()}
+        for name, path in named.items():
+            if not NAME.fullmatch(name):
+                raise ConfigError(f"model {model!r}: adapters: {name!r} is no name for an adapter")
+            adapter_config(path)
+        at = None if folder is None else Path(folder).expanduser()
+        if at is not None and not at.is_dir():
+            raise ConfigError(f"model {model!r}: adapter_folder: {folder}: no such folder")
+        return cls(named, at)
+
+    def __bool__(self) -> bool:
+        return bool(self.named) or self.folder is not None
+
+    def names(self) -> list[str]:
+        """Those that there are now. Reads a folder's names."""
+        found = set(self.named)
+        if self.folder is not None:
+            within = (one.parent.name for one in self.folder.glob(f"*/{CONFIG}"))
+            found |= {name for name in within if NAME.fullmatch(name)}
+        return sorted(found)
+
+    def may_have(self, name: str) -> bool:
+        """Whether there may be one of this name, without a look at files."""
+        return name in self.named or (self.folder is not None and bool(NAME.fullmatch(name)))
+
+    def find(self, name: str) -> Path | None:
+        """The folder of an adapter; None if there is none of this name. One look at a file."""
+        if name in self.named:
+            return self.named[name]
+        if self.folder is None or not NAME.fullmatch(name):
+            return None
+        return self.folder / name if (self.folder / name / CONFIG).is_file() else None
+
+    @property
+    def takes_more(self) -> bool:
+        return self.folder is not None
+
+    def add(self, name: str, source: Path, *, replace: bool) -> None:
+        """Link an adapter's folder into `folder`, where every process that serves the model finds
+        it. AdapterNotFound if there is none at `source`; InvalidRequest if it cannot be computed,
+        or the name is taken: `replace` is for one that was linked before."""
+        folder = self.folder
+        if folder is None:
+            raise Unsupported(
+                "adapters are loaded into an adapter_folder, which this model has not"
+            )
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(f"lora_name: {name[:80]!r} is no name", field="lora_name")
+        if not (source.is_absolute() and (source / CONFIG).is_file()):
+            problem = f"lora_path: no adapter lies there: give a folder's whole path, with {CONFIG}"
+            raise AdapterNotFound(problem, field="lora_path")
+        try:
+            adapter_config(source)
+            stored_tensors(source / WEIGHTS)
+        except (ConfigError, OSError) as error:
+            problem = f"lora_path: {error if isinstance(error, ConfigError) else brief(error)}"
+            raise InvalidRequest(problem, field="lora_path") from None
+        link = folder / name
+        if name in self.named or (link.exists() and not (replace and link.is_symlink())):
+            problem = f"The lora adapter '{name}' has already been loaded"
+            ways = "; to load it anew, set 'load_inplace' to true"
+            own = "; it was not loaded by a request, and is not replaced by one"
+            is_own = name in self.named or not link.is_symlink()
+            raise InvalidRequest(f"{problem}{own if is_own else ways}", field="lora_name")
+        made = folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
+        made.symlink_to(source, target_is_directory=True)
+        made.replace(link)
+
+    def remove(self, name: str) -> None:
+        """Take away the link to an adapter; its files stay. AdapterNotFound if there is none of
+        this name; InvalidRequest if it was not linked by `add`."""
+        is_link = name not in self.named and bool(NAME.fullmatch(name)) and self.folder is not None
+        link = (self.folder or Path()) / name
+        if is_link and link.is_symlink():
+            link.unlink(missing_ok=True)
+            return
+        if self.find(name) is None:
+            problem = f"The lora adapter '{name[:80]}' cannot be found"
+            raise AdapterNotFound(problem, field="lora_name")
+        problem = (
+            f"The lora adapter '{name}' was not loaded by a request, and is not removed by one"
+        )
+        raise InvalidRequest(problem, field="lora_name")
+
+    def found(self, model: str, name: str) -> Path | None:
+        """Do the same. AdapterNotFound if there is none; None only without a name."""
+        if not name:
+            return None
+        if (folder := self.find(name)) is not None:
+            return folder
+        problem = f"the model {name[:80]!r} does not exist, nor has {model!r} such an adapter"
+        raise AdapterNotFound(problem, field="adapter")

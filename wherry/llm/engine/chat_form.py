@@ -1,0 +1,186 @@
+"""In which form does a chat template take a conversation?
+
+Some read a message's content as a text only, some as a list of parts only, some both; most print
+the arguments of a call as an object, some as a text. What a template does not read it passes over
+in silence, so each form is tried once, on a conversation of a few words. What a template takes it
+gets as the client sent it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from wherry.llm.engine.template_turns import limited
+
+Messages = list[dict[str, Any]]
+#: What stands between the parts of a message that becomes one text, as vLLM and llama.cpp have it.
+BETWEEN_PARTS: Final = "\n"
+#: The member that has arguments which are no JSON object, where a template takes objects only.
+AS_TEXT: Final = "arguments"
+
+#: Texts of the conversation that is tried.
+_ONE, _OTHER, _ASK = "Quixotic", "zephyrs", "vex"
+#: Nine letters, as Mistral's templates want an id to be.
+_ID: Final = "quizzical"
+#: Lines that a template may run for one of them.
+_MOST_LINES: Final = 20_000
+
+
+def text_of(content: Any) -> Any:
+    """A message's content as a text: nothing is an empty one. What is no content stays as it is."""
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    known = [text for text in texts if isinstance(text, str)]
+    return BETWEEN_PARTS.join(known) if len(known) == len(texts) else content
+
+
+def in_texts(messages: Sequence[dict[str, Any]]) -> Messages:
+    """A conversation whose contents are texts, for a model that renders it without a template.
+    Messages that are so already are the same."""
+    return [
+        message
+        if isinstance(content := message.get("content"), str)
+        else {**message, "content": text_of(content)}
+        for message in messages
+    ]
+
+
+class ChatForm:
+    """The form that one chat template takes; `render` is that template."""
+
+    def __init__(self, render: Callable[[Messages], str]) -> None:
+        self._render = render
+        self._contents: dict[tuple[str, bool, str], bool] = {}
+        self._arguments: dict[bool, bool] = {}
+
+    def of(self, messages: Sequence[Mapping[str, Any]]) -> Messages:
+        """A conversation as the template takes it."""
+        return [self._message(message) for message in messages]
+
+    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        made = dict(message)
+        calls = made.get("tool_calls")
+        if "tool_calls" in made and not calls:  # many templates ask only whether it is there
+            del made["tool_calls"]
+        role = made.get("role")
+        self._set_content(made, role if role in _AROUND else "user", bool(calls))
+        if calls and isinstance(calls, list):
+            made["tool_calls"] = [self._call(call) for call in calls]
+        return made
+
+    def _set_content(self, message: dict[str, Any], role: str, calls: bool) -> None:
+        """Leave the content as it is if the template takes it, else put it in a form that it
+        takes, if there is one."""
+        for form in _FORMS[_form_of(message)]:
+            if self._takes(role, calls, form):
+                break
+        else:
+            return
+        if form == "text":
+            message["content"] = text_of(message.get("content"))
+        elif form == "part":
+            message["content"] = [{"type": "text", "text": text_of(message.get("content"))}]
+
+    def _takes(self, role: str, calls: bool, form: str) -> bool:
+        key = role, calls, form
+        if key not in self._contents:
+            tried: dict[str, Any] = {"role": role, **_TRIED[form]}
+            if calls:
+                tried["tool_calls"] = [self._call(_called({"k": "v"}))]
+            shown = self._shown(tried)
+            self._contents[key] = shown is not None and _is_read(form, shown)
+        return self._contents[key]
+
+    def _call(self, call: Any) -> Any:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or "arguments" not in function:
+            return call
+        given = function["arguments"]
+        if isinstance(given, Mapping):
+            if self._takes_arguments(objects=True) or not self._takes_arguments(objects=False):
+                return call
+            given = json.dumps(given, ensure_ascii=False)
+        elif not isinstance(given, str) or self._takes_arguments(objects=False):
+            return call
+        else:
+            given = {AS_TEXT: given}
+        return {**call, "function": {**function, "arguments": given}}
+
+    def _takes_arguments(self, *, objects: bool) -> bool:
+        if objects not in self._arguments:
+            tried: dict[str, Any] = {"role": "assistant", "content": ""}
+            self._set_content(tried, "assistant", calls=False)
+            tried["tool_calls"] = [_called({_ONE: _OTHER} if objects else _OTHER)]
+            shown = self._shown(tried)
+            self._arguments[objects] = (
+                shown is not None and _OTHER in shown and f"{{'{_ONE}'" not in shown
+            )
+        return self._arguments[objects]
+
+    def _shown(self, message: dict[str, Any]) -> str | None:
+        """What the template makes of a conversation with this message; None: it refuses it."""
+        before, after = _AROUND[message["role"]]
+        asked = {"role": "user", "content": _ASK}
+        if message["role"] != "user":
+            self._set_content(asked, "user", calls=False)
+        if message.get("tool_calls"):  # which a result follows, and no user
+            after = 0
+        talk = [dict(asked)] * before + [message] + [dict(asked)] * after
+        if message["role"] == "tool":
+            talk[1:1] = [self._message({"role": "assistant", "tool_calls": [_called({"k": "v"})]})]
+            message.update(tool_call_id=_ID, name="f")
+        try:
+            with limited(_MOST_LINES):
+                return self._render(talk)
+        except Exception:  # noqa: BLE001 - a template is a program: it may raise anything
+            return None
+
+
+#: How many messages of the user stand before and behind a message of this role.
+_AROUND: Final = {"user": (0, 0), "system": (0, 1), "assistant": (1, 1), "tool": (1, 0)}
+_TEXT: Final = {"type": "text", "text": _ONE}
+#: What is tried for each form that a content may have.
+_TRIED: Final[dict[str, dict[str, Any]]] = {
+    "absent": {},
+    "null": {"content": None},
+    "text": {"content": _ONE},
+    "part": {"content": [_TEXT]},
+    "parts": {"content": [_TEXT, {"type": "text", "text": _OTHER}]},
+}
+#: The forms in which what was sent may be given, the best first.
+_FORMS: Final = {
+    "absent": ("absent", "text", "part"),
+    "null": ("null", "text", "part"),
+    "text": ("text", "part"),
+    "parts": ("parts", "text", "part"),
+    "other": (),
+}
+
+
+def _is_read(form: str, shown: str) -> bool:
+    """Whether a content of this form was read, and not printed as Python or JSON has it."""
+    if form in ("null", "absent"):
+        return "None" not in shown
+    if form == "text":
+        return _ONE in shown
+    printed = f"'{_ONE}'" in shown or f'"{_ONE}"' in shown
+    return _ONE in shown and not printed and (form == "part" or _OTHER in shown)
+
+
+def _form_of(message: Mapping[str, Any]) -> str:
+    """The form in which a message's content was sent."""
+    content = message.get("content")
+    if content is None:
+        return "null" if "content" in message else "absent"
+    if isinstance(content, str):
+        return "text"
+    return "parts" if text_of(content) is not content else "other"
+
+
+def _called(arguments: Any) -> dict[str, Any]:
+    return {"id": _ID, "type": "function", "function": {"name": "f", "arguments": arguments}}

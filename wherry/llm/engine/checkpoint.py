@@ -1,0 +1,294 @@
+"""Where are a model's weights, configuration and tokenizer, and in which format?
+
+In a folder as `save_pretrained` writes it, a repository of the Hugging Face hub (downloaded into
+its cache), or a GGUF file, which transformers converts once into such a folder in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wherry.core.values.errors import ConfigError
+from wherry.llm.engine import gguf_header, gguf_tokenizer
+from wherry.llm.engine.damaged import AGAIN
+from wherry.llm.engine.known import ANOTHER_ENGINE, refusals
+from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.progress import stage
+from wherry.llm.engine.quantizers import FILES
+from wherry.llm.engine.safetensors_header import stored_tensors
+
+#: Datatypes of weights by their safetensors names.
+FLOATS: Final = ("F32", "BF16", "F16")
+#: Those of tables that a module looks things up in; weights are never stored so.
+INDICES: Final = ("I64", "BOOL")
+#: Tensors from older versions of transformers that are not weights: masks, frequencies.
+NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
+#: A large config.json has 100 KiB, the index of a large checkpoint 10 MB.
+MOST_JSON_BYTES: Final = 32 << 20
+#: The largest chat templates that are published have 20,000 characters.
+MOST_TEMPLATE_BYTES: Final = 1 << 20
+#: Fields of a config.json that one error message names.
+MOST_REFUSALS: Final = 5
+#: Files of adapters and sentence-transformers: the folder is more than its config.json says.
+NOT_ALONE: Final = {
+    "adapter_config.json": "an adapter (LoRA): merge it into its model first",
+    **dict.fromkeys(
+        FILES,
+        "quantized weights are not computed here; use a checkpoint of floats, or " + ANOTHER_ENGINE,
+    ),
+}
+#: Goes up when a file is converted otherwise than before: older folders in the cache are not used.
+_CONVERSION: Final = 2
+_SHARD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
+
+
+class Checkpoint:
+    """A folder with config.json, *.safetensors and a tokenizer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if folder.is_file():
+            raise ConfigError(f"{folder.name}: neither a folder nor a .gguf file")
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"{folder.name}: no config.json there, so it is no checkpoint")
+
+    @classmethod
+    def find(cls, source: str) -> Checkpoint:
+        """The checkpoint of a folder, a GGUF file or a hub id. Blocks: may download or convert.
+        ConfigError if there is none."""
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return cls(path)
+        if path.suffix == ".gguf" and path.is_file():
+            return cls(converted(path))
+        if message := missing(source):
+            raise ConfigError(message)
+        return cls(path if path.exists() else _downloaded(source))
+
+    def config(self, *, exact: bool = True) -> Any:
+        """The configuration as transformers reads it. ConfigError names each field that the engine
+        does not compute exactly, unless it need not be `exact`."""
+        from transformers import AutoConfig
+
+        for name, remedy in NOT_ALONE.items() if exact else ():
+            if (self.folder / name).exists():
+                raise ConfigError(f"{self.folder.name}: {name}: {remedy}")
+        if exact and (found := refusals(self.object("config.json"))):
+            listed = "\n  ".join(map(str, found[:MOST_REFUSALS]))
+            raise ConfigError(f"{self.folder.name}: config.json:\n  {listed}")
+        try:
+            return AutoConfig.from_pretrained(
+                self.folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # transformers' validation may raise anything
+            raise ConfigError(
+                f"{self.folder.name}: config.json: {brief(error)}: {AGAIN}"
+            ) from error
+
+    def generation_config(self) -> Mapping[str, Any]:
+        """generation_config.json: the author's defaults, such as end-of-text tokens and
+        temperature."""
+        name = "generation_config.json"
+        return self.object(name) if (self.folder / name).is_file() else {}
+
+    def chat_template(self) -> str:
+        """The texts of the chat templates; "" if there is none."""
+        file = self.folder / "chat_template.jinja"
+        if file.is_file():
+            with file.open("rb") as opened:
+                return opened.read(MOST_TEMPLATE_BYTES).decode(errors="replace")
+        if not (self.folder / "tokenizer_config.json").is_file():
+            return ""
+        found = self.object("tokenizer_config.json").get("chat_template")
+        named = found if isinstance(found, list) else [{"template": found}]
+        texts = (one.get("template") for one in named if isinstance(one, dict))
+        return "\n".join(text for text in texts if isinstance(text, str))
+
+    def weight_files(self) -> list[Path]:
+        """The weight files: one, or those that the index names."""
+        one, index = self.folder / "model.safetensors", "model.safetensors.index.json"
+        if one.is_file():
+            return [one]
+        if not (self.folder / index).is_file():
+            raise ConfigError(
+                f"{self.folder.name}: no model.safetensors there, and no {index}; other formats"
+                " can run code: save the model with safetensors"
+            )
+        shards = self.object(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise ConfigError(f"{self.folder.name}: {index}: weight_map must be an object of names")
+        files = []
+        for name in sorted({n if isinstance(n, str) else repr(n) for n in shards.values()}):
+            if not _SHARD.fullmatch(name):
+                raise ConfigError(
+                    f"{self.folder.name}: {index}: weight_map: {name[:80]!r} is no name of a"
+                    " .safetensors file in the checkpoint's own folder"
+                )
+            if not (self.folder / name).is_file():
+                raise ConfigError(f"{self.folder.name}: {index}: weight_map: {name} is missing")
+            files.append(self.folder / name)
+        return files
+
+    @contextmanager
+    def tensors(self, types: Collection[str] = FLOATS) -> Iterator[Mapping[str, Any]]:
+        """The weights by name, each read on access. ConfigError names tensors that are of other
+        types or occur twice."""
+        from contextlib import ExitStack
+
+        from safetensors import SafetensorError, safe_open
+
+        with ExitStack() as stack:
+            tensors: dict[str, Any] = {}
+            for file in self.weight_files():
+                stored_tensors(file)  # says more than the library: which tensor, and what to do
+                try:
+                    opened = stack.enter_context(safe_open(str(file), framework="pt"))
+                except (SafetensorError, OSError, ValueError) as error:
+                    raise ConfigError(
+                        f"{self.folder.name}: {file.name}: not read: {brief(error)}"
+                    ) from error
+                for name in opened.keys():  # noqa: SIM118 - not a dict
+                    if name in tensors:
+                        raise ConfigError(
+                            f"{self.folder.name}: {file.name}: tensor {name!r} is in another file,"
+                            " too"
+                        )
+                    tensors[name] = opened
+            self._check_types(tensors, types)
+            yield tensors
+
+    def _check_types(self, tensors: Mapping[str, Any], types: Collection[str]) -> None:
+        for name, file in tensors.items():
+            stored = str(file.get_slice(name).get_dtype())
+            if stored not in types and not NO_WEIGHT.search(name):
+                raise ConfigError(
+                    f"{self.folder.name}: tensor {name!r} is stored as {stored}: only weights of"
+                    f" {', '.join(FLOATS)} are computed; dequantize the checkpoint, or"
+                    f" {ANOTHER_ENGINE}"
+                )
+
+    def object(self, name: str) -> dict[str, Any]:
+        """A JSON object from a file of the folder. OSError if it cannot be read; ConfigError if it
+        is too large or not an object."""
+        file = self.folder / name
+        with file.open("rb") as opened:
+            text = opened.read(MOST_JSON_BYTES + 1)
+        if len(text) > MOST_JSON_BYTES:
+            raise ConfigError(
+                f"{self.folder.name}: {name} has more than {MOST_JSON_BYTES >> 20} MiB"
+            )
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.folder.name}: {name}: {brief(error)}") from error
+
+
+def missing(source: str) -> str:
+    """What is not there, if a source is neither here nor of the form of a hub id; else ""."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return ""
+    if path.suffix == ".gguf":
+        return f"no such file: {source}"
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        return f"no such folder: {source}"
+    return "" if "/" in source else f"no such folder: {source}; a hub id is organisation/model"
+
+
+def converted(gguf: Path) -> Path:
+    """The folder of safetensors for a GGUF file, in the user's cache. Converts it the first time
+    (minutes)."""
+    size = gguf.stat().st_size
+    with gguf.open("rb") as opened:
+        tensors = gguf_header.check(gguf.name, opened, size)
+    key = hashlib.sha256(f"{_CONVERSION} {gguf.name} {size} {_digest(gguf)}".encode()).hexdigest()[
+        :16
+    ]
+    target = cache_folder() / "gguf" / f"{gguf.stem}-{key}"
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Written elsewhere and renamed: a folder of this name is complete.
+        with (
+            tempfile.TemporaryDirectory(dir=target.parent) as made,
+            stage("converting the file, once", file=gguf.name, bytes=size, tensors=tensors),
+        ):
+            _convert(gguf, Path(made) / "checkpoint")
+            try:
+                (Path(made) / "checkpoint").rename(target)
+            except OSError:
+                if not target.is_dir():
+                    raise
+    return target
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "wherry"
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    try:
+        from gguf import GGUFReader
+        from transformers import AutoModelForCausalLM
+
+        fields = GGUFReader(gguf).fields
+        values = {key: f.contents() for key, f in fields.items() if key.startswith("tokenizer.")}
+        tokenizer = gguf_tokenizer.build(values)
+        where = {"gguf_file": gguf.name, "local_files_only": True}
+        net: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype="float32", **where)
+    except ImportError as error:
+        raise ConfigError(
+            f"{gguf.name}: GGUF needs more packages: pip install 'wherry[llm]' ({error})"
+        ) from error
+    except Exception as error:  # of any type, by what is in the file
+        raise ConfigError(f"{gguf.name}: not converted: {brief(error)}") from error
+    # Dequantized by now, but transformers would still refuse to save it.
+    net.hf_quantizer, net.is_quantized = None, False
+    if hasattr(net.config, "quantization_config"):
+        del net.config.quantization_config
+    net.generation_config.eos_token_id = gguf_tokenizer.ends(values)
+    try:
+        net.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def _digest(file: Path) -> str:
+    """A digest of the file's first and last MiB: reading all of it would take seconds at each
+    start."""
+    with file.open("rb") as opened:
+        head = opened.read(1 << 20)
+        opened.seek(max(0, file.stat().st_size - (1 << 20)))
+        return hashlib.sha256(head + opened.read()).hexdigest()
+
+
+def _downloaded(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    wanted = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+    try:
+        with stage("downloading", checkpoint=hub_id):
+            return Path(snapshot_download(hub_id, allow_patterns=wanted))
+    except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError) as error:
+        # The hub's client has raised a dozen errors on its way here: its last words say it.
+        why = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"{hub_id}: no folder of that name, and the hub did not give it: {why}"
+        ) from None

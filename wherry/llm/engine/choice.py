@@ -1,0 +1,112 @@
+"""Which engine serves a checkpoint, and why that one? Pure.
+
+wherry's own computes what it knows exactly; transformers' modules run in its loop for what it does
+not know; llama.cpp reads GGUF files as they are; vLLM is for GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from wherry.core.values.errors import ConfigError
+from wherry.llm.engine.quantizers import Quantization, problem
+
+AUTO: Final = "auto"
+#: Each engine, and what is to be installed for it.
+ENGINES: Final = {
+    "wherry": "wherry[llm]",
+    "transformers": "wherry[llm]",
+    "llama.cpp": "wherry[llama-cpp]",
+    "vllm": "wherry[vllm]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a checkpoint's files say of it before its weights are read."""
+
+    name: str
+    is_gguf: bool = False
+    #: Why wherry's engine would not compute it exactly; () if it would.
+    refusals: tuple[str, ...] = ()
+    #: Why no engine here may load it; "" if there is no such reason.
+    hindrance: str = ""
+    #: How its weights are quantized; None if they are not.
+    quantization: Quantization | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What this machine has: the engines whose packages are installed, and a GPU or none."""
+
+    engines: frozenset[str]
+    gpu: bool = False
+    #: The packages for quantized weights that are installed.
+    packages: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """An engine, and in a few words why it was chosen."""
+
+    engine: str
+    reason: str
+
+
+def choose(facts: Facts, here: Here, wanted: str = AUTO) -> EngineChoice:
+    """Choose the engine of a checkpoint, or check the one that is wanted. ConfigError says what to
+    do where there is none, or where the wanted one cannot serve it."""
+    if wanted != AUTO and wanted not in ENGINES:
+        raise ConfigError(f"engine must be one of {', '.join((AUTO, *ENGINES))}; it is {wanted!r}")
+    if facts.hindrance:
+        raise ConfigError(f"{facts.name}: {facts.hindrance}")
+    if wanted != AUTO:
+        if why := _problem(facts, wanted):
+            raise ConfigError(f"{facts.name}: engine {wanted}: {why}")
+        choice = EngineChoice(wanted, "as the setting engine says")
+    else:
+        choice = _chosen(facts, here)
+    if choice.engine not in here.engines:
+        raise ConfigError(
+            f"{facts.name}: engine {choice.engine} is not installed:"
+            f" pip install '{ENGINES[choice.engine]}'"
+        )
+    if choice.engine == "transformers" and (packed := facts.quantization):
+        _check_packed(facts.name, packed, here)
+    return choice
+
+
+def _check_packed(name: str, said: Quantization, here: Here) -> None:
+    """Refuse quantized weights that transformers would not load here."""
+    if why := problem(said, here.packages, gpu=here.gpu):
+        raise ConfigError(f"{name}: {why}")
+
+
+def _chosen(facts: Facts, here: Here) -> EngineChoice:
+    if facts.is_gguf:
+        if "llama.cpp" in here.engines:
+            return EngineChoice("llama.cpp", "it reads GGUF files as they are")
+        if not facts.refusals:
+            return EngineChoice(
+                "wherry", "llama.cpp is not installed, and the file can be converted exactly"
+            )
+        return EngineChoice("llama.cpp", facts.refusals[0])
+    if not facts.refusals:
+        return EngineChoice("wherry", "it computes this checkpoint exactly")
+    why = f"weights quantized by {facts.quantization}" if facts.quantization else facts.refusals[0]
+    if here.gpu and "vllm" in here.engines:
+        return EngineChoice("vllm", f"{why}; there is a GPU")
+    return EngineChoice("transformers", why)
+
+
+def _problem(facts: Facts, wanted: str) -> str:
+    """Why the wanted engine cannot serve this; "" if it can."""
+    if wanted == "llama.cpp" and not facts.is_gguf:
+        return "it reads .gguf files only: convert the checkpoint with llama.cpp's own converter"
+    if wanted in ("transformers", "vllm") and facts.is_gguf:
+        return "a GGUF file is for engine llama.cpp, or for wherry, which converts it"
+    if wanted == "wherry" and facts.refusals:
+        listed = "\n  ".join(facts.refusals)
+        return f"not computed exactly:\n  {listed}"
+    return ""

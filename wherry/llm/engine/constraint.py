@@ -1,0 +1,157 @@
+"""How is an answer constrained to a JSON schema, a regular expression, a grammar or choices?
+
+llguidance (Rust) computes before each token which tokens may follow; the others are masked. An
+answer that ends by itself has the requested form; one that is cut off by `max_tokens` is a prefix
+of it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from wherry.core.values.errors import InvalidRequest
+from wherry.llm.engine.schemas import closed
+from wherry.llm.engine.tokenizer import Tokenizer
+
+#: The schema of "json_object": any object.
+OBJECT: Final[dict[str, Any]] = {"type": "object"}
+#: Larger grammars take seconds to compile, growing faster than linearly.
+MOST_CHARACTERS: Final = 128 * 1024
+#: White space allowed in JSON: at most one character, as small models may repeat it without end.
+SPACES: Final = r"[ \n]?"
+
+
+class AnswerForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The form of an answer: exactly one field is set."""
+
+    json_schema: dict[str, Any] | None = None
+    json_object: bool = False
+    regex: str | None = None
+    #: Lark syntax as llguidance reads it.
+    grammar: str | None = None
+    choice: tuple[str, ...] | None = None
+
+
+class Grammars:
+    """Compiles constraints for one tokenizer. The first use reads the vocabulary (1 s)."""
+
+    def __init__(self, model: str, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._reading = threading.Lock()
+        self._words: Any = None
+        #: The grammar that was compiled last, which all prompts of one request share.
+        self._last: tuple[str, Matcher] | None = None
+
+    def constraint(self, wanted: AnswerForm, field: str = "constraint") -> Matcher:
+        """Compile the constraint of one answer. InvalidRequest says what is wrong with the schema
+        or grammar, which the request's `field` asks for. May take seconds."""
+        from llguidance import LLMatcher
+
+        try:
+            grammar = self._grammar(wanted)
+        except (ValueError, TypeError, RecursionError) as error:  # invalid, or nested too deeply
+            if isinstance(error, InvalidRequest):
+                raise
+            raise self._refused(str(error), field) from None
+        if len(grammar) > MOST_CHARACTERS:
+            raise self._refused(
+                f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read", field
+            )
+        if self._last is not None and self._last[0] == grammar:
+            return self._last[1].copy()
+        matcher = LLMatcher(self._known_words(), grammar, log_level=0)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first mask takes longest, and shows contradictions
+        made = Matcher(matcher, self._vocabulary)
+        if problem := made.problem():
+            raise self._refused(problem, field)
+        self._last = grammar, made
+        return made.copy()
+
+    def marks(self) -> dict[str, int]:
+        """The tokens that a grammar has by their ids only: they are no text there. Besides special
+        tokens these are other added ones in angle brackets."""
+        words = self._known_words()
+        added = self._tokenizer.added_tokens().items()
+        return {text: token for text, token in added if words.is_special_token(token)}
+
+    def _refused(self, problem: str, field: str = "constraint") -> InvalidRequest:
+        return InvalidRequest(f"model {self._model!r}: {field}: {problem}", field=field)
+
+    def _grammar(self, wanted: AnswerForm) -> str:
+        from llguidance import LLMatcher
+
+        given = [n for n in AnswerForm.__struct_fields__ if getattr(wanted, n) not in (None, False)]
+        if len(given) != 1:
+            raise self._refused(f"give exactly one of {', '.join(AnswerForm.__struct_fields__)}")
+        grammar: str
+        if wanted.json_schema is not None or wanted.json_object:
+            schema = OBJECT if wanted.json_schema is None else closed(wanted.json_schema)
+            grammar = LLMatcher.grammar_from_json_schema(
+                schema,
+                overrides={"whitespace_flexible": True, "whitespace_pattern": SPACES},
+            )
+        elif wanted.grammar is not None:
+            grammar = LLMatcher.grammar_from_lark(wanted.grammar)
+        else:
+            pattern = wanted.regex
+            if pattern is None:
+                pattern = "|".join(re.escape(text) for text in wanted.choice or ())
+            grammar = LLMatcher.grammar_from_regex(f"({pattern})")
+        return grammar
+
+    def _known_words(self) -> Any:
+        with self._reading:
+            if self._words is None:
+                from llguidance.hf import from_tokenizer
+
+                self._words = from_tokenizer(
+                    self._tokenizer.inner, self._vocabulary, self._tokenizer.end
+                )
+            return self._words
+
+
+class Matcher:
+    """The constraint of one answer and its state."""
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+        """Set those of tokens that may not follow to False, in place."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        follows = np.unpackbits(bits, count=self._vocabulary, bitorder="little")
+        allowed[: self._vocabulary] &= follows.view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        self._matcher.consume_token(token)
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Advance by these tokens if all of them may follow."""
+        return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def problem(self) -> str:
+        """Why the grammar has failed (too large, or no token may follow); "" if it has not. The
+        answer then does not have the requested form."""
+        if not self._matcher.is_error():
+            return ""
+        said: str = self._matcher.get_error().strip().splitlines()[0]
+        return "no text fits it" if said == "NoExtensionBias" else said
+
+    def copy(self) -> Matcher:
+        return Matcher(self._matcher.deep_copy(), self._vocabulary)

@@ -1,0 +1,373 @@
+"""How does llama.cpp serve a GGUF file with the inputs and outputs of `LLM`?
+
+llama.cpp's server (continuous batching over slots) runs in this process through the package
+xllamacpp. A thread waits for each request, and `step` collects the results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from wherry.core.models.model import Device
+from wherry.core.models.step_model import Step, StepModel
+from wherry.core.values.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.llm.engine.checks import bounded, check_one_prompt
+from wherry.llm.engine.constraint import MOST_CHARACTERS, AnswerForm
+from wherry.llm.engine.delta import Delta
+from wherry.llm.engine.sampling import Parameters, Sampling
+from wherry.llm.formats.read_already import STYLE, OneText
+
+#: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
+WAIT: Final = 0.02
+#: Parentheses of a grammar within each other.
+MOST_DEPTH: Final = 500
+#: Parameters that llama.cpp does not have.
+UNSUPPORTED: Final = (
+    "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
+    "bad_words_ids", "logprob_token_ids", "report_prompt_tokens", "adapter",
+)  # fmt: skip
+#: Those that are not supported with any value.
+UNSUPPORTED_NUMBERS: Final = ("prompt_logprobs", "thinking_budget", "truncate_prompt")
+#: Beyond any vocabulary: llama.cpp itself refuses a prompt's tokens beyond its own.
+MOST_TOKENS: Final = 1 << 31
+#: The fields that llama.cpp's words mean, where it names none.
+MEANT: Final = {
+    "parse grammar": "constraint",
+    "invalid tokens": "prompt",
+    "exceeds the available context": "prompt",
+}
+#: llama.cpp's names of our parameters.
+NAMES: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "n": "n",
+    "ignore_eos": "ignore_eos",
+}
+
+
+@dataclass(slots=True, eq=False)
+class _LlamaRequest:
+    """One request, and the results that its thread has received."""
+
+    alternatives: int | None
+    stream: bool
+    came: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
+    #: Cancelled: ends with the next token.
+    left: bool = False
+    thread: threading.Thread | None = None
+    #: Without `stream`: the answers so far, by index.
+    whole: dict[int, Delta] = field(default_factory=dict)
+    #: Ends of answers, held back until the usage arrives, which comes last.
+    ends: list[Delta] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)
+    #: Of a chat: its answers' texts, by index, and how they are to be read, until that is told.
+    texts: dict[int, OneText] = field(default_factory=dict)
+    style: Mapping[str, Any] | None = None
+
+
+class LlamaCpp(StepModel):
+    """A GGUF file served by llama.cpp in this process. Needs `wherry[llama-cpp]`.
+
+        wherry.Server(LlamaCpp("SmolLM2-135M-Instruct.Q4_1.gguf", name="chat"))
+
+    Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
+    `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
+    llama.cpp reads calls of tools and thoughts itself: they are in the text as Hermes writes them.
+    Grammars are GBNF, as llama.cpp reads them. Refused: what UNSUPPORTED lists, skip_special_tokens
+    and add_special_tokens off, regular expressions, and chat templates of requests.
+    """
+
+    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+
+    def __init__(
+        self,
+        file: str | Path,
+        *,
+        name: str = "",
+        context_tokens: int = 4096,
+        slots: int = 8,
+        threads: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.file = Path(file)
+        if slots < 1 or context_tokens < 1:
+            raise ConfigError(f"llama-cpp {file}: slots and context_tokens must be at least 1")
+        self._slots, self.context_tokens, self._threads = slots, context_tokens, threads
+        self._settings = {
+            "name": name or self.file.name.removesuffix(".gguf").replace(" ", "-"),
+            "max_batch_size": slots,
+            "description": f"Text generation with {self.file.name} by llama.cpp",
+            **settings,
+        }
+
+    def load(self, device: Device) -> None:
+        try:
+            import xllamacpp
+        except ImportError as error:
+            raise ConfigError("llama.cpp: pip install 'wherry[llama-cpp]'") from error
+        if not self.file.is_file():
+            raise ConfigError(f"llama-cpp: {self.file.name}: no such file")
+        wanted = xllamacpp.CommonParams()
+        wanted.model.path = str(self.file)
+        wanted.n_parallel = self._slots
+        wanted.n_ctx = self._slots * self.context_tokens
+        wanted.verbosity = 1
+        wanted.use_jinja = True
+        if str(device) == "cpu":
+            wanted.n_gpu_layers = 0
+        if self._threads is not None:
+            wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = self._threads
+        self._server: Any = xllamacpp.Server(wanted)
+        #: Requests that llama.cpp runs or is about to run, including cancelled ones still in
+        #: prefill.
+        self._active: set[_LlamaRequest] = set()
+        self._news = threading.Event()
+
+    def unload(self) -> None:
+        for request in (requests := list(self.__dict__.get("_active", ()))):
+            request.left = True
+        for request in requests:
+            if request.thread is not None:
+                request.thread.join()
+        self.__dict__.pop("_server", None)
+
+    def start(
+        self,
+        prompt: str = "",
+        messages: Sequence[dict[str, Any]] = (),
+        token_ids: Sequence[int] = (),
+        tools: Sequence[dict[str, Any]] = (),
+        template: dict[str, Any] = {},  # noqa: B006 - never changed
+        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
+        stream: bool = True,
+    ) -> _LlamaRequest:
+        check_one_prompt(str(self._settings["name"]), prompt, messages, token_ids)
+        if "chat_template" in template:
+            problem = "chat_template is not supported by llama.cpp's adapter"
+            raise self._refused(problem, "chat_template")
+        self._check(prompt, messages)
+        name = str(self._settings["name"])
+        wanted = bounded(name, parameters.resolved({}).checked(name, MOST_TOKENS))
+        body = self._body(wanted, chat=bool(messages))
+        handle = self._server.handle_completions
+        if messages:
+            handle = self._server.handle_chat_completions
+            body |= {"messages": _in_openai_words(messages), "chat_template_kwargs": template}
+            if tools:
+                body["tools"] = list(tools)
+        else:
+            body["prompt"] = prompt or list(token_ids)
+        request = _LlamaRequest(parameters.logprobs, stream)
+        if messages and parameters.constraint is None:
+            request.style = STYLE
+        request.thread = threading.Thread(
+            target=self._wait,
+            args=(handle, body, request),
+            name=f"{self._settings['name']} request",
+        )
+        self._active.add(request)
+        request.thread.start()
+        return request
+
+    def step(self, active: list[_LlamaRequest]) -> list[Step[Delta]]:
+        self._news.wait(WAIT)
+        self._news.clear()
+        return [self._step(request) for request in active]
+
+    def stop(self, state: _LlamaRequest) -> None:
+        state.left = True  # do not wait for its thread: it may be in a long prefill
+
+    def gauges(self) -> Mapping[str, float]:
+        return {"running": float(len(self._active))}
+
+    # A request's own thread
+
+    def _wait(self, handle: Any, body: dict[str, Any], request: _LlamaRequest) -> None:
+        def came(chunk: dict[str, Any]) -> bool:
+            request.came.put(chunk)
+            self._news.set()
+            return request.left or "error" in chunk
+
+        try:
+            handle(body, came)
+        except Exception as error:  # noqa: BLE001 - told by step()
+            request.came.put({"error": {"code": 500, "message": str(error)}})
+        request.came.put(None)
+        self._active.discard(request)
+        self._news.set()
+
+    # The model's thread
+
+    def _step(self, request: _LlamaRequest) -> Step[Delta]:
+        deltas: list[Delta] = []
+        with suppress(Empty):
+            while (chunk := request.came.get_nowait()) is not None:
+                if "error" in chunk:
+                    return Step(error=self._failure(chunk["error"]))
+                deltas += self._deltas(request, chunk)
+            return Step([*deltas, *self._ends(request)], done=True)
+        return Step(deltas)
+
+    def _deltas(self, request: _LlamaRequest, chunk: Mapping[str, Any]) -> list[Delta]:
+        if usage := chunk.get("usage"):
+            cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            counts = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+            request.usage = {**counts, "cached_tokens": cached}
+        made: list[Delta] = []
+        for choice in chunk.get("choices", ()):
+            text = choice.get("text")
+            details: dict[str, Any] = {}
+            if text is None:  # of a chat
+                if request.style is not None:
+                    details, request.style = {"style": request.style}, None
+                written = request.texts.setdefault(choice["index"], OneText())
+                text = written.feed(choice.get("delta", {}))
+                text += written.end() if choice.get("finish_reason") else ""
+            logprobs = _logprobs(choice.get("logprobs"), request.alternatives)
+            ids = [token["id"] for token in logprobs]
+            if request.alternatives is None:
+                logprobs = []
+            delta = Delta(choice["index"], text, ids, "", logprobs, {}, details)
+            if not request.stream:
+                request.whole.setdefault(delta.index, Delta.empty(delta.index)).extend(delta)
+            elif text or logprobs or details:
+                made.append(delta)
+            if reason := choice.get("finish_reason"):
+                end = request.whole.pop(delta.index, Delta.empty(delta.index))
+                end.finish_reason = "length" if reason == "length" else "stop"
+                request.ends.append(end)
+        return made
+
+    def _ends(self, request: _LlamaRequest) -> list[Delta]:
+        if request.ends:
+            request.ends[-1].usage = request.usage
+        return request.ends
+
+    # Words
+
+    def _check(self, prompt: str, messages: Sequence[dict[str, Any]]) -> None:
+        """Refuse what llama.cpp would call its own failure: no text, and text that is none."""
+        field = "messages" if messages else "prompt"
+        for content in (message.get("content") for message in messages):
+            parts = content if isinstance(content, list) else ()
+            if other := [one for one in parts if one.get("type") != "text"]:
+                problem = f"messages: {str(other[0].get('type'))[:40]!r}: the model takes text only"
+                raise self._refused(problem, field)
+        try:
+            json.dumps([prompt, *messages], ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # a lone surrogate
+            raise self._refused(f"{field}: it is no text: {error.reason}", field) from None
+
+    def _body(self, wanted: Sampling, *, chat: bool) -> dict[str, Any]:
+        """The request's parameters as JSON for llama.cpp's server."""
+        numbers = [name for name in UNSUPPORTED_NUMBERS if getattr(wanted, name) is not None]
+        for name in (*UNSUPPORTED, *UNSUPPORTED_NUMBERS):
+            if name in numbers or getattr(wanted, name):
+                raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
+        for name in ("skip_special_tokens", "add_special_tokens"):
+            if getattr(wanted, name) is False:  # llama.cpp sets the first for the whole server
+                problem = f"{name}: false is not supported by llama.cpp's adapter"
+                raise self._refused(problem, name)
+        body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}
+        body |= {
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
+            "stop": list(wanted.stop),
+            "repeat_last_n": self.context_tokens,  # the whole context, as other engines do
+            "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
+        }
+        if wanted.seed is not None:
+            body["seed"] = wanted.seed % 2**32
+        if wanted.logit_bias:
+            body["logit_bias"] = [[token, bias] for token, bias in wanted.logit_bias.items()]
+        if wanted.logprobs is not None:
+            most = max(wanted.logprobs, 1)
+            body |= {"logprobs": True, "top_logprobs": most} if chat else {"logprobs": most}
+        if wanted.constraint is not None:
+            body |= self._form(wanted.constraint)
+        return body
+
+    def _form(self, wanted: AnswerForm) -> dict[str, Any]:
+        if wanted.json_schema is not None or wanted.json_object:
+            return {"json_schema": wanted.json_schema or {"type": "object"}}
+        if wanted.choice is not None:
+            choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+            return {"grammar": f"root ::= {choices}"}
+        if wanted.grammar is not None:
+            if problem := _unsound(wanted.grammar):
+                raise self._refused(f"constraint: {problem}", "constraint")
+            return {"grammar": wanted.grammar}
+        problem = "regular expressions are not supported by llama.cpp's adapter: send a grammar"
+        raise self._refused(problem, "constraint")
+
+    def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
+        return InvalidRequest(f"model {self._settings['name']!r}: {problem}", field=field)
+
+    def _failure(self, error: Mapping[str, Any]) -> Exception:
+        problem = str(error.get("message"))
+        if error.get("code") != 400:
+            return RuntimeError(f"llama.cpp: {problem}")
+        named = re.match(r"Field '(\w+)'", problem)
+        meant = (field for words, field in MEANT.items() if words in problem)
+        field = named[1] if named else next(meant, None)
+        if "exceeds the available context" in problem:
+            return PromptTooLong(f"model {self._settings['name']!r}: {problem}", field=field)
+        return self._refused(problem, field)
+
+
+def _unsound(grammar: str) -> str:
+    """Why a grammar is not given to llama.cpp's parser, which takes an empty one for none, and a
+    stack frame for each parenthesis; "" if it is."""
+    if not grammar.strip():
+        return "the grammar is empty"
+    if len(grammar) > MOST_CHARACTERS:
+        return f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read"
+    depth = deepest = 0
+    for character in grammar:  # those within quotes count, too: it is a bound
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return "" if deepest <= MOST_DEPTH else f"its parentheses are more than {MOST_DEPTH} deep"
+
+
+def _in_openai_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have their arguments as text, as llama.cpp wants them."""
+    made = [dict(message) for message in messages]
+    for message in made:
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [_with_text(call) for call in calls]
+    return made
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "type": "function", "function": {**function, "arguments": text}}
+
+
+def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list[dict[str, Any]]:
+    """llama.cpp's log probabilities in the form of `Delta.logprobs`; it reports more alternatives
+    than requested."""
+
+    def entry(token: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: token[name] for name in ("token", "id", "logprob", "bytes")}
+
+    tokens = (found or {}).get("content") or ()
+    return [
+        {**entry(t), "top": [entry(top) for top in t["top_logprobs"][: alternatives or 0]]}
+        for t in tokens
+    ]

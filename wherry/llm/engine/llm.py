@@ -1,0 +1,406 @@
+"""How is a checkpoint served: texts or messages in, pieces of text out?"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from wherry.core.instances.devices import for_torch
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
+from wherry.core.models.step_model import Step, StepModel
+from wherry.core.values.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.llm.engine.adapters import AdapterFolders
+from wherry.llm.engine.checks import bounded, check_room, check_task, tokens_to_keep
+from wherry.llm.engine.choice import AUTO
+from wherry.llm.engine.defaults import defaults_of
+from wherry.llm.engine.delta import Delta
+from wherry.llm.engine.detokenizer import Detokenizer, StopTexts
+from wherry.llm.engine.facts import hub_names
+from wherry.llm.engine.memory import RUNNING, RUNNING_ON_GPU
+from wherry.llm.engine.prompt import Form, Prompt, PromptReader, TokenizedPrompt
+from wherry.llm.engine.report import Reports
+from wherry.llm.engine.request import EngineRequest, GeneratedAnswer
+from wherry.llm.engine.sampling import Parameters, Sampling
+from wherry.llm.engine.scheduler import PROMPT_SHARE
+from wherry.llm.engine.sequence import Sequence as Generation
+from wherry.llm.engine.thought_tokens import ThoughtTokens
+from wherry.llm.engine.tokenizer import Tokenizer
+from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
+
+if TYPE_CHECKING:  # imports torch, which only the model's own process needs
+    from wherry.llm.engine.engine import Engine, Event
+
+log = logging.getLogger("wherry")
+
+#: Iterations (40 ns each) for which an idle OpenMP thread spins before it sleeps.
+SPINS = "2000"
+#: Seconds that an idle engine waits for a prompt that another thread tokenizes.
+PATIENCE = 0.01
+
+
+def _loader(source: str) -> Callable[..., Any]:
+    """What builds wherry's own engine; ConfigError if torch and what it needs are not installed."""
+    try:
+        from wherry.llm.engine.loading import load_engine
+    except ImportError as error:
+        raise ConfigError(
+            f"llm {source}: its engine cannot be imported ({error}): pip install 'wherry[llm]'"
+        ) from error
+    return load_engine
+
+
+def _wait_briefly(environment: MutableMapping[str, str]) -> None:
+    """Have torch's idle threads spin for about 0.1 ms and then sleep, unless the environment sets
+    it.
+
+    Most gaps between two products are shorter than that, and waking a thread takes a tenth of a
+    product's time; longer spinning takes CPU from other processes. OpenMP reads the variables when
+    torch is first imported, so this only works in a new process.
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        environment.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
+class LLM(StepModel):
+    """A checkpoint of a decoder model, served by wherry's engine.
+
+        from wherry.llm import LLM
+
+        with wherry.Runtime(LLM("path/to/checkpoint", name="chat")) as runtime:
+            for delta in runtime.stream("chat", prompt="Once upon a time"):
+                print(delta["text"], end="")
+
+    `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. A request has one
+    of `prompt`, `messages` (rendered by the chat template) and `token_ids`; `parameters` are the
+    fields of `Parameters`, `template` variables of the chat template. The responses are `Delta`s,
+    one for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
+    prompt or the messages, with "detokenize" the text of `token_ids`.
+
+    `adapters` are folders of LoRA adapters by the names by which requests ask for them;
+    `adapter_folder` has more, one in each folder, which may come and go.
+
+    `engine` is "wherry", which computes what it knows exactly and refuses the rest, "transformers",
+    which runs the modules of that package (also quantized ones) in the same loop, or "auto".
+
+    Parameters that a request does not set are those of the checkpoint's generation_config.json;
+    with `generation_config` "none" they have no effect. With `trust_request_templates` a request
+    may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
+
+    `tool_parser` and `reasoning_parser` name the families by whose marks calls and thoughts are
+    told (docs/reference/openai.md); "auto": those that the chat template shows, "none": none.
+    """
+
+    max_batch_size = RUNNING
+    max_queue_size = 1024
+    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        name: str = "",
+        dtype: str = "auto",
+        quantization: str | None = None,
+        engine: str = AUTO,
+        adapters: Mapping[str, str | Path] | str | None = None,
+        adapter_folder: str | None = None,
+        context_tokens: int | None = None,
+        cache_gb: float | None = None,
+        gpu_memory: float | None = None,
+        max_running: int | None = None,
+        max_step_tokens: int | None = None,
+        prompt_share: float = PROMPT_SHARE,
+        block_size: int = 16,
+        threads: int | None = None,
+        generation_config: str = "auto",
+        trust_request_templates: bool = False,
+        tool_parser: str = "auto",
+        reasoning_parser: str = "auto",
+        **settings: Any,
+    ) -> None:
+        self.source = str(source)
+        if generation_config not in ("auto", "none"):
+            raise ConfigError(f"llm {self.source}: generation_config must be 'auto' or 'none'")
+        self._uses_defaults = generation_config == "auto"
+        self._trusts_templates = trust_request_templates
+        self._parsers = {
+            "tools": checked("tool_parser", tool_parser),
+            "thoughts": checked("reasoning_parser", reasoning_parser),
+        }
+        self._options: dict[str, Any] = {
+            "dtype": dtype,
+            "quantization": quantization,
+            "engine": engine,
+            "context_tokens": context_tokens,
+            "cache_gb": cache_gb,
+            "gpu_memory": gpu_memory,
+            "max_running": max_running,
+            "max_step_tokens": max_step_tokens,
+            "prompt_share": prompt_share,
+            "block_size": block_size,
+            "threads": threads,
+        }
+        if max_running is not None and max_running < 1:
+            raise ConfigError(f"llm {self.source}: max_running must be at least 1")
+        if not 0 <= prompt_share <= 1:
+            raise ConfigError(f"llm {self.source}: prompt_share must be 0 to 1, not {prompt_share}")
+        self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
+        self.variant_store = self.adapters
+        default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
+        self._settings = {
+            "name": name or default_name,
+            "served_names": hub_names(self.source, name),
+            "max_batch_size": max_running or RUNNING,
+            "description": f"Text generation with {Path(self.source).name}",
+            **settings,
+        }
+
+    def most_active(self, config: ModelConfig, device: Device) -> int:
+        chosen = self._options["max_running"] or config.max_batch_size != RUNNING
+        return RUNNING_ON_GPU if device.kind == "cuda" and not chosen else config.max_batch_size
+
+    def load(self, device: Device) -> None:
+        _wait_briefly(os.environ)
+        load_engine = _loader(self.source)
+        name = self._settings["name"]
+        self.engine, self.tokenizer = load_engine(
+            self.source,
+            name,
+            str(for_torch(device, name)),
+            adapted=bool(self.adapters),
+            **self._options,
+        )
+        self.tokenizer.trusts_templates = self._trusts_templates
+        self.defaults = _defaults(name, self.source) if self._uses_defaults else {}
+        self._reports = Reports(self.tokenizer)
+        self.style = ModelStyle(
+            self.tokenizer.chat_template, self.tokenizer.special_tokens(), **self._parsers
+        )
+        self._prompts = PromptReader(
+            self.engine.name,
+            self.tokenizer,
+            self.engine.vocabulary,
+            self.engine.adapters,
+            self.style,
+        )
+        self._requests: dict[Generation, tuple[EngineRequest, GeneratedAnswer]] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
+
+    def unload(self) -> None:
+        self.__dict__.pop("engine", None)
+        if "_reader" in self.__dict__:
+            self._reader.shutdown(cancel_futures=True)
+
+    #: What generates, once loaded.
+    engine: Engine
+    #: What makes tokens of text, once loaded.
+    tokenizer: Tokenizer
+    #: How the model writes calls and thoughts.
+    style: ModelStyle
+    #: Sampling parameters that hold where a request does not set them.
+    defaults: Mapping[str, Any]
+
+    def start(
+        self,
+        prompt: str = "",
+        messages: Sequence[dict[str, Any]] = (),
+        token_ids: Sequence[int] = (),
+        tools: Sequence[dict[str, Any]] = (),
+        template: dict[str, Any] = {},  # noqa: B006 - never changed
+        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
+        stream: bool = True,
+        task: str = "generate",
+    ) -> EngineRequest:
+        """Add a request. A long prompt is tokenized in another thread."""
+        check_task(self.engine.name, task)
+        if task == "detokenize":
+            delta = _text_of(self.engine, self.tokenizer, token_ids)  # which the next step returns
+            return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
+        given = Prompt(
+            prompt=prompt,
+            messages=messages,
+            token_ids=token_ids,
+            tools=tools,
+            template=template,
+            special=parameters.add_special_tokens,
+            constraint=parameters.constraint,
+            bad_words=parameters.bad_words,
+            thinking_budget=parameters.thinking_budget,
+            adapter=self.adapters.found(self.engine.name, parameters.adapter),
+            truncate=tokens_to_keep(self.engine.name, parameters, self.engine.context_tokens),
+            truncation_side=parameters.truncation_side,
+            may_be_empty=task == "tokenize",
+        )
+        sampling = parameters.resolved(self.defaults)
+        if task == "generate":
+            sampling.checked(self.engine.name, self.engine.vocabulary)
+            check_room(self.engine.name, parameters, self.engine.context_tokens)
+        request = EngineRequest(
+            sampling,
+            stream,
+            prompt,
+            only_count=task == "tokenize",
+            has_style=bool(messages),
+            may_call=bool(tools),
+        )
+        if given.is_short:
+            self._begin(request, self._prompts.read(given))
+        else:
+            request.reading = self._reader.submit(self._prompts.read, given)
+            self._begin_if_read(request)
+        return request
+
+    def step(self, active: list[EngineRequest]) -> list[Step[Delta]]:
+        unread = [request for request in active if request.answers is None]
+        for request in unread:
+            try:
+                self._begin_if_read(request, at_most=0.0 if self.engine.busy else PATIENCE)
+            except Exception as error:  # noqa: BLE001 - of any library; only this request fails
+                request.error = error
+        events = self.engine.step()
+        for request in active:
+            request.describe_prompt(self._reports)
+        for event in events:
+            request, answer = self._requests[event.sequence]
+            try:
+                self._apply(event, request, answer)
+            except Exception as error:  # noqa: BLE001 - of any library; only this request fails
+                request.error = error
+        return [self._step(request) for request in active]
+
+    def _step(self, request: EngineRequest) -> Step[Delta]:
+        if request.error is not None:
+            self.stop(request)
+            return Step(error=request.error)
+        deltas: list[Delta] = []
+        if request.stream or request.done:
+            deltas, request.deltas = request.deltas, []
+        return Step(deltas, done=request.done)
+
+    def stop(self, state: EngineRequest) -> None:
+        if state.reading is not None:
+            state.reading.cancel()  # one that has not begun takes no time from the next
+        for answer in state.answers or ():
+            if not answer.done:
+                self.engine.remove(answer.sequence)
+                self._requests.pop(answer.sequence, None)
+
+    def gauges(self) -> Mapping[str, float]:
+        return self.engine.gauges()
+
+    def cost(self, *row: Any) -> float:
+        """Estimate the length of the prompt before it is tokenized."""
+        prompt, messages, token_ids, *_, task = row
+        if task not in (None, "generate"):
+            return 0.0
+        contents = [m.get("content") for m in messages or () if isinstance(m, Mapping)]
+        said = sum(len(content) for content in contents if isinstance(content, str | list))
+        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + said
+
+    # Parts
+
+    def _begin_if_read(self, request: EngineRequest, at_most: float = PATIENCE) -> None:
+        """Start generating if the prompt is tokenized within `at_most` seconds; InvalidRequest if
+        it is invalid. Meanwhile other generations go on."""
+        assert request.reading is not None
+        if wait([request.reading], at_most).done:
+            self._begin(request, request.reading.result())
+
+    def _begin(self, request: EngineRequest, read: TokenizedPrompt) -> None:
+        request.tokens = read.tokens
+        if request.only_count:
+            request.answers = []
+            context, names = self.engine.context_tokens, request.sampling.report_prompt_tokens
+            request.deltas.append(self._reports.count(read.tokens, context, names=names))
+            return
+        sampling = bounded(self.engine.name, request.sampling, len(read.tokens))
+        constraint = read.constraint
+        if read.bad_words:
+            banned = (*sampling.bad_words_ids, *read.bad_words)
+            sampling = msgspec.structs.replace(sampling, bad_words_ids=banned)
+        constraints: list[Form] = []
+        if constraint is not None:
+            constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
+        adapter = ""
+        if read.adapter is not None and self.engine.adapters is not None:
+            adapter = self.engine.adapters.attach(read.adapter, {s.adapter for s in self._requests})
+        sequences = self.engine.add(
+            request.tokens, sampling, constraints=constraints, adapter=adapter
+        )
+        skips, hidden = sampling.skip_special_tokens, frozenset[int]()
+        if request.has_style:
+            end = self.tokenizer.decode(request.tokens[-END_TOKENS:], skip_special=False)
+            request.style = self.style.of_answer(end)
+            request.thoughts = ThoughtTokens.behind(end, self.style, self.tokenizer)
+            found = self.style.hidden(calls=request.may_call) if skips else None
+            skips, hidden = (skips, hidden) if found is None else (False, found)
+        decode = partial(self.tokenizer.decode, skip_special=skips)
+        request.answers = [
+            GeneratedAnswer(
+                s, Detokenizer(decode, request.tokens), StopTexts(sampling.stop), hidden
+            )
+            for s in sequences
+        ]
+        for answer in request.answers:
+            self._requests[answer.sequence] = (request, answer)
+
+    def _apply(self, event: Event, request: EngineRequest, answer: GeneratedAnswer) -> None:
+        """Apply one event of a step to its answer."""
+        if event.error is not None:
+            raise event.error
+        if event.sequence.sampling.echo and event.sequence.generated_tokens <= 1:
+            request.echo(answer, self._reports, self.tokenizer)
+        reason = event.finish_reason
+        if event.sampled is not None:
+            reason = answer.append(event.sampled, reason, self._reports)
+            if reason and not event.finish_reason:
+                self.engine.remove(event.sequence)
+        if reason:
+            answer.done = True
+            del self._requests[event.sequence]
+            request.error = _form_error(self.engine.name, event.sequence) or request.error
+        if reason or (request.stream and answer.pending_text):
+            request.send(answer, reason, self._reports)
+
+
+def _text_of(engine: Engine, tokenizer: Tokenizer, tokens: Sequence[int]) -> Delta:
+    """The text of tokens, special ones included, as an answer."""
+    engine.check_tokens(tokens)
+    if len(tokens) > (most := engine.context_tokens):
+        raise PromptTooLong(
+            f"model {engine.name!r}: {len(tokens)} tokens: this model's maximum context length is"
+            f" {most} tokens",
+            field="prompt",
+        )
+    return Delta(0, tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
+
+
+def _defaults(name: str, source: str) -> Mapping[str, Any]:
+    """The sampling parameters that a checkpoint's author recommends, which are logged: they change
+    what every request gives that sets none. Reads a file."""
+    from wherry.llm.engine.checkpoint import Checkpoint
+
+    found = defaults_of(Checkpoint.find(source).generation_config())
+    if found:
+        log.info("defaults of generation_config.json", extra={"model": name, **found})
+    return found
+
+
+def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:
+    """The error of an answer whose constraint could not be completed."""
+    constraint = sequence.constraint
+    if isinstance(constraint, Form) and (problem := constraint.problem()):
+        return InvalidRequest(
+            f"model {model!r}: constraint: the answer could not be brought to its end: {problem}",
+            field="constraint",
+        )
+    return None

@@ -1,0 +1,351 @@
+"""How is the engine of a checkpoint built on a device: precision, cache size, threads?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wherry.core.values.errors import ConfigError
+from wherry.llm.engine.checkpoint import Checkpoint
+from wherry.llm.engine.choice import AUTO, Here, choose
+from wherry.llm.engine.device_time import timer_of
+from wherry.llm.engine.engine import Engine
+from wherry.llm.engine.facts import folder_facts, here
+from wherry.llm.engine.fallback import AttentionDiffers, TransformersNetwork
+from wherry.llm.engine.kv_cache import KVCache
+from wherry.llm.engine.lora import Adapters
+from wherry.llm.engine.memory import (
+    RUNNING,
+    RUNNING_ON_GPU,
+    STEP_TOKENS,
+    STEP_TOKENS_ON_GPU,
+    cpu_cache_bytes,
+    free_bytes,
+    give_back_freed,
+)
+from wherry.llm.engine.model import Decoder, Shape
+from wherry.llm.engine.own_states import StateRunner, load_states, most_positions
+from wherry.llm.engine.precompile import compile_programs
+from wherry.llm.engine.runner import ModelRunner, Network, cache_bytes_per_token, load_network
+from wherry.llm.engine.scheduler import PROMPT_SHARE, Chunk
+from wherry.llm.engine.tokenizer import Tokenizer
+from wherry.llm.engine.weights import DTYPES
+
+log = logging.getLogger("wherry")
+
+QUANTIZATIONS = (None, "int8")
+#: The engines that run in this loop.
+OURS = frozenset(("wherry", "transformers"))
+#: Share of a GPU's free memory, after loading the weights, that the KV cache gets by default.
+GPU_SHARE = 0.85
+#: The context of a model whose configuration names no bound, unless context_tokens is set.
+UNBOUNDED_CONTEXT = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """In which precision a checkpoint is computed, and how much runs at once: settings of `LLM`."""
+
+    dtype: str = "auto"
+    quantization: str | None = None
+    engine: str = AUTO
+    #: Whether it is to take adapters.
+    adapted: bool = False
+    context_tokens: int | None = None
+    cache_gb: float | None = None
+    #: Share of a GPU that weights, cache and steps may take together.
+    gpu_memory: float | None = None
+    max_running: int = RUNNING
+    max_step_tokens: int = STEP_TOKENS
+    prompt_share: float = PROMPT_SHARE
+    block_size: int = 16
+    threads: int | None = None
+
+    def check(self, name: str) -> None:
+        """ConfigError names a value that fits no checkpoint."""
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"model {name!r}: threads must be at least 1, not {self.threads}")
+        if self.gpu_memory is not None and not 0 < self.gpu_memory <= 1:
+            raise ConfigError(
+                f"model {name!r}: gpu_memory is a share of a GPU, above 0 and at most 1, not"
+                f" {self.gpu_memory}"
+            )
+        if self.gpu_memory is not None and self.cache_gb is not None:
+            raise ConfigError(f"model {name!r}: cache_gb and gpu_memory: give one of them")
+        if self.quantization not in QUANTIZATIONS:
+            raise ConfigError(
+                f"model {name!r}: quantization must be 'int8' or None, not {self.quantization!r}"
+            )
+
+
+def load_engine(
+    source: str,
+    name: str,
+    device_name: str,
+    *,
+    make_runner: Callable[..., ModelRunner] = ModelRunner,
+    **settings: Any,
+) -> tuple[Engine, Tokenizer]:
+    """Load a checkpoint and build its engine and tokenizer. `settings` are those of EngineSettings.
+
+    Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps.
+    ConfigError names settings that do not fit the checkpoint or device.
+    """
+    device = torch.device(device_name)
+    given = {field: value for field, value in settings.items() if value is not None}
+    if device.type == "cuda":
+        sizes = {"max_running": RUNNING_ON_GPU, "max_step_tokens": STEP_TOKENS_ON_GPU}
+        given = sizes | given
+    wanted = EngineSettings(**given)
+    wanted.check(name)
+    torch.set_num_threads(wanted.threads or _threads())
+    if device.type == "cuda":
+        # cuDNN would plan attention anew for each shape, for nearly half a second, and steps have
+        # a new one again and again.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    checkpoint = Checkpoint.find(source)
+    exact = _is_exact(name, checkpoint, device, wanted.engine)
+    config = checkpoint.config(exact=exact)
+    tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
+    precision = _precision(wanted.dtype, config, device)
+    loading = _Loading(name, checkpoint, config, exact, precision, device, wanted)
+    built = loading.built(make_runner)
+    tokenizer.most_tokens = built.context
+    made = Engine(
+        built.run,
+        built.cache,
+        name=name,
+        vocabulary=built.vocabulary,
+        context_tokens=built.context,
+        ends=_ends(config, checkpoint.generation_config(), tokenizer),
+        max_running=built.max_running,
+        max_step_tokens=wanted.max_step_tokens,
+        prompt_share=wanted.prompt_share,
+        context_per_token=built.context_per_token,
+        timer=timer_of(device),
+        keep=built.keep,
+    )
+    made.adapters = built.adapters
+    give_back_freed()
+    return made, tokenizer
+
+
+def _is_exact(name: str, checkpoint: Checkpoint, device: torch.device, wanted: str) -> bool:
+    """Choose between wherry's engine, which is exact, and transformers' modules, and log it."""
+    ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
+    choice = choose(folder_facts(checkpoint), ours, wanted)
+    log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
+    return choice.engine == "wherry"
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What computes steps, and the room that it has."""
+
+    run: Callable[[Sequence[Chunk]], torch.Tensor]
+    cache: KVCache
+    vocabulary: int
+    context: int
+    max_running: int
+    context_per_token: float = float("inf")
+    adapters: Adapters | None = None
+    keep: Callable[[torch.Tensor], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """A checkpoint that is to be loaded on a device."""
+
+    name: str
+    checkpoint: Checkpoint
+    config: Any
+    #: Whether wherry's engine computes it; else transformers' modules.
+    exact: bool
+    precision: str
+    device: torch.device
+    wanted: EngineSettings
+
+    def built(self, make_runner: Callable[..., ModelRunner]) -> _Built:
+        """Load the weights. With the engine's attention, else with a cache for each sequence."""
+        wanted = self.wanted
+        try:
+            network = load_network(
+                self.checkpoint,
+                dtype=self.precision,
+                device=self.device,
+                quantization=wanted.quantization,
+                exact=self.exact,
+                adapted=wanted.adapted,
+            )
+        except AttentionDiffers as error:
+            if self.exact or wanted.adapted or wanted.quantization is not None:
+                raise
+            log.info(
+                "each sequence has a cache of its own",
+                extra={"model": self.name, "reason": str(error)},
+            )
+        else:
+            return self._with_attention(network, make_runner)
+        return self._with_states(
+            load_states(self.checkpoint, dtype=self.precision, device=self.device)
+        )
+
+    def _with_attention(self, network: Network, make_runner: Callable[..., ModelRunner]) -> _Built:
+        """Build the paged cache of a network that uses the engine's attention."""
+        shape, wanted, dtype = network.shape, self.wanted, DTYPES[self.precision]
+        if shape.max_positions < self.config.get_text_config().max_position_embeddings:
+            log.warning(
+                "context shorter than the checkpoint's: longer ones would not be computed exactly",
+                extra={"model": self.name, "context_tokens": shape.max_positions},
+            )
+        context = min(wanted.context_tokens or shape.max_positions, shape.max_positions)
+        per_token = cache_bytes_per_token(shape, dtype)
+        blocks = self._blocks(per_token, context)
+        tokens = blocks * wanted.block_size
+        log.info(
+            "key-value cache",
+            extra={
+                "model": self.name,
+                "tokens": tokens,
+                "bytes": tokens * per_token,
+                "max_running": wanted.max_running,
+                "max_step_tokens": wanted.max_step_tokens,
+            },
+        )
+        runner = make_runner(
+            network,
+            cache_tokens=tokens,
+            block_size=wanted.block_size,
+            dtype=dtype,
+            device=self.device,
+        )
+        if self.device.type == "cpu" and wanted.cache_gb is not None:
+            _commit(runner)
+        runner.prepare(wanted.max_running)
+        if isinstance(network, Decoder) and self.device.type == "cpu":
+            compile_programs(
+                network, max_step_tokens=wanted.max_step_tokens, max_running=wanted.max_running
+            )
+        adapters = None
+        if isinstance(network, TransformersNetwork):
+            adapters = Adapters(network, dtype, self.device)
+        return _Built(
+            runner.run,
+            KVCache(blocks, wanted.block_size),
+            shape.vocabulary,
+            context,
+            wanted.max_running,
+            _context_per_token(shape),
+            adapters,
+            runner.keep,
+        )
+
+    def _blocks(self, per_token: int, context: int) -> int:
+        """Blocks of the paged cache: twice what the running sequences can fill, as the rest holds
+        prefixes. More would not be used."""
+        bytes_each = per_token * self.wanted.block_size
+        most = 2 * self.wanted.max_running * -(-context // self.wanted.block_size)
+        blocks = min(_cache_bytes(self.wanted, self.device) // bytes_each, most)
+        if blocks < 1:
+            raise ConfigError(
+                f"model {self.name!r}: no memory for the key-value cache: one block of"
+                f" {self.wanted.block_size} tokens takes {bytes_each} bytes; raise cache_gb or"
+                " gpu_memory, or choose a smaller dtype"
+            )
+        return blocks
+
+    def _with_states(self, states: StateRunner) -> _Built:
+        """Give each sequence of a runner with states its part of the memory: as many run at once as
+        leave half of it to what grows with their tokens."""
+        wanted, positions = self.wanted, most_positions(self.config)
+        room = _cache_bytes(wanted, self.device)
+        context = min(wanted.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions)
+        fixed, per_token = states.bytes_per_sequence()
+        running = min(wanted.max_running, room // (2 * fixed) if fixed else 1 << 30)
+        blocks = running * -(-context // wanted.block_size)
+        if per_token:
+            left = room - running * fixed
+            blocks = min(blocks, int(left // (per_token * wanted.block_size)))
+        if blocks < 1:
+            raise ConfigError(
+                f"model {self.name!r}: no memory for the caches: a sequence takes {fixed} bytes,"
+                f" and {per_token:.0f} for each token; raise cache_gb, or choose a smaller dtype"
+            )
+        if running < wanted.max_running:
+            log.warning(
+                "fewer sequences run at once, as each has a state",
+                extra={"model": self.name, "max_running": running, "bytes_each": fixed},
+            )
+        cache = KVCache(blocks, wanted.block_size, shares_prefixes=False)
+        return _Built(states.run, cache, states.vocabulary, context, running)
+
+
+def _context_per_token(shape: Shape) -> float:
+    """The context length at which a prefill token takes twice as long. Attention then does half as
+    many multiplications as the linear layers; on a CPU they take twice as long each."""
+    attention = shape.heads * shape.head_size
+    products = shape.hidden * (2 * attention + 2 * shape.kv_heads * shape.head_size)
+    products += 3 * shape.hidden * shape.feed_forward
+    return 0.5 * products / (2 * attention)
+
+
+def _precision(dtype: str, config: Any, device: torch.device) -> str:
+    """The datatype to compute in. "auto": the checkpoint's own on a GPU; float32 on a CPU, where
+    weights of 16 bits are kept as such."""
+    if dtype == "auto":
+        if device.type == "cpu":
+            return "float32"
+        stored = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+        return stored if stored in DTYPES else "bfloat16"
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, not {dtype!r}")
+    return dtype
+
+
+def _cache_bytes(wanted: EngineSettings, device: torch.device) -> int:
+    if wanted.cache_gb is not None:
+        return int(wanted.cache_gb * 1e9)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading has freed is not in use
+        free, total = torch.cuda.mem_get_info(device)
+        if wanted.gpu_memory is not None:
+            left = total * wanted.gpu_memory - torch.cuda.memory_allocated(device)
+            free = max(0, min(free, int(left)))
+        return int(free * GPU_SHARE)
+    return cpu_cache_bytes(None, free_bytes())
+
+
+def _threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """The number of threads to compute with: torch's default (one for each core), at most the
+    container's CPU quota. More threads would be throttled and waited for."""
+    threads = torch.get_num_threads()
+    try:
+        quota, period = map(int, (cgroup / "cpu.max").read_text().split())
+        return min(threads, -(-quota // period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return threads
+
+
+def _commit(runner: ModelRunner) -> None:
+    """Write to the whole KV cache, so that its memory is allocated now. Otherwise it is where a
+    block is first used, and might be missing hours later."""
+    for tensor in (*runner.attention.keys, *runner.attention.values):
+        tensor.zero_()
+
+
+def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:
+    """The end-of-text tokens that the checkpoint's files name."""
+    ends: set[int] = set()
+    for named in (generation.get("eos_token_id"), getattr(config, "eos_token_id", None)):
+        if isinstance(named, int):
+            ends.add(named)
+        elif isinstance(named, list):
+            ends.update(token for token in named if isinstance(token, int))
+    if tokenizer.end is not None:
+        ends.add(tokenizer.end)
+    return frozenset(ends)

@@ -1,0 +1,142 @@
+"""How do rows of one step go through linear layers with the adapters of their own requests?"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.llm.engine.adapters import MOST_RANK, WEIGHTS, adapter_config
+from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.safetensors_header import stored_tensors
+
+#: Adapters whose weights are kept at a time; those of running requests always are.
+MOST_KEPT: Final = 16
+#: What peft puts before the names of modules.
+_PREFIX: Final = "base_model.model."
+
+#: The two matrices of an adapted layer, [rank, in] and [out, rank], with the scale in the second.
+Pair = tuple[Tensor, Tensor]
+
+
+class Adapted(Protocol):
+    """A network whose linear layers take adapters."""
+
+    def adapt(self, key: str, pairs: Mapping[str, Pair] | None) -> None:
+        """Set an adapter's matrices by the names of the modules, or remove it. ConfigError if one
+        does not fit its module."""
+
+
+class AdaptedLinear(torch.nn.Module):
+    """A linear layer, and what the adapters of some of its rows add."""
+
+    def __init__(self, base: Any, rows: Callable[[], Mapping[str, Tensor]]) -> None:
+        super().__init__()
+        self.base = base
+        self._rows = rows
+        #: By the adapter's key.
+        self.pairs: dict[str, Pair] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[1, tokens, in] to [1, tokens, out]."""
+        y: Tensor = self.base(x)
+        for key, rows in self._rows().items():
+            if (pair := self.pairs.get(key)) is not None:
+                down, up = pair
+                added = x[0].index_select(0, rows).to(down.dtype) @ down.T @ up.T
+                y[0].index_add_(0, rows, added.to(y.dtype))
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """An adapter's key, and its matrices by the modules' names, unless these are attached."""
+
+    folder: Path
+    key: str
+    pairs: Mapping[str, Pair] | None
+
+
+class Adapters:
+    """The adapters that one network has, by keys that change with their files.
+
+    `read` may be called by another thread; all else belongs to the network's.
+    """
+
+    def __init__(self, network: Adapted, dtype: torch.dtype, device: torch.device) -> None:
+        self._network = network
+        self._dtype = dtype
+        self._device = device
+        #: Keys, the least recently used first.
+        self._kept: OrderedDict[str, None] = OrderedDict()
+
+    def read(self, folder: Path) -> AdapterWeights:
+        """Read an adapter's files, if it is not attached. Blocks. InvalidRequest if it cannot be
+        read: its folder is not the server's own."""
+        try:
+            # With the file itself: a link of the same name may lead to another of the same time.
+            at = (folder / WEIGHTS).stat()
+            key = f"{folder.name} {at.st_dev}.{at.st_ino}.{at.st_mtime_ns}"
+            if key in self._kept:
+                return AdapterWeights(folder, key, None)
+            return AdapterWeights(folder, key, read_pairs(folder, self._dtype, self._device))
+        except OSError as error:
+            problem = f"adapter {folder.name}: {brief(error)}"
+            raise InvalidRequest(problem, field="adapter") from None
+        except ConfigError as error:
+            raise InvalidRequest(str(error), field="adapter") from None
+
+    def attach(self, weights: AdapterWeights, in_use: Collection[str]) -> str:
+        """Attach an adapter to its layers; return its key. Adapters that were used the longest ago,
+        and are not `in_use`, make room. ConfigError if it does not fit the model."""
+        key, pairs = weights.key, weights.pairs
+        if key not in self._kept:
+            if pairs is None:  # it made room meanwhile
+                pairs = read_pairs(weights.folder, self._dtype, self._device)
+            self._network.adapt(key, pairs)
+        self._kept[key] = None
+        self._kept.move_to_end(key)
+        for old in [k for k in self._kept if k != key and k not in in_use]:
+            if len(self._kept) <= MOST_KEPT:
+                break
+            del self._kept[old]
+            self._network.adapt(old, None)
+        return key
+
+
+def read_pairs(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Pair]:
+    """The matrices of an adapter by the modules' names. ConfigError says what is wrong."""
+    from safetensors import safe_open
+
+    config = adapter_config(folder)
+    names = stored_tensors(folder / WEIGHTS)
+    pairs: dict[str, Pair] = {}
+    with safe_open(str(folder / WEIGHTS), framework="pt") as opened:
+        for name in names:
+            module, kind, _ = name.partition(".lora_")
+            if not kind or not name.endswith((".lora_A.weight", ".lora_B.weight")):
+                raise ConfigError(f"adapter {folder.name}: tensor {name[:80]!r} is not computed")
+            if not name.endswith("A.weight"):
+                continue
+            other = f"{module}.lora_B.weight"
+            if other not in names:
+                raise ConfigError(f"adapter {folder.name}: tensor {other[:80]!r} is missing")
+            down, up = opened.get_tensor(name), opened.get_tensor(other)
+            if down.ndim != 2 or up.ndim != 2 or not 0 < len(down) == up.shape[1] <= MOST_RANK:
+                raise ConfigError(f"adapter {folder.name}: {module[:80]}: its shapes do not fit")
+            if not config.allows(len(down)):
+                raise ConfigError(
+                    f"adapter {folder.name}: {module[:80]}: its matrices are of rank {len(down)},"
+                    f" and adapter_config.json says r = {config.r}: download the adapter again"
+                )
+            up = up.float() * config.scale(len(down))
+            pairs[module.removeprefix(_PREFIX)] = (down.to(device, dtype), up.to(device, dtype))
+    if 2 * len(pairs) != len(names) or not pairs:
+        raise ConfigError(f"adapter {folder.name}: it has tensors without their counterparts")
+    return pairs

@@ -1,0 +1,265 @@
+"""How does an architecture run in the engine whose layers keep more than keys and values?
+
+State space layers, latent or compressed attention, sinks and biases within attention: transformers
+makes a cache for each sequence, and a step calls the model for each sequence of its own. The loop,
+constraints and cancellation are the same; no two sequences share a product or a prefix.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from wherry.core.values.errors import ConfigError
+from wherry.llm.engine.checkpoint import Checkpoint
+from wherry.llm.engine.damaged import AGAIN
+from wherry.llm.engine.fallback import TOLERANCE, load_net
+from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.model import MOST_POSITIONS
+from wherry.llm.engine.scheduler import Chunk
+from wherry.llm.engine.weights import DTYPES
+
+log = logging.getLogger("wherry")
+
+#: What transformers calls a model's cache, newest name first.
+CACHES: Final = ("cache", "past_key_values", "cache_params", "state")
+#: Tokens of the text on which the ways are compared: a piece, another, then single ones.
+PIECES: Final = (20, 16, 1, 1, 1, 1)
+SAMPLE: Final = sum(PIECES)
+#: How far logits may differ where what comes into a product is rounded, too, by a measure of all
+#: tokens that are computed at once (bitsandbytes' 8 bits: 0.006): prompts as a whole are what
+#: generate() computes, and without a cache the tokens would be others than its.
+ROUNDED: Final = 5e-2
+OF_YOUR_OWN: Final = "call it in a model of your own (docs/tutorial/first-model.md)"
+#: What configurations call the number of positions.
+POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+
+class Way(Enum):
+    """How far a model can go on from its cache."""
+
+    PIECES = "prompts in pieces"
+    TOKENS = "prompts as a whole"
+    ANEW = "all tokens at each step: it has no cache"
+
+
+class StateRunner:
+    """A model of transformers on one device, with a cache for each sequence.
+
+    When it is made, a text is computed in pieces and as a whole, and it goes on from its caches as
+    far as the logits are the same. ConfigError if no way gives them: a later token changes the
+    logits of earlier ones then. `quantized`: whether its weights are.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        *,
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantized: bool = False,
+    ) -> None:
+        self._net = net
+        self._device = device
+        takes = inspect.signature(net.forward).parameters
+        self._cache = next((cache for cache in CACHES if cache in takes), "")
+        self._keeps = "logits_to_keep" in takes
+        self._uncached: dict[str, Any] = {"use_cache": False} if "use_cache" in takes else {}
+        self._placed = False
+        self.vocabulary: int = net.config.get_text_config().vocab_size
+        self._placed = "position_ids" in takes and self._places_differ(TOLERANCE[dtype])
+        self.way = self._exact_way(name, TOLERANCE[dtype], quantized)
+
+    @torch.inference_mode()
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
+        the chunks request, in their order."""
+        rows = [logits for chunk in chunks if (logits := self._chunk(chunk)) is not None]
+        return torch.cat(rows) if rows else torch.empty(0, self.vocabulary, device=self._device)
+
+    def bytes_per_sequence(self) -> tuple[int, float]:
+        """The bytes of a sequence's cache, and of each token in it. Computes two texts."""
+        few, many = self._bytes_held(SAMPLE // 2), self._bytes_held(SAMPLE)
+        per_token = max(0.0, (many - few) / (SAMPLE - SAMPLE // 2))
+        return round(many - per_token * SAMPLE), per_token
+
+    @torch.inference_mode()
+    def _bytes_held(self, tokens: int) -> int:
+        _, cache = self._call(self._sample(tokens)[None], None, 1, 0)
+        return sum({t.untyped_storage().data_ptr(): t.nbytes for t in _tensors(cache)}.values())
+
+    def _chunk(self, chunk: Chunk) -> Tensor | None:
+        sequence, stop = chunk.sequence, chunk.start + chunk.count
+        state = sequence.table.held
+        if self.way is not Way.PIECES and (state is None or chunk.count > 1):
+            state = sequence.table.held = None
+            if not chunk.logits:
+                return None  # computed with the prompt's last piece
+        begin = chunk.start if state is not None else 0
+        ids = torch.tensor([sequence.tokens[begin:stop]], device=self._device)
+        logits, state = self._call(ids, state, chunk.logits or 1, begin)
+        if self.way is not Way.ANEW:
+            sequence.table.held = state
+        return logits[-chunk.logits :] if chunk.logits else None
+
+    def _call(self, ids: Tensor, state: Any, rows: int, begin: int) -> tuple[Tensor, Any]:
+        """The logits of the last tokens, at least `rows`, and the cache that includes them. `begin`
+        is the first token's place in its sequence."""
+        options: dict[str, Any] = {"logits_to_keep": rows} if self._keeps else {}
+        if self._cache:
+            options |= {"use_cache": True, self._cache: state}
+        else:
+            options |= self._uncached
+        if self._placed:
+            options |= self._places(ids, begin)
+        answer = self._net(input_ids=ids, **options)
+        return answer.logits[0], getattr(answer, self._cache, None) if self._cache else None
+
+    def _sample(self, tokens: int) -> Tensor:
+        return (torch.arange(tokens, device=self._device) * 7919 + 11) % self.vocabulary
+
+    def _whole(self, ids: Tensor) -> Tensor:
+        """The logits of a text by itself, without a cache."""
+        places = self._places(ids[None], 0) if self._placed else {}
+        logits: Tensor = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
+        return logits.float()
+
+    def _places(self, ids: Tensor, begin: int) -> dict[str, Tensor]:
+        places = torch.arange(begin, begin + ids.shape[1], device=self._device)
+        return {"position_ids": places[None]}
+
+    @torch.inference_mode()
+    def _places_differ(self, tolerance: float) -> bool:
+        """Whether the model counts positions otherwise than from 0, as generate() does for it:
+        those derived from RoBERTa begin after the padding token's number, but not there."""
+        ids = self._sample(SAMPLE)
+        try:
+            own = self._whole(ids)
+            places = self._places(ids[None], 0)
+            given = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
+        except Exception:  # noqa: BLE001 - of any type: it takes other positions, or fails without
+            return False
+        return not _near(given, own, tolerance)
+
+    @torch.inference_mode()
+    def _exact_way(self, name: str, tolerance: float, quantized: bool) -> Way:
+        kind = type(self._net).__name__
+        sample = self._sample(SAMPLE)
+        try:
+            expected = self._whole(sample)
+        except Exception as error:  # of any type, by what the model needs beside tokens
+            raise ConfigError(f"{name}: {kind} does not run on tokens: {brief(error)}") from error
+        rounded = ROUNDED if quantized else tolerance
+        if self._adds_tokens(sample):
+            raise ConfigError(
+                f"{name}: {kind}: generate() adds tokens to what it has at each step, which is not"
+                f" done here: {OF_YOUR_OWN}"
+            )
+        if not bool(expected.isfinite().all()):
+            raise ConfigError(
+                f"{name}: {kind}: its logits are no numbers: a weight or a field of config.json is"
+                f" out of range; {AGAIN}"
+            )
+        for way, pieces, near in (
+            (Way.PIECES, PIECES, tolerance),
+            (Way.TOKENS, (sum(PIECES[:2]), *PIECES[2:]), rounded),
+        ):
+            try:
+                found = self._in_pieces(sample, pieces)
+            except Exception as error:  # noqa: BLE001 - of any type: it does not go on this way
+                why = brief(error)
+            else:
+                if found is not None and _near(found, expected, near):
+                    return way
+                why = "it gives no cache" if found is None else _off(found, expected)
+            log.info("cache not used", extra={"model": name, "way": way.value, "why": why})
+        if not _near(self._whole(sample[:20]), expected[:20], rounded):
+            remedy = OF_YOUR_OWN
+            if getattr(self._net.config.get_text_config(), "is_decoder", True) is False:
+                remedy = (
+                    f"set is_decoder to true in config.json if it is to generate, else {remedy}"
+                )
+            raise ConfigError(
+                f"{name}: {kind} is no causal model: it looks at later tokens; {remedy}"
+            )
+        self._cache = ""
+        return Way.ANEW
+
+    def _adds_tokens(self, sample: Tensor) -> bool:
+        """Whether generate() gives the model more tokens than there are, such as XLM's mask."""
+        try:
+            given = self._net.prepare_inputs_for_generation(sample[None])["input_ids"]
+        except Exception:  # noqa: BLE001 - of any type: it wants more than tokens, as most do
+            return False
+        return isinstance(given, Tensor) and given.shape[-1] > len(sample)
+
+    def _in_pieces(self, sample: Tensor, pieces: Sequence[int]) -> Tensor | None:
+        """The logits of a text that is computed in these pieces; None without a cache."""
+        state, found, begin = None, [], 0
+        for ids in torch.split(sample, list(pieces)):
+            logits, state = self._call(ids[None], state, len(ids), begin)
+            if state is None:
+                return None
+            begin += len(ids)
+            found.append(logits)
+        return torch.cat(found)
+
+
+def load_states(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> StateRunner:
+    """A checkpoint's model with a cache for each sequence. Reads files; blocks. ConfigError as
+    `load_net`, or if the model is not causal."""
+    config = checkpoint.config(exact=False)
+    net = load_net(checkpoint, config, dtype=dtype, device=device, exact=False)
+    return StateRunner(
+        net,
+        name=checkpoint.folder.name,
+        dtype=DTYPES[dtype],
+        device=device,
+        quantized=getattr(config, "quantization_config", None) is not None,
+    )
+
+
+def most_positions(config: Any) -> int:
+    """The longest context of a configuration, at most MOST_POSITIONS."""
+    text = config.get_text_config()
+    said = (getattr(text, name, None) for name in POSITIONS)
+    return next((min(n, MOST_POSITIONS) for n in said if type(n) is int and n > 0), MOST_POSITIONS)
+
+
+def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+    if found.shape != expected.shape:
+        return False
+    return bool((found.float() - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _off(found: Tensor, expected: Tensor) -> str:
+    """By how much logits differ from those of the whole text, for the log."""
+    if found.shape != expected.shape:
+        return f"logits of shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
+    off = (found.float() - expected).abs().max() / expected.abs().max()
+    return f"the logits differ by {off:.2g} of the largest"
+
+
+def _tensors(held: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """The tensors of a cache: of its attributes, lists and mappings, each once."""
+    seen = set() if seen is None else seen
+    if id(held) in seen:
+        return
+    seen.add(id(held))
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, dict):
+        for one in held.values():
+            yield from _tensors(one, seen)
+    elif isinstance(held, list | tuple):
+        for one in held:
+            yield from _tensors(one, seen)
+    elif hasattr(held, "__dict__") and not isinstance(held, type):
+        yield from _tensors(vars(held), seen)

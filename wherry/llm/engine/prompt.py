@@ -1,0 +1,314 @@
+"""Which tokens and which constraint does a request stand for?
+
+Independent of the engine's loop: tokenizing a long text or compiling a large schema takes a while
+and may run in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from wherry.core.values.errors import InvalidRequest
+from wherry.llm.engine.checks import check_one_prompt
+from wherry.llm.engine.constraint import AnswerForm, Grammars, Matcher
+from wherry.llm.engine.strict_calls import FormedCalls, are_strict, strict_functions
+from wherry.llm.engine.tokenizer import Tokenizer, truncated
+from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
+from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
+
+if TYPE_CHECKING:  # imports torch
+    from wherry.llm.engine.lora import Adapters, AdapterWeights
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+#: Tokens that may hold the end's mark and the beginning of what follows.
+LAST_TOKENS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtMarks:
+    """The marks around thoughts. `begin`: the token that begins them; None: the prompt has begun
+    them already."""
+
+    begin: int | None
+    end: str
+
+
+class ThoughtsFirst:
+    """A constraint that begins after the thoughts, if there are any; `form` None: nothing does.
+
+    Thoughts before a form end with their mark: the end-of-text token `last` may not stand in them.
+    After `most` tokens of them (None: any number) nothing may follow but their mark.
+    """
+
+    def __init__(
+        self,
+        form: Matcher | FormedCalls | None,
+        marks: ThoughtMarks,
+        decode: Callable[[Sequence[int]], str],
+        encode: Callable[[str], Sequence[int]],
+        last: int | None,
+        most: int | None = None,
+    ) -> None:
+        self._form = form
+        self._marks = marks
+        self._decode, self._encode, self._last = decode, encode, last
+        self._thinking = marks.begin is None
+        self._may_begin = not self._thinking
+        self._tokens: list[int] = []
+        self._most = most
+        #: The tokens that still end the thoughts, once there were so many.
+        self._closing: list[int] = []
+        self._close()
+
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+        if self._closing:
+            allowed[:] = False
+            allowed[self._closing[0]] = True
+        elif self._thinking:
+            if self._last is not None and self._form is not None:
+                allowed[self._last] = False
+        elif self._form is not None:
+            begin = self._marks.begin if self._may_begin else None
+            self._form.mask(allowed)
+            if begin is not None:
+                allowed[begin] = True
+
+    def accept(self, token: int) -> None:
+        if self._thinking:
+            self._think(token)
+            return
+        may_begin, self._may_begin = self._may_begin, False
+        if may_begin and token == self._marks.begin:
+            self._thinking = True
+            self._close()
+        elif self._form is not None:
+            self._form.accept(token)
+
+    def problem(self) -> str:
+        """As that of the form."""
+        return "" if self._form is None else self._form.problem()
+
+    def copy(self) -> ThoughtsFirst:
+        """The same for another answer, before it has begun."""
+        form = None if self._form is None else self._form.copy()
+        encoding = self._decode, self._encode
+        return ThoughtsFirst(form, self._marks, *encoding, self._last, self._most)
+
+    def _think(self, token: int) -> None:
+        if self._most is not None:
+            self._most -= not self._closing
+        self._closing = self._closing[1:]
+        self._tokens = [*self._tokens[1 - LAST_TOKENS :], token]
+        _, ended, behind = self._decode(self._tokens).partition(self._marks.end)
+        if not ended:
+            self._close()
+            return
+        self._thinking, self._closing = False, []
+        if self._form is not None:
+            for further in self._encode(behind.lstrip()) if behind.strip() else ():
+                self._form.accept(further)
+
+    def _close(self) -> None:
+        """Have the thoughts end, if there have been as many as there may be."""
+        if self._thinking and self._most == 0 and not self._closing:
+            self._closing = list(self._encode(self._marks.end))
+
+
+#: What an answer must look like.
+Form = Matcher | FormedCalls | ThoughtsFirst
+#: Characters of a prompt that is tokenized in the engine's thread: at most about 20 ms.
+SHORT_CHARACTERS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A request's prompt as tokens, and its compiled constraint."""
+
+    tokens: list[int]
+    constraint: Form | None = None
+    #: The request's bad words as tokens.
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    #: Its adapter's key, and the weights if they are not loaded yet.
+    adapter: AdapterWeights | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request's prompt as received, in one of its three forms: `prompt`, `messages`,
+    `token_ids`."""
+
+    prompt: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
+    token_ids: Sequence[int] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+    #: Variables for the chat template.
+    template: Mapping[str, Any] | None = None
+    #: Add the tokenizer's prefix; None: to a `prompt`.
+    special: bool | None = None
+    constraint: AnswerForm | None = None
+    bad_words: Sequence[str] = ()
+    #: Most tokens of thoughts; None: any number.
+    thinking_budget: int | None = None
+    #: The folder of the adapter.
+    adapter: Path | None = None
+    #: Number of tokens to keep, None for all, and which side is cut off.
+    truncate: int | None = None
+    truncation_side: str = "left"
+    #: Whether all three forms may be missing.
+    may_be_empty: bool = False
+
+    def checked(self, model: str) -> Self:
+        """The same. InvalidRequest unless one of the three forms is given."""
+        nothing = not (self.prompt or self.messages or self.token_ids)
+        if not (nothing and self.may_be_empty):
+            check_one_prompt(model, self.prompt, self.messages, self.token_ids)
+        return self
+
+    @property
+    def is_short(self) -> bool:
+        """Whether reading it takes no longer than a step of the engine."""
+        if self.adapter is not None:
+            return False
+        if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
+            return False
+        if are_strict(self.tools):
+            return False
+        if self.template and "chat_template" in self.template:
+            return False
+        return not self.messages or _is_short([self.messages, self.tools])
+
+
+def _is_short(values: list[Any]) -> bool:
+    """Whether texts and members in it are few; they are counted no further than that."""
+    count = 0
+    while values and count <= SHORT_CHARACTERS:
+        value = values.pop()
+        count += len(value) if isinstance(value, Sized) else 1
+        if isinstance(value, Mapping):
+            values += [*value, *value.values()]
+        elif isinstance(value, list | tuple):
+            values += value
+    return count <= SHORT_CHARACTERS
+
+
+class PromptReader:
+    """Tokenizes prompts and compiles constraints for one model."""
+
+    def __init__(
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        adapters: Adapters | None = None,
+        style: ModelStyle | None = None,
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._adapters = adapters
+        self._style = style
+        self.grammars = Grammars(model, tokenizer, vocabulary)
+
+    def read(self, given: Prompt) -> TokenizedPrompt:
+        """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
+        InvalidRequest says what is wrong. Any thread, but one call at a time."""
+        tokens = tokens_of(given.checked(self._model), self._tokenizer)
+        if given.truncate is not None:
+            tokens = truncated(tokens, given.truncate, given.truncation_side)
+        words = tuple(filter(None, dict.fromkeys(self._spellings(given.bad_words))))
+        constraint: Form | None = None
+        adapter = None
+        form = self._form(given)
+        most = given.thinking_budget
+        if most is not None or (isinstance(form, Matcher) and given.messages):
+            constraint = self._behind_thoughts(form, tokens, most)
+        else:
+            constraint = form
+        if given.adapter is not None and self._adapters is not None:
+            adapter = self._adapters.read(given.adapter)
+        return TokenizedPrompt(tokens, constraint, words, adapter)
+
+    def _form(self, given: Prompt) -> Matcher | FormedCalls | None:
+        """What the answer must look like, or the calls in it, which are the model's to make."""
+        if given.constraint is not None:
+            return self.grammars.constraint(given.constraint)
+        if self._style is None or not given.messages or not are_strict(given.tools):
+            return None
+        family, words = TOOL_FAMILIES.get(self._style.tools), self._tokenizer
+        functions = strict_functions(given.tools)
+        try:
+            grammar = family.grammar(functions, self.grammars.marks()) if family else None
+        except ValueError as error:
+            text = f"model {self._model!r}: tools: {error}"
+            raise InvalidRequest(text, field="tools") from None
+        if grammar is None:
+            return None
+        form = self.grammars.constraint(AnswerForm(grammar=grammar.lark), "tools")
+        decode = partial(words.decode, skip_special=False)
+        thoughts = THOUGHT_FAMILIES.get(self._style.thoughts)
+        end = thoughts.format.end if thoughts else ""
+        return FormedCalls(form, grammar, decode, partial(words.encode, special=False), end)
+
+    def _behind_thoughts(
+        self, form: Matcher | FormedCalls | None, tokens: Sequence[int], most: int | None
+    ) -> Form | None:
+        """The form of an answer, before which the model may think, for `most` tokens."""
+        words = self._tokenizer
+        decode = partial(words.decode, skip_special=False)
+        found = self._style.thoughts_of(decode(tokens[-END_TOKENS:])) if self._style else None
+        begin = words.encode(found[0], special=False) if found is not None and found[0] else []
+        # A mark of several tokens is not written beside a form.
+        if found is None or not found[1] or len(begin) > 1:
+            if most is not None and not self._has_stopped_thinking(tokens):
+                problem = "the marks around this model's thoughts are not known, or not one token"
+                text = f"model {self._model!r}: thinking_budget: {problem}"
+                raise InvalidRequest(text, field="thinking_budget")
+            return form
+        marks = ThoughtMarks(begin[0] if begin else None, found[1])
+        encode = partial(words.encode, special=False)
+        return ThoughtsFirst(form, marks, decode, encode, words.end, most)
+
+    def _has_stopped_thinking(self, tokens: Sequence[int]) -> bool:
+        """Whether the prompt has ended the thoughts already: they are switched off."""
+        family = THOUGHT_FAMILIES.get(self._style.thoughts) if self._style else None
+        if family is None or not family.format.end:
+            return False
+        end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
+        return end.rstrip().endswith(family.format.end)
+
+    def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """The tokens of each word by itself, and of the word after a space if that begins with
+        another token."""
+        for word in words:
+            alone = self._tokenizer.encode(word.lstrip() or word, special=False)
+            spaced = self._tokenizer.encode(f" {word.lstrip()}", special=False)
+            yield tuple(alone)
+            if spaced[:1] != alone[:1] and len(spaced) == len(alone):
+                yield tuple(spaced)
+
+
+def tokens_of(given: Prompt, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a prompt, however it was given; not less than it is to be truncated to."""
+    if given.messages:
+        return tokenizer.encode_chat(
+            given.messages,
+            tools=given.tools,
+            options=given.template,
+            special=bool(given.special),
+            keep=given.truncate,
+            side=given.truncation_side,
+        )
+    if given.token_ids:
+        return list(given.token_ids)
+    return tokenizer.encode(
+        given.prompt,
+        special=given.special is not False,
+        keep=given.truncate,
+        side=given.truncation_side,
+    )

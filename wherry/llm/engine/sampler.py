@@ -1,0 +1,218 @@
+"""Which token follows in each sequence of a step?
+
+A random choice inverts the cumulative distribution at a number in [0, 1). That number depends only
+on the sequence's seed and the token's position: the same seed gives the same text in any batch, and
+after preemption.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wherry.llm.engine.adjusted import adjusted
+from wherry.llm.engine.device_time import end_of
+from wherry.llm.engine.sampling import Sampling
+from wherry.llm.engine.sequence import Sampled, Sequence
+from wherry.llm.engine.step_tensors import on_device
+
+#: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
+#: sorting the vocabulary takes twenty times as long.
+CANDIDATES = 128
+#: Rows of a prompt's log probabilities computed at a time.
+ROWS = 64
+
+#: The lowest temperature used. Here a difference of 0.01 between two logits already decides; lower
+#: ones would become 0 in float32.
+COLDEST = 1e-4
+
+_NEVER = float("-inf")
+#: In place of a token: none can follow; it is to be chosen again, by a sequence that `sorts_all`.
+NONE, AGAIN = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokens:
+    """The next tokens of some sequences, chosen on the device."""
+
+    tokens: Tensor
+    #: The rows whose log probabilities are requested.
+    _reported: Mapping[int, Sampling]
+    #: On their way to the host: the tokens, and what `_looked_up` gives of the reported rows.
+    _copies: Many[Tensor]
+    _wait: Callable[[], object]
+
+    def read(self) -> list[Sampled]:
+        """Each of them, NONE or AGAIN, as soon as the device has chosen."""
+        self._wait()
+        tokens, *found = [copy.tolist() for copy in self._copies]
+        read = [Sampled(token) for token in tokens]
+        if found:
+            named = [(tokens[row], *one.logprob_token_ids) for row, one in self._reported.items()]
+            counts = [one.logprobs or 0 for one in self._reported.values()]
+            for row, report in zip(self._reported, _reports(found, named, counts), strict=True):
+                read[row] = report
+        return read
+
+
+@torch.inference_mode()
+def choose(logits: Tensor, sequences: Many[Sequence]) -> NextTokens:
+    """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary]."""
+    reported = {
+        row: s.sampling for row, s in enumerate(sequences) if s.sampling.logprobs is not None
+    }
+    logprobs = None
+    if reported:
+        rows = on_device([*reported], logits.device)
+        logprobs = logits.index_select(0, rows).float().log_softmax(-1)
+    tokens = _chosen(adjusted(logits, sequences), sequences)
+    copies = [tokens]
+    if logprobs is not None:
+        own = tokens.index_select(0, rows).clamp_(min=0)[:, None]
+        others = [one.logprob_token_ids for one in reported.values()]
+        widest = max(map(len, others))
+        padded = [[*one, *[0] * (widest - len(one))] for one in others]
+        named = torch.cat([own, on_device(padded, own.device)], 1)
+        most = max(one.logprobs or 0 for one in reported.values())
+        copies += _looked_up(logprobs, named, most)
+    if logits.is_cuda:
+        copies = [copy.to("cpu", non_blocking=True) for copy in copies]
+    return NextTokens(tokens, reported, copies, end_of(logits.device))
+
+
+@torch.inference_mode()
+def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[Sampled]:
+    """The log probability of each of `tokens` by its row of `logits` [tokens, vocabulary], a few
+    rows at a time to save memory."""
+    found: list[Sampled] = []
+    for first in range(0, len(tokens), ROWS):
+        some = tokens[first : first + ROWS]
+        logprobs = logits[first : first + len(some)].float().log_softmax(-1)
+        looked_up = _looked_up(logprobs, on_device(some, logprobs.device)[:, None], alternatives)
+        ranks = ((logprobs > looked_up[-1]).sum(-1) + 1).tolist()
+        read = [tensor.tolist() for tensor in looked_up]
+        reports = _reports(read, [(one,) for one in some], [alternatives] * len(some))
+        found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
+    return found
+
+
+def random_number(seed: int, place: int) -> float:
+    """A number in [0, 1) determined by these two values."""
+    digest = blake2b(struct.pack("<QQ", seed & (2**64 - 1), place), digest_size=8).digest()
+    return int(int.from_bytes(digest, "little") >> 11) * 2.0**-53
+
+
+# The choice
+
+
+def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
+    """The next token of each row, on the device; NONE where no logit is a number."""
+    most, tokens = logits.max(-1)
+    random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
+    if random:
+        rows = on_device(random, logits.device)
+        some = [sequences[row] for row in random]
+        drawn = _draw(logits.index_select(0, rows), most.index_select(0, rows), some)
+        tokens.index_copy_(0, rows, drawn)
+    return tokens.masked_fill_(~most.isfinite(), NONE)
+
+
+def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
+    """A token drawn for each row. `most` are the largest logits."""
+    device = logits.device
+    warmth = [max(s.sampling.temperature, COLDEST) for s in sequences]
+    temperatures = on_device(warmth, device, torch.float)
+    numbers = on_device(
+        [random_number(s.seed, s.generated_tokens) for s in sequences], device, torch.float64
+    )
+    # Relative to the maximum: avoids an overflow with a small temperature.
+    logits = (logits.float() - most.float()[:, None]) / temperatures[:, None]
+    filtered = [row for row, s in enumerate(sequences) if _filters(s, logits.shape[1])]
+    if not filtered:
+        return _place(logits.softmax(-1), numbers)
+    if len(filtered) == len(sequences):
+        return _filtered(logits, numbers, sequences)
+    tokens = torch.empty(len(sequences), dtype=torch.long, device=device)
+    free = on_device([row for row in range(len(sequences)) if row not in set(filtered)], device)
+    rows = on_device(filtered, device)
+    tokens[free] = _place(logits[free].softmax(-1), numbers[free])
+    some = [sequences[row] for row in filtered]
+    tokens[rows] = _filtered(logits[rows], numbers[rows], some)
+    return tokens
+
+
+def _filters(sequence: Sequence, vocabulary: int) -> bool:
+    sampling = sequence.sampling
+    return sampling.top_p < 1 or sampling.min_p > 0 or 0 < sampling.top_k < vocabulary
+
+
+def _filtered(
+    logits: Tensor, numbers: Tensor, sequences: Many[Sequence], candidates: int = CANDIDATES
+) -> Tensor:
+    """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does. Rows for which
+    the `candidates` may not be all that is left are sorted as a whole, and only these: at once
+    if the device is waited for, else where it is known from an earlier choice."""
+    vocabulary, device = logits.shape[1], logits.device
+    top_k = on_device([s.sampling.top_k or vocabulary for s in sequences], device)
+    top_p = on_device([s.sampling.top_p for s in sequences], device, torch.float)[:, None]
+    min_p = on_device([s.sampling.min_p for s in sequences], device, torch.float)[:, None]
+    wanted = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * candidates]
+    count = min(vocabulary, max([candidates, *wanted]))
+    values, tokens = logits.topk(count, -1)
+    left = torch.arange(count, device=device) < top_k[:, None]
+    left &= values >= values[:, :1] + min_p.log()
+    # Whether tokens beyond the candidates are left as well, and whether it is all of them.
+    more = left[:, -1] & (top_k > count)
+    every = more & (top_k == vocabulary) & (min_p[:, 0] == 0)
+    # Normalised over all tokens that are left, candidates or not.
+    kept = values.masked_fill(~left, _NEVER)
+    whole = torch.where(every, logits.logsumexp(-1), kept.logsumexp(-1))
+    probabilities = (kept - whole[:, None]).exp()
+    before = probabilities.cumsum(-1) - probabilities
+    keep = left & (before < top_p)
+    places = _place(probabilities.masked_fill(~keep, 0.0), numbers)
+    chosen = tokens.gather(1, places[:, None])[:, 0]
+    if count < vocabulary:
+        unsure = more & (keep[:, -1] | ~every)
+        flags: list[bool | None] = [s.sorts_all for s in sequences]
+        if None in flags:
+            flags = unsure.tolist()
+        else:
+            chosen.masked_fill_(unsure, AGAIN)
+        further = [row for row, flag in enumerate(flags) if flag]
+        if further:
+            rows = on_device(further, device)
+            some = [sequences[row] for row in further]
+            chosen[rows] = _filtered(logits[rows], numbers[rows], some, vocabulary)
+    return chosen
+
+
+def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """The index at which the cumulative probability of each row passes its number."""
+    line = probabilities.cumsum(-1, dtype=torch.float64)
+    places = torch.searchsorted(line, (numbers * line[:, -1])[:, None], right=True)[:, 0]
+    return places.clamp_(max=probabilities.shape[1] - 1)
+
+
+def _looked_up(logprobs: Tensor, named: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The log probabilities and the tokens of the `most` probable of each row, and the log
+    probabilities of its `named` tokens."""
+    values, tokens = logprobs.topk(most)
+    return values, tokens, logprobs.gather(1, named)
+
+
+def _reports(looked_up: Many[Any], named: Many[Many[int]], counts: Many[int]) -> Iterator[Sampled]:
+    """The log probabilities of each row's first named token, and of the others that are named or,
+    if none is, of so many alternatives, from the lists of what was looked up."""
+    values, tokens, own = looked_up
+    for row, (names, count) in enumerate(zip(named, counts, strict=True)):
+        best = zip(tokens[row][:count], values[row][:count], strict=True)
+        wanted = dict(zip(names, own[row], strict=False)).items() if len(names) > 1 else best
+        yield Sampled(names[0], own[row][0], tuple(wanted))

@@ -1,0 +1,222 @@
+"""Which sampling parameters can a request set, and which values are valid?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from wherry.core.values.errors import InvalidRequest
+from wherry.llm.engine.constraint import AnswerForm
+
+#: Maximum of `logprobs`: alternatives beside the chosen token.
+MAX_LOGPROBS: Final = 20
+#: Limits of what is compared with each token: characters of stop strings and of bad words, tokens
+#: in a list.
+MOST_STOP_CHARACTERS: Final = 1024
+MOST_STOPS: Final = 64
+MOST_TOKENS_NAMED: Final = 1024
+MOST_TOKENS_BANNED: Final = 4096
+#: Limit of the tokens to which a choice is restricted: a vocabulary has no more.
+MOST_TOKENS_ALLOWED: Final = 1 << 18
+
+_Check = tuple[bool, str, str]
+Alternatives = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
+
+#: The most tokens in each list of them.
+TOKEN_LISTS: Final = {
+    "stop_token_ids": MOST_TOKENS_NAMED,
+    "logprob_token_ids": MAX_LOGPROBS,
+    "allowed_token_ids": MOST_TOKENS_ALLOWED,
+}
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sampling parameters that one request sets. None: not set, so the checkpoint's default
+    (`generation_config.json`) holds."""
+
+    #: Maximum of generated tokens. None: until the end of the text or of the context. 0 only with
+    #: `echo`: the request is about the prompt alone.
+    max_tokens: int | None = None
+    #: `max_tokens` may be more than the context holds, and is then what it has room for.
+    clip_max_tokens: bool = False
+    #: The generation does not end or stop before this number of tokens.
+    min_tokens: int = 0
+    #: 0 always chooses the most probable token.
+    temperature: float | None = None
+    #: Sample from the smallest set of most probable tokens whose probabilities sum to this.
+    top_p: float | None = None
+    #: Sample from this number of most probable tokens; 0: from all.
+    top_k: int | None = None
+    #: Minimum probability of a token, relative to the most probable one.
+    min_p: float | None = None
+    #: Above 1 makes tokens of the prompt and of the answer less likely.
+    repetition_penalty: float | None = None
+    #: Subtracted once from the logit of each token that occurs in the answer.
+    presence_penalty: float = 0.0
+    #: Subtracted from the logit of each token of the answer for each of its occurrences.
+    frequency_penalty: float = 0.0
+    #: The same seed gives the same text in any batch; None: a random seed.
+    seed: int | None = None
+    #: Added to the logits of tokens, by token id.
+    logit_bias: dict[int, float] = {}
+    #: Report the log probability of each token and of this number of alternatives; None: report
+    #: none.
+    logprobs: Alternatives | None = None
+    #: Report with `logprobs` these tokens, in place of the most probable ones.
+    logprob_token_ids: tuple[int, ...] = ()
+    #: Report the log probability of each token of the prompt, and of this number of alternatives.
+    prompt_logprobs: Alternatives | None = None
+    #: Report the tokens of the prompt.
+    report_prompt_tokens: bool = False
+    #: Put the prompt before each answer, and its tokens before `logprobs`.
+    echo: bool = False
+    #: Number of answers.
+    n: int = 1
+    #: Stop strings; not part of the answer unless `include_stop`.
+    stop: tuple[str, ...] = ()
+    #: Tokens that end the answer; not part of its text unless `include_stop`.
+    stop_token_ids: tuple[int, ...] = ()
+    #: The only tokens that may be chosen, those that end the text among them; empty: all. This and
+    #: bad words do not hold where they leave no token.
+    allowed_token_ids: tuple[int, ...] = ()
+    #: Texts that the answer does not contain as a sequence of tokens: by themselves, or after a
+    #: space.
+    bad_words: tuple[str, ...] = ()
+    #: Sequences of tokens that the answer does not contain.
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    #: Ignore the model's end-of-text tokens.
+    ignore_eos: bool = False
+    #: Keep the stop text in the answer.
+    include_stop: bool = False
+    #: Leave special tokens out of the text.
+    skip_special_tokens: bool = True
+    #: Add the tokens that the tokenizer puts before a text (such as BOS). None: to a `prompt`, and
+    #: not to a conversation, as chat templates have them.
+    add_special_tokens: bool | None = None
+    #: Keep this number of tokens of the prompt: its last ones, or with `truncation_side` "right"
+    #: its first ones. 0: as many as there is room for.
+    truncate_prompt: int | None = None
+    #: Where tokens are left out by `truncate_prompt`.
+    truncation_side: Literal["left", "right"] = "left"
+    #: The form of the answer (schema, grammar, ...); None: unconstrained.
+    constraint: AnswerForm | None = None
+    #: Most tokens of thoughts, after which the mark that ends them follows; None: any number.
+    thinking_budget: int | None = None
+    #: The name of an adapter (LoRA) of the model; "": the model alone.
+    adapter: str = ""
+    #: Prefixes are shared with requests of the same salt only.
+    cache_salt: str = ""
+
+    @property
+    def reports_prompt(self) -> bool:
+        """Whether log probabilities of the prompt's tokens are requested."""
+        return self.prompt_logprobs is not None or (self.echo and self.logprobs is not None)
+
+    @property
+    def prompt_alternatives(self) -> int:
+        """The number of alternatives that are reported for each token of the prompt."""
+        return max(self.prompt_logprobs or 0, (self.logprobs or 0) if self.echo else 0)
+
+    def resolved(self, defaults: Mapping[str, Any]) -> Sampling:
+        """Set what the request does not set: by these defaults, or to have no effect. A default
+        gives way to what the request sets."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        given = {name: value for name, value in given.items() if value is not None}
+        made = {**defaults, **given}
+        if "max_tokens" in defaults and "max_tokens" not in given:
+            made["max_tokens"] = max(made["max_tokens"], self.min_tokens)
+        return Sampling(**made)
+
+
+class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sampling parameters of one generation. `checked` refuses values out of range.
+
+    For example:
+
+        Sampling(temperature=0.0, max_tokens=64, stop=("END",)).checked("chat", vocabulary=49152)
+    """
+
+    #: 0: the most probable token each time.
+    temperature: float = 1.0
+    #: Tokens are drawn from the most probable ones that have this much probability together.
+    top_p: float = 1.0
+    #: How many of the most probable tokens are drawn from; 0: all.
+    top_k: int = 0
+    #: Tokens are drawn from those at least this times as probable as the most probable one.
+    min_p: float = 0.0
+    #: Divides the score of tokens that are there already; 1: no effect.
+    repetition_penalty: float = 1.0
+
+    def checked(self, model: str, vocabulary: int) -> Sampling:
+        """Return self if all values are valid for a vocabulary of this size; else raise
+        InvalidRequest with model and field."""
+        for fine, field, rule in (*self._numbers(), *self._lists(), *self._tokens(vocabulary)):
+            if not fine:
+                value = repr(getattr(self, field))
+                value = value if len(value) <= 100 else f"{value[:100]}..."
+                raise InvalidRequest(
+                    f"model {model!r}: {field} must be {rule}; it is {value}", field=field
+                )
+        return self
+
+    # Whether a field is fine, its name, and the rule
+
+    def _numbers(self) -> Iterator[_Check]:
+        least, most = 0 if self.echo else 1, self.max_tokens
+        yield (
+            most is None or most >= least,
+            "max_tokens",
+            f"at least {least}" if self.echo else "at least 1, or 0 with echo",
+        )
+        yield self.min_tokens >= 0, "min_tokens", "at least 0"
+        yield most is None or self.min_tokens <= most, "min_tokens", "at most max_tokens"
+        yield 0 <= self.temperature <= 100, "temperature", "between 0 and 100"
+        yield 0 < self.top_p <= 1, "top_p", "above 0 and at most 1"
+        yield 0 <= self.top_k < 2**31, "top_k", "at least 1, or 0 for all tokens, below 2^31"
+        yield 0 <= self.min_p <= 1, "min_p", "between 0 and 1"
+        penalty = self.repetition_penalty
+        yield 0.01 <= penalty <= 100, "repetition_penalty", "between 0.01 and 100"
+        for field in ("presence_penalty", "frequency_penalty"):
+            yield -100 <= getattr(self, field) <= 100, field, "between -100 and 100"
+        yield 1 <= self.n <= 128, "n", "between 1 and 128"
+        fine = self.seed is None or -(2**63) <= self.seed < 2**64
+        yield fine, "seed", "a whole number of 64 bits"
+        fine = self.thinking_budget is None or self.thinking_budget >= 0
+        yield fine, "thinking_budget", "at least 0"
+        fine = self.truncate_prompt is None or self.truncate_prompt >= 0
+        yield fine, "truncate_prompt", "at least 0"
+
+    def _lists(self) -> Iterator[_Check]:
+        for field, most in (("stop", MOST_STOPS), ("bad_words", MOST_TOKENS_NAMED)):
+            texts: tuple[str, ...] = getattr(self, field)
+            yield (
+                len(texts) <= most and all(texts) and sum(map(len, texts)) <= MOST_STOP_CHARACTERS,
+                field,
+                f"at most {most} texts, none empty, of {MOST_STOP_CHARACTERS} characters together",
+            )
+        fine = len(self.logit_bias) <= MOST_TOKENS_NAMED
+        yield fine, "logit_bias", f"of at most {MOST_TOKENS_NAMED} tokens"
+        for field, most in TOKEN_LISTS.items():
+            yield len(getattr(self, field)) <= most, field, f"at most {most} tokens"
+        lengths = [len(word) for word in self.bad_words_ids]
+        fine = all(lengths) and sum(lengths) <= MOST_TOKENS_BANNED
+        rule = f"lists of tokens, none empty, of {MOST_TOKENS_BANNED} tokens together"
+        yield fine, "bad_words_ids", rule
+
+    def _tokens(self, vocabulary: int) -> Iterator[_Check]:
+        for field in TOKEN_LISTS:
+            tokens: tuple[int, ...] = getattr(self, field)
+            fine = not tokens or 0 <= min(tokens) <= max(tokens) < vocabulary
+            yield fine, field, f"between 0 and {vocabulary - 1}"
+        fine = all(0 <= token < vocabulary for word in self.bad_words_ids for token in word)
+        yield fine, "bad_words_ids", f"tokens between 0 and {vocabulary - 1}"
+        yield (
+            all(
+                0 <= token < vocabulary and -1000 <= bias <= 1000
+                for token, bias in self.logit_bias.items()
+            ),
+            "logit_bias",
+            f"token ids below {vocabulary} with numbers between -1000 and 1000",
+        )

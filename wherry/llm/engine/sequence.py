@@ -1,0 +1,112 @@
+"""What is the state of one generation?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from wherry.llm.engine.kv_cache import BlockTable
+from wherry.llm.engine.sampling import Sampling
+from wherry.llm.engine.token_lists import TokenLists
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A chosen token. Log probabilities, if requested, are those of the model: before temperature,
+    penalties and masks."""
+
+    token: int
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+    #: Of a prompt's token: 1 for the most probable one.
+    rank: int = 0
+
+
+class Constraint(Protocol):
+    """The form that an answer must have (a grammar, a schema, a regular expression).
+
+    One object for each sequence; it gets the sequence's tokens in order.
+    """
+
+    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+        """Set those of tokens that may not follow to False, in place. `allowed` has one for each
+        of the vocabulary."""
+
+    def accept(self, token: int) -> None:
+        """Advance by the token that was chosen."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One generation: its prompt, the tokens generated so far, and its blocks in the KV cache."""
+
+    id: int
+    #: The prompt's tokens, then the generated ones. Within a step the last may be below 0: it is on
+    #: the device alone, and ~token its place among those chosen in the step before.
+    tokens: list[int]
+    prompt_tokens: int
+    sampling: Sampling
+    #: 1 is the highest; equal priorities run in order of arrival.
+    priority: int = 5
+    #: Maximum of prompt and generated tokens: by the request, the model's context or the KV cache.
+    max_length: int = 1 << 30
+    #: Its index among the request's `n` answers.
+    index: int = 0
+    #: Its random numbers are a function of this and of the token's position.
+    seed: int = 0
+    #: Tokens that end the generation.
+    ends: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    #: The key of its adapter; "": the model alone.
+    adapter: str = ""
+    #: The lists of its request, which its answers share.
+    lists: TokenLists = field(default_factory=TokenLists)
+    #: For penalties: a number of its first tokens, and a tensor that says how often each of the
+    #: vocabulary is among them (adjusted.py); None until they are needed.
+    occurrences: tuple[int, Any] | None = None
+    #: Number of leading tokens whose keys and values are in the KV cache.
+    computed: int = 0
+    table: BlockTable = field(default_factory=BlockTable)
+    #: Tokens found in the prefix cache when the sequence was first scheduled.
+    cached_tokens: int = 0
+    preemptions: int = 0
+    #: Steps of it alone for which there was no memory.
+    failures: int = 0
+    #: Whether it was removed: it has ended, or was cancelled.
+    ended: bool = False
+    #: What its constraint has raised.
+    error: Exception | None = None
+    #: Whether it chooses among more tokens than are sorted first; None: it is waited for to see it.
+    sorts_all: bool | None = None
+    #: Log probabilities of the prompt's tokens from the second on, as far as requested and
+    #: computed.
+    prompt_report: list[Sampled] = field(default_factory=list)
+
+    @property
+    def prefix_kind(self) -> str:
+        """With which sequences it may share a prefix: those of its adapter and salt."""
+        salt = self.sampling.cache_salt
+        return f"{self.adapter}/{salt}" if self.adapter or salt else ""
+
+    @property
+    def reports_prompt(self) -> bool:
+        """Whether log probabilities of the prompt are still missing. They need a prefill without
+        prefix cache, which only the first of a request's answers does."""
+        asked = self.sampling.reports_prompt and self.index == 0
+        return asked and len(self.prompt_report) < self.prompt_tokens - 1
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens whose keys and values are not computed yet: 1 in decode, usually more in
+        prefill."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def generated_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_tokens
+
+    def __repr__(self) -> str:
+        return f"<Sequence {self.id}: {self.prompt_tokens} + {self.generated_tokens} tokens>"

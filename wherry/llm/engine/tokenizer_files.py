@@ -1,0 +1,217 @@
+"""Are a tokenizer's files whole, and of this model? Said before weights are read, with file and
+remedy.
+
+Libraries say of a damaged file what they stumbled over, or nothing: without merges, or with another
+model's vocabulary, they give other tokens than the model was trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wherry.llm.engine.library_errors import brief
+
+AGAIN: Final = "download the checkpoint again"
+#: A large tokenizer.json has 35 MB.
+MOST_FILE_BYTES: Final = 128 << 20
+#: Of a chat template that is compiled, to see whether it can be.
+MOST_TEMPLATE_BYTES: Final = 1 << 20
+#: Suffixes of the files that hold a tokenizer.
+WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
+#: JSON files beside tokenizer.json that are objects, if they are there.
+OBJECTS: Final = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "generation_config.json",
+)  # fmt: skip
+TEMPLATE: Final = "chat_template.jinja"
+
+
+class _Added(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list[Any]
+    type: str | None = None
+    merges: list[Any] | None = None
+    ignore_merges: bool | None = None
+
+    @property
+    def lacks_merges(self) -> bool:
+        return self.type in (None, "BPE") and not self.merges and not self.ignore_merges
+
+
+class _Tokenizer(msgspec.Struct):
+    """What is looked at of a tokenizer.json."""
+
+    model: _Model
+    added_tokens: list[_Added] = []
+
+
+class _Problem(Exception):
+    """What is wrong with one file."""
+
+
+def problem(folder: Path, config: Mapping[str, Any]) -> str:
+    """What is wrong with the tokenizer of a checkpoint's folder, with file and remedy; "" if
+    nothing is seen. Reads its files, bounded in size."""
+    try:
+        for file in sorted(folder.glob("*")):
+            if file.suffix in WRITTEN and not (file.is_file() or file.is_dir()):
+                raise _Problem(f"{file.name} is a link to nothing, or no file: {AGAIN}")
+            if file.suffix in WRITTEN and file.is_file() and file.stat().st_size > MOST_FILE_BYTES:
+                raise _Problem(f"{file.name} has more than {MOST_FILE_BYTES >> 20} MiB: {AGAIN}")
+        objects = {name: _read(folder / name, dict[str, Any]) for name in OBJECTS}
+        found = {name: one for name, one in objects.items() if one is not None}
+        text = config.get("text_config")
+        size = (text if isinstance(text, dict) else config).get("vocab_size")
+        _check_vocabulary(folder, found, size if type(size) is int else 1 << 24)
+        _check_templates(folder, found.get("tokenizer_config.json", {}).get("chat_template"))
+    except _Problem as error:
+        return str(error)
+    return ""
+
+
+def _read(file: Path, kind: Any) -> Any:
+    """A file's content as this type; None if there is no such file."""
+    if not file.is_file():
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise _Problem(f"{file.name}: {brief(error)}: {AGAIN}") from None
+
+
+def _check_vocabulary(folder: Path, found: Mapping[str, Any], size: int) -> None:
+    """Check that each token can be made, and is one of the model's."""
+    read: _Tokenizer | None = _read(folder / "tokenizer.json", _Tokenizer)
+    if read is not None:
+        name, vocab, added = "tokenizer.json", read.model.vocab, read.added_tokens
+        numbers = {token.content: token.id for token in added}
+        if not vocab and not added:
+            raise _Problem(f"{name}: it has no tokens: {AGAIN}")
+        if isinstance(vocab, dict) and read.model.lacks_merges:
+            _check_single(name, "model.merges has none", vocab.keys() - numbers.keys())
+    else:
+        name, vocab, numbers = "vocab.json", found.get("vocab.json", {}), {}
+        if vocab and not (folder / "merges.txt").is_file():
+            _check_single("merges.txt", "it is missing", vocab)
+    if isinstance(vocab, dict):
+        _check_numbers(name, vocab, numbers, size)
+    elif len(vocab) > size + len(numbers):
+        raise _Problem(f"{name}: {len(vocab)} tokens, and vocab_size is {size}: {AGAIN}")
+    if read is not None:
+        words = vocab if isinstance(vocab, dict) else {one[0]: 0 for one in vocab if one}
+        _check_ends(found, {**words, **numbers}, size)
+    _check_generation(found.get("generation_config.json", {}).get("eos_token_id"))
+
+
+def _check_single(name: str, why: str, words: Iterable[str]) -> None:
+    """Without merges a text becomes single characters: refuse a vocabulary of longer ones."""
+    known = list(words)
+    if 2 * (longer := sum(len(word) > 1 for word in known)) > len(known):
+        raise _Problem(
+            f"{name}: {why}, so that {longer} of {len(known)} tokens could never be made: {AGAIN}"
+        )
+
+
+def _check_numbers(
+    name: str, vocab: Mapping[str, Any], added: Mapping[str, int], size: int
+) -> None:
+    """Check that the vocabulary's numbers are as many as its tokens, and within the model's."""
+    numbers = [number for word, number in vocab.items() if word not in added]
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise _Problem(f"{name}: a token's number is none: {AGAIN}")
+    if numbers and max(numbers) >= size:
+        raise _Problem(
+            f"{name}: its tokens go up to {max(numbers)}, and config.json's vocab_size is {size}:"
+            f" it is another model's: {AGAIN}"
+        )
+    if 2 * len(set(numbers)) < len(numbers):
+        raise _Problem(f"{name}: {len(numbers)} tokens share {len(set(numbers))} numbers: {AGAIN}")
+
+
+def _check_ends(found: Mapping[str, Any], known: Mapping[str, int], size: int) -> None:
+    """Check that the tokens that begin and end a text are the model's: else each request would be
+    refused, or none would end. Others may be unused, such as Gemma's for images."""
+    for name in ("bos_token", "eos_token"):
+        token = found.get("tokenizer_config.json", {}).get(name)
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str):
+            # transformers gives one that is not there the next number.
+            number = known.get(text, max(known.values(), default=0) + 1)
+            if not 0 <= number < size:
+                raise _Problem(_beyond("tokenizer.json", f"{name} {text[:40]!r}", number, size))
+
+
+def _check_generation(ends: Any) -> None:
+    """Check that ends are numbers. One beyond the vocabulary never comes, as in tiny models that
+    transformers writes with the numbers of the large ones."""
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and type(end) is not int:
+            raise _Problem(f"generation_config.json: eos_token_id is {end!r:.40}: {AGAIN}")
+
+
+def _beyond(name: str, what: str, number: Any, size: int) -> str:
+    shown = repr(number)[:40]
+    return f"{name}: {what} is {shown}, and config.json's vocab_size is {size}: {AGAIN}"
+
+
+def _check_templates(folder: Path, told: Any) -> None:
+    """Check that each chat template is a text that compiles. A file of its own comes first."""
+    in_settings = (("tokenizer_config.json: chat_template", one) for one in _texts(told))
+    for name, text in [*_in_file(folder / TEMPLATE)] or in_settings:
+        try:
+            _compile(text)
+        except Exception as error:  # noqa: BLE001 - of any type: the template is a program
+            line = getattr(error, "lineno", None)
+            place = f"line {line}: " if line else ""
+            raise _Problem(
+                f"{name}: {place}{brief(error)}: it is no template: {AGAIN}, or remove it: then"
+                " the model completes prompts only"
+            ) from None
+
+
+def _in_file(file: Path) -> Iterator[tuple[str, str]]:
+    if not file.is_file():
+        return
+    if file.stat().st_size > MOST_TEMPLATE_BYTES:
+        raise _Problem(f"{file.name} has more than {MOST_TEMPLATE_BYTES >> 10} KiB: {AGAIN}")
+    try:
+        yield file.name, file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _Problem(f"{file.name}: {brief(error)}: {AGAIN}") from None
+
+
+def _texts(told: Any) -> Iterator[str]:
+    """The templates of a tokenizer_config.json: a text, or a list of named ones."""
+    for one in told if isinstance(told, list) else [told]:
+        text = one.get("template") if isinstance(one, dict) else one
+        if isinstance(text, str):
+            yield text
+        elif told is not None:
+            raise _Problem(f"tokenizer_config.json: chat_template is no text: {AGAIN}")
+
+
+def _compile(text: str) -> None:
+    """Compile a template as transformers does, whose own tag marks what a model has said."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012 - as Jinja has it
+
+        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    ).compile(text)

@@ -1,0 +1,298 @@
+"""How does a model.json of Triton's vLLM backend run, whatever engine there is?
+
+By vLLM where it is installed, else by the engine that wherry chooses for the checkpoint. Inputs and
+outputs are those of the backend: a text, its sampling parameters as JSON or as the request's own
+parameters, and whether the answer streams.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
+from wherry.core.models.signature import Signature
+from wherry.core.models.step_model import Step, StepModel
+from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.llm.engine.vllm_words import engine_arguments, logprobs_of, parameters_text, sampling_of
+from wherry.llm.engines import engine_of
+from wherry.triton.backends import parameters
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.repository.triton_config import (
+    TritonConfig,
+    TritonInput,
+    TritonOutput,
+    TritonTransactionPolicy,
+)
+
+if TYPE_CHECKING:
+    from wherry.llm.engine.delta import Delta
+
+log = logging.getLogger("wherry")
+
+FILE: Final = "model.json"
+ADAPTERS: Final = "multi_lora.json"
+#: Most bytes of one of the two.
+MAX_FILE_BYTES: Final = 1 << 20
+
+_FLAG: Final[dict[str, Any]] = {"data_type": "TYPE_BOOL", "dims": [1], "optional": True}
+_TEXT: Final[dict[str, Any]] = {"data_type": "TYPE_STRING", "optional": True}
+INPUTS: Final = (
+    TritonInput(name="text_input", data_type="TYPE_STRING", dims=[1]),
+    TritonInput(name="image", dims=[-1], **_TEXT),
+    TritonInput(name="stream", **_FLAG),
+    TritonInput(name="sampling_parameters", dims=[1], **_TEXT),
+    TritonInput(name="exclude_input_in_output", **_FLAG),
+    TritonInput(name="return_finish_reason", **_FLAG),
+    TritonInput(name="return_cumulative_logprob", **_FLAG),
+    TritonInput(name="return_logprobs", **_FLAG),
+    TritonInput(name="return_num_input_tokens", **_FLAG),
+    TritonInput(name="return_num_output_tokens", **_FLAG),
+)
+OUTPUTS: Final = (
+    TritonOutput(name="text_output", data_type="TYPE_STRING", dims=[-1]),
+    TritonOutput(name="finish_reason", data_type="TYPE_STRING", dims=[-1]),
+    TritonOutput(name="cumulative_logprob", data_type="TYPE_FP32", dims=[-1]),
+    TritonOutput(name="logprobs", data_type="TYPE_STRING", dims=[-1]),
+    TritonOutput(name="num_input_tokens", data_type="TYPE_UINT32", dims=[1]),
+    TritonOutput(name="num_output_tokens", data_type="TYPE_UINT32", dims=[-1]),
+)
+
+
+class VllmBackendModel(RepositoryModel, StepModel):
+    """A checkpoint that a model.json names."""
+
+    takes_parameters = True
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        """Inputs and outputs of the backend beside those that are there, and no batches: requests
+        join and leave the engine by themselves."""
+        engine_json(os.path.join(folder, version), config.name)
+        given = {one.name for one in config.input} | {one.name for one in config.output}
+        return msgspec.structs.replace(
+            config,
+            max_batch_size=0,
+            input=[*config.input, *(one for one in INPUTS if one.name not in given)],
+            output=[*config.output, *(one for one in OUTPUTS if one.name not in given)],
+            model_transaction_policy=TritonTransactionPolicy(decoupled=True),
+        )
+
+    def signature(self, name: str = "") -> Signature:
+        """The signature. All outputs but the text are there only if a request asks for them."""
+        found = super().signature(name)
+        outputs = [replace(one, optional=one.name != "text_output") for one in found.outputs]
+        return replace(found, outputs=tuple(outputs))
+
+    def check_signature(self, signature: Signature, config: ModelConfig) -> None:
+        """A request is one row, without a batch dimension."""
+
+    def most_active(self, config: ModelConfig, device: Device) -> int:
+        arguments = engine_json(self.version_folder, self.triton.name)
+        said = arguments.get("max_num_seqs", 64)
+        if type(said) is not int or said < 1:
+            raise self._wrong(f"max_num_seqs must be a whole number from 1 up, not {said!r}")
+        return said
+
+    def load(self, device: Device) -> None:
+        self._engine = self._made()
+        self._engine.load(device)
+
+    def unload(self) -> None:
+        if "_engine" in self.__dict__:
+            self._engine.unload()
+
+    def start(self, **inputs: Any) -> _Answering:
+        """Add a request, whose inputs are those of the backend and its own parameters."""
+        asked = VllmAsked.of(inputs, self.triton.name)
+        state = self._engine.start(
+            prompt=asked.prompt, parameters=asked.sampling, stream=asked.stream
+        )
+        return _Answering(asked, state)
+
+    def step(self, active: list[_Answering]) -> list[Step[Any]]:
+        steps = self._engine.step([one.state for one in active])
+        return [
+            Step(one.responses(step.responses, done=step.done), step.done, step.error)
+            for one, step in zip(active, steps, strict=True)
+        ]
+
+    def stop(self, state: _Answering) -> None:
+        self._engine.stop(state.state)
+
+    def gauges(self) -> Mapping[str, float]:
+        return self._engine.gauges()
+
+    # Parts
+
+    def _made(self) -> StepModel:
+        """The engine's own model, not loaded yet."""
+        name = self.triton.name
+        arguments = engine_json(self.version_folder, name)
+        checkpoint = str(arguments["model"])
+        beside = os.path.join(self.version_folder, checkpoint)
+        if not os.path.exists(checkpoint) and os.path.exists(beside):
+            checkpoint = beside
+        ours, ignored = engine_arguments(arguments)
+        if self._has_adapters(arguments):
+            ours["adapters"] = _json_object(self.version_folder, ADAPTERS, name)
+        others = {key: value for key, value in arguments.items() if key != "model"}
+        wanted = parameters.text(self.triton, "ENGINE")
+        try:
+            made, engine = engine_of(checkpoint, name=name, wanted=wanted, ours=ours, vllm=others)
+        except TypeError as error:
+            raise self._wrong(str(error)) from None
+        if ignored and engine != "vllm":
+            fields = {"model": name, "engine": engine, "ignored": ",".join(ignored)}
+            log.info("model.json has arguments for vLLM alone", extra=fields)
+        if not isinstance(made, StepModel):
+            raise self._wrong(f"engine {engine} does not generate in steps")
+        return made
+
+    def _has_adapters(self, arguments: Mapping[str, Any]) -> bool:
+        return str(arguments.get("enable_lora", False)).lower() == "true"
+
+    def _wrong(self, problem: str) -> ConfigError:
+        return ConfigError(f"model {self.triton.name!r}: {FILE}: {problem}")
+
+
+def engine_json(folder: str, model: str) -> dict[str, Any]:
+    """The arguments of the engine, of which `model` is the checkpoint. ConfigError."""
+    found = _json_object(folder, FILE, model)
+    if not isinstance(found.get("model"), str) or not found["model"]:
+        raise ConfigError(f'model {model!r}: {FILE}: it must say the checkpoint, as "model"')
+    return found
+
+
+def _json_object(folder: str, file: str, model: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(folder, file), "rb") as source:
+            found = json.loads(source.read(MAX_FILE_BYTES))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
+        version = os.path.basename(folder)
+        raise ConfigError(f"model {model!r}: version {version}: {file}: {why}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"model {model!r}: {file}: it must be a JSON object")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class VllmAsked:
+    """What one request asks for."""
+
+    prompt: str
+    sampling: Any
+    stream: bool
+    #: The prompt stands before the answer.
+    prepend: bool
+    #: The names of further outputs.
+    outputs: frozenset[str]
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Any], model: str) -> VllmAsked:
+        """Read the inputs. InvalidRequest says what is wrong with one of them."""
+        if inputs.get("image") is not None:
+            problem = f"model {model!r}: image: this engine takes text alone"
+            raise InvalidRequest(problem, field="image")
+        stream = _flag(inputs, "stream") or False
+        exclude = _flag(inputs, "exclude_input_in_output")
+        prepend = not stream if exclude is None else not exclude
+        if prepend and stream:
+            raise InvalidRequest(
+                f"model {model!r}: exclude_input_in_output: false is not allowed when streaming",
+                field="exclude_input_in_output",
+            )
+        said = _text(inputs, "sampling_parameters", model)
+        given = inputs.get("parameters") or {}
+        sampling = sampling_of(given if said is None else parameters_text(said, model), model)
+        wanted = [one.name for one in OUTPUTS if _flag(inputs, f"return_{one.name}")]
+        if "cumulative_logprob" in wanted and sampling.logprobs is None:
+            sampling = msgspec.structs.replace(sampling, logprobs=0)
+        prompt = _text(inputs, "text_input", model) or ""
+        return cls(prompt, sampling, stream, prepend, frozenset(wanted))
+
+
+@dataclass(slots=True)
+class _Answering:
+    """A request in the engine, and what it has not been sent yet."""
+
+    asked: VllmAsked
+    state: Any
+    #: Of each answer, all pieces that are not sent yet.
+    pieces: dict[int, Delta] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    logprobs: dict[int, float] = field(default_factory=dict)
+
+    def responses(self, deltas: Any, *, done: bool) -> list[dict[str, Any]]:
+        """The responses that these pieces make: one each, or one in all without streaming."""
+        if not self.asked.stream:
+            for delta in deltas:
+                self._note(delta)
+                known = self.pieces.setdefault(delta.index, delta)
+                if known is not delta:
+                    known.extend(delta)
+            return [self._response(self.pieces)] if done else []
+        found = []
+        for delta in deltas:
+            self._note(delta)
+            found.append(self._response({delta.index: delta}))
+        return found
+
+    def _note(self, delta: Delta) -> None:
+        self.prompt_tokens = delta.details.get("prompt_tokens", self.prompt_tokens)
+        if delta.usage:
+            self.prompt_tokens = delta.usage.get("prompt_tokens", self.prompt_tokens)
+        total = self.logprobs.get(delta.index, 0.0)
+        self.logprobs[delta.index] = total + sum(one["logprob"] or 0 for one in delta.logprobs)
+
+    def _response(self, pieces: Mapping[int, Delta]) -> dict[str, Any]:
+        places = range(self.asked.sampling.n)
+        found = [pieces.get(place) for place in places]
+        before = self.asked.prompt if self.asked.prepend else ""
+        texts = [before + one.text if one else before for one in found]
+        response: dict[str, Any] = {"text_output": [text.encode() for text in texts]}
+        for name in self.asked.outputs:
+            response[name] = self._further(name, found)
+        return response
+
+    def _further(self, name: str, found: list[Delta | None]) -> Any:
+        if name == "finish_reason":
+            reasons = [one.finish_reason if one else "" for one in found]
+            return [(reason or "None").encode() for reason in reasons]
+        if name == "cumulative_logprob":
+            sums = [self.logprobs.get(place, math.nan) for place in range(len(found))]
+            return np.array(sums, np.float32)
+        if name == "num_input_tokens":
+            return np.array([self.prompt_tokens], np.uint32)
+        if name == "num_output_tokens":
+            return np.array([len(one.token_ids) if one else 0 for one in found], np.uint32)
+        asked = self.asked.sampling.logprobs is not None
+        shown = [logprobs_of(one.logprobs if one else []) if asked else None for one in found]
+        return [json.dumps(one).encode() for one in shown]
+
+
+def _flag(inputs: Mapping[str, Any], name: str) -> bool | None:
+    value = inputs.get(name)
+    return None if value is None else bool(np.ravel(value)[0])
+
+
+def _text(inputs: Mapping[str, Any], name: str, model: str) -> str | None:
+    value = inputs.get(name)
+    if value is None:
+        return None
+    element = value[0] if isinstance(value, list) else value
+    try:
+        return element.decode() if isinstance(element, bytes) else str(element)
+    except UnicodeDecodeError as error:
+        problem = f"model {model!r}: {name}: it is not UTF-8 text (byte {error.start})"
+        raise InvalidRequest(problem, field=name) from None

@@ -1,0 +1,118 @@
+"""How do clients load and unload an adapter (LoRA) while its model is served, as vLLM has it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final, TypeVar
+
+import msgspec
+
+from wherry.core.models.model import VariantStore
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.errors import AccessDenied
+from wherry.llm.openai.errors import BadField, fail
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.fields.not_done import NotDone
+from wherry.llm.openai.models import AbleModels
+from wherry.llm.openai.reading import read_and_start
+from wherry.server.http.answers import respond
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import ANY_TEXT, TEXT, Operation, json_of
+from wherry.server.http.route import Handler, Route
+from wherry.server.v2.http.entry import HttpEntry
+
+#: It changes what the server has: who may load models may load adapters.
+GROUP: Final = "model-repository"
+
+
+class LoadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/load_lora_adapter."""
+
+    not_done: ClassVar[Mapping[str, NotDone]] = {"is_3d_lora_weight": NotDone((False,))}
+
+    lora_name: str
+    #: A folder on the server.
+    lora_path: str
+    #: Whether it may take the place of one of the same name.
+    load_inplace: bool = False
+    #: The model that it is for; None: the only one that takes adapters.
+    base_model_name: str | None = None
+
+
+class UnloadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: str
+    #: vLLM's number of it, which is not needed.
+    lora_int_id: int | None = None
+    base_model_name: str | None = None
+
+
+Wanted = TypeVar("Wanted", LoadAdapter, UnloadAdapter)
+
+
+class AdapterRoutes:
+    """The two routes of one server; its model control says whether they are open."""
+
+    def __init__(self, entry: HttpEntry) -> None:
+        self._entry = entry
+        self._models = AbleModels(entry.runtime)
+
+    def routes(self) -> dict[str, Route]:
+        load = partial(self._change, LoadAdapter, _load, "added")
+        unload = partial(self._change, UnloadAdapter, _unload, "removed")
+        return {
+            "/v1/load_lora_adapter": _route(load, "Load an adapter (LoRA)", LoadAdapter),
+            "/v1/unload_lora_adapter": _route(unload, "Unload an adapter (LoRA)", UnloadAdapter),
+        }
+
+    def _change(
+        self,
+        kind: type[Wanted],
+        change: Callable[[VariantStore, Wanted], None],
+        done: str,
+        exchange: Exchange,
+    ) -> None:
+        """Have the model's adapters changed by another thread: it looks at files."""
+
+        def read(body: Buffer, ignored: list[str] | None) -> Wanted:
+            return decoded(body, kind, ignored)
+
+        def start(exchange: Exchange, wanted: Wanted) -> None:
+            if self._entry.control.mode != "explicit":
+                raise AccessDenied(
+                    "adapters are loaded and unloaded by clients only in the model control mode"
+                    " 'explicit': start the server with --model-control-mode explicit"
+                )
+            store = self._models.store(wanted.base_model_name)
+
+            def tell(_: None) -> None:
+                said = f"Success: LoRA adapter '{wanted.lora_name}' {done} successfully."
+                respond(exchange, said.encode(), content_type="text/plain; charset=utf-8")
+
+            self._entry.off_loop(exchange, lambda: change(store, wanted), tell, fail, reads=False)
+
+        read_and_start(self._entry, read, start, exchange)
+
+
+def _route(change: Handler, summary: str, takes: type[msgspec.Struct]) -> Route:
+    operation = Operation(
+        summary=summary,
+        description="In the model control mode `explicit` only.",
+        takes=json_of(takes),
+        gives={TEXT: ANY_TEXT},
+        errors=(400, 403, 404, 503),
+    )
+    return Route({"POST": change}, GROUP, operations={"POST": operation}, needs=("adapters",))
+
+
+def _load(store: VariantStore, wanted: LoadAdapter) -> None:
+    if not wanted.lora_path or "\0" in wanted.lora_path:
+        raise BadField("lora_path", "must be the path of a folder on the server")
+    store.add(wanted.lora_name, Path(wanted.lora_path), replace=wanted.load_inplace)
+
+
+def _unload(store: VariantStore, wanted: UnloadAdapter) -> None:
+    store.remove(wanted.lora_name)

@@ -1,0 +1,175 @@
+"""How does a body become a request, and what of it is refused or ignored?"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from wherry.core.values.buffer import Buffer
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.fields.json_faults import check_depth, fault_of
+from wherry.llm.openai.fields.not_done import NotDone
+
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+#: Longest name of a field, in characters, that is compared with those that are known, or told.
+MAX_NAME_CHARS: Final = 64
+#: What some clients put in front of UTF-8; it says nothing.
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+#: What is said of a field that is not known.
+UNKNOWN: Final = "is not a field that is known here"
+#: The most names in a header.
+MAX_NAMES: Final = 16
+#: What may not stand in a name of that list.
+_UNFIT: Final = re.compile(r"[^!-+\--~]")
+
+
+def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) -> Fields:
+    """A request's body; BadField names what is wrong in it.
+
+    A field that is not known is left out and its name appended to `ignored`; None: it is refused.
+    """
+    if body[:3] == BYTE_ORDER_MARK:
+        body = bytes(body)[3:]
+    check_depth(body)
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            if not _is_unknown(str(error)):
+                raise
+            return msgspec.json.decode(_known(body, kind, ignored), type=kind)
+    except msgspec.ValidationError as error:
+        raise named(str(error), kind) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise fault_of(body) or BadField(None, f"the body is not JSON: {error}") from None
+
+
+def header_of(ignored: Sequence[str]) -> str:
+    """The names of ignored fields as the value of a header: short, and nothing but ASCII."""
+    names = [_UNFIT.sub("?", name[:MAX_NAME_CHARS]) for name in ignored[:MAX_NAMES]]
+    return ", ".join([*names, "..."] if len(ignored) > MAX_NAMES else names)
+
+
+def _known(
+    body: Buffer, kind: type[msgspec.Struct], ignored: list[str] | None, where: str = ""
+) -> bytes:
+    """An object without what is not known, here and in the objects and lists that it has."""
+    names = {*kind.__struct_fields__, kind.__struct_config__.tag_field}
+    inner = _objects(kind)
+    not_done: Mapping[str, NotDone] = getattr(kind, "not_done", {})
+    kept: dict[str, msgspec.Raw] = {}
+    for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+        if name in inner:
+            value = _known_value(value, inner[name], ignored, f"{where}{name}")
+        elif name not in names:
+            text = bytes(value)
+            if text == b"null":  # "not given"
+                continue
+            if name in not_done:
+                if not not_done[name].asks_nothing(text):
+                    raise BadField(f"{where}{name}", f"is not supported{not_done[name].instead}")
+                continue
+            if ignored is not None:
+                ignored.append(f"{where}{name}")
+                continue
+        kept[name] = value
+    return msgspec.json.encode(kept)
+
+
+def _known_value(
+    value: msgspec.Raw, kinds: _Kinds, ignored: list[str] | None, where: str
+) -> msgspec.Raw:
+    """A value that is an object of one of these kinds, or a list of such, without what is not
+    known."""
+    text = bytes(value)
+    if text.startswith(b"["):
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        known = [
+            _known_value(item, kinds, ignored, f"{where}[{i}]") for i, item in enumerate(items)
+        ]
+        return msgspec.Raw(msgspec.json.encode(known))
+    if not text.startswith(b"{"):
+        return value
+    kind = kinds.get(None)
+    if kind is None:
+        tag = msgspec.json.decode(text, type=_Tagged).type
+        kind = kinds.get(tag) if isinstance(tag, str) else None
+    return value if kind is None else msgspec.Raw(_known(text, kind, ignored, f"{where}."))
+
+
+class _Tagged(msgspec.Struct):
+    type: Any = None
+
+
+#: Objects whose members are all known, by their tags; None: of the only kind, which has none.
+_Kinds = dict[str | None, type[msgspec.Struct]]
+
+
+@cache
+def _objects(kind: type[msgspec.Struct]) -> dict[str, _Kinds]:
+    """The fields that hold such objects."""
+    found: dict[str, _Kinds] = {}
+    for field in msgspec.structs.fields(kind):
+        for part in _parts(field.type):
+            config = getattr(part, "__struct_config__", None)
+            if config is not None and config.forbid_unknown_fields:
+                found.setdefault(field.name, {})[config.tag] = part
+    return found
+
+
+def _is_unknown(problem: str) -> bool:
+    return problem.startswith("Object contains unknown field")
+
+
+def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField:
+    """msgspec's words with the field's name in front, and for an unknown one what may be meant.
+    `where` is the place of what was read, where that is not the whole body."""
+    text, _, place = problem.partition(" - at `$")
+    field = place.strip("`").replace("[...]", "")  # a member whose name is free
+    field = (where + field).lstrip(".")
+    if _is_unknown(text):
+        name = text.split("`")[1]
+        path = f"{field}.{name}" if field else name
+        near = kind.__struct_fields__ if len(name) <= MAX_NAME_CHARS else ()
+        close = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
+        hint = f"; did you mean '{close[0]}'?" if close and not field else ""
+        return BadField(path, UNKNOWN + hint)
+    if text.startswith("Object missing required field"):
+        name = text.split("`")[1]
+        return BadField(f"{field}.{name}" if field else name, "is missing")
+    if text.startswith(_NOT_AMONG) and (among := _choices(kind, field)):
+        value = text.removeprefix(_NOT_AMONG)
+        value = value if len(value) <= MAX_NAME_CHARS else f"{value[:MAX_NAME_CHARS]}..."
+        return BadField(field, f"must be one of {', '.join(map(repr, among))}, not {value}")
+    return BadField(field or None, text[0].lower() + text[1:].replace("`", ""))
+
+
+#: How msgspec says that a value is none of a Literal's.
+_NOT_AMONG: Final = "Invalid enum value "
+
+
+def _choices(kind: Any, field: str) -> list[Any]:
+    """The values that the field may have, of which a Literal tells; empty if none does."""
+    for name in re.sub(r"\[\d*\]", "", field).split("."):
+        members = {
+            member.encode_name: member.type
+            for part in _parts(kind)
+            if hasattr(part, "__struct_fields__")
+            for member in msgspec.structs.fields(part)
+        }
+        kind = members.get(name)
+    return [one for part in _parts(kind) if get_origin(part) is Literal for one in get_args(part)]
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """The types of which a type is made, down to Literals and Structs."""
+    yield kind
+    if get_origin(kind) is not Literal:
+        for part in get_args(kind):
+            yield from _parts(part)

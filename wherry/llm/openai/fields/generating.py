@@ -1,0 +1,219 @@
+"""Which fields do chats and completions share, and how does the engine call them?
+
+The fields beyond OpenAI's own are those that vLLM's users send as `extra_body`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import msgspec
+
+from wherry.llm.engine.sampling import MOST_STOPS, MOST_TOKENS_ALLOWED, MOST_TOKENS_NAMED
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.fields.form import (
+    FORMS,
+    Choices,
+    ResponseFormat,
+    StructuredOutputs,
+    schema_of,
+)
+from wherry.llm.openai.fields.kinds import Alternatives, Whole
+from wherry.llm.openai.fields.not_done import OF_GENERATIONS, NotDone
+
+#: Fields that the engine calls by the same name.
+SAME: Final = (
+    "n", "temperature", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words",
+    "logprob_token_ids", "ignore_eos", "skip_special_tokens", "prompt_logprobs", "truncation_side",
+    "cache_salt",
+)  # fmt: skip
+#: Fields that the engine calls by another name.
+RENAMED: Final = {
+    "include_stop_str_in_output": "include_stop",
+    "return_token_ids": "report_prompt_tokens",
+}
+#: As many as the engine takes. A list beyond is refused while it is read: to hand it on, and to
+#: describe it, would cost others more time than it took to send.
+NamedTokens = Annotated[list[Whole], msgspec.Meta(max_length=MOST_TOKENS_NAMED)]
+#: What vLLM says for "as many as the model takes".
+ALL: Final = -1
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    #: Usage so far in each event, beside that at the end.
+    continuous_usage_stats: bool | None = None
+    #: Padding against guesses by the sizes of events: there is none here.
+    include_obfuscation: bool | None = None
+
+
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields that chat and completions share. None means "not given"."""
+
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_GENERATIONS
+
+    #: May be left out if only one model can answer.
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    #: Answers, at most 128; the prompt is computed once.
+    n: Whole | None = None
+    #: 0: the most probable token each time.
+    temperature: float | None = None
+    top_p: float | None = None
+    #: Texts that end the answer and are not part of it.
+    stop: str | Annotated[list[str], msgspec.Meta(max_length=MOST_STOPS)] | None = None
+    #: The same seed gives the same text, whatever else the server is doing.
+    seed: Whole | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    #: From -1000 to 1000, by the number of the token.
+    logit_bias: Annotated[dict[str, float], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = (
+        None
+    )
+
+    # Beyond OpenAI
+    #: 0 or -1: all.
+    top_k: Whole | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    #: The answer does not end before, unless its form allows nothing more.
+    min_tokens: Whole | None = None
+    stop_token_ids: NamedTokens | None = None
+    #: The only tokens that may be chosen. This and `bad_words` do not hold where they leave none.
+    allowed_token_ids: (
+        Annotated[list[Whole], msgspec.Meta(min_length=1, max_length=MOST_TOKENS_ALLOWED)] | None
+    ) = None
+    #: Texts that the answer does not contain, by themselves or after a space.
+    bad_words: Annotated[list[str], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    #: Without effect: the tokenizers in use put none.
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    #: Tokens of the prompt to keep; -1: as many as leave room for the answer.
+    truncate_prompt_tokens: Whole | None = None
+    #: Where the others are cut off; if not given, left.
+    truncation_side: Literal["left", "right"] | None = None
+    #: Alternatives for each token of the prompt; not in a stream.
+    prompt_logprobs: Alternatives | None = None
+    #: With `logprobs`: up to 20 tokens that are reported in place of the most probable ones.
+    logprob_token_ids: NamedTokens | None = None
+    #: Puts the prompt before the answer; of a chat the assistant's message that goes on.
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    #: `token_id:N` in place of the texts of tokens in `logprobs`.
+    return_tokens_as_token_ids: bool | None = None
+    #: Known prefixes are shared with requests of the same salt only.
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    #: Most tokens of thoughts; -1: any number.
+    thinking_token_budget: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
+    #: 1 runs first.
+    priority: Whole | None = None
+    #: The form of the answer, as OpenAI names it.
+    response_format: ResponseFormat | None = None
+    #: The form of the answer, as vLLM names it; and below as it did before.
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+
+    # Accepted: they say nothing about the answer.
+    user: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
+    store: msgspec.Raw = msgspec.Raw()
+    service_tier: msgspec.Raw = msgspec.Raw()
+    safety_identifier: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+    prompt_cache_options: msgspec.Raw = msgspec.Raw()
+    prediction: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def include_usage(self) -> bool:
+        options = self.stream_options
+        return options is not None and bool(options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether each event of a stream has the usage so far."""
+        options = self.stream_options
+        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields of the engine's Sampling that are given."""
+        self._check_stream()
+        wanted: dict[str, Any] = {name: getattr(self, name) for name in SAME}
+        wanted |= {ours: getattr(self, name) for name, ours in RENAMED.items()}
+        wanted |= {
+            "top_k": None if self.top_k == ALL else self.top_k,
+            "thinking_budget": None if (most := self.thinking_token_budget) == ALL else most,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "logit_bias": self._logit_bias(),
+            "truncate_prompt": 0 if self.truncate_prompt_tokens == ALL else self._kept(),
+        }
+        if self.top_p == 0:  # the likeliest token alone, as others read it
+            wanted |= {"top_p": None, "temperature": 0.0}
+        forms = list(self.forms())
+        if len(forms) > 1:
+            names = " and ".join(field for field, _ in forms)
+            raise BadField(forms[1][0], f"{names} ask for different answers; give one of them")
+        wanted["constraint"] = forms[0][1] if forms else None
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    def named(self, blamed: str) -> str:
+        """Return the name that a field which the engine blames has in this request."""
+        if blamed == "constraint":
+            return next((field for field, _ in self.forms()), blamed)
+        names = {ours: name for name, ours in RENAMED.items()}
+        names["thinking_budget"] = "thinking_token_budget"
+        return {"adapter": "model", "truncate_prompt": "truncate_prompt_tokens", **names}.get(
+            blamed, blamed
+        )
+
+    def shows_thoughts(self) -> bool:
+        """Whether the answer has what the model thought."""
+        return True
+
+    # What the answer must look like: the field that asks for it, and the engine's constraint.
+
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from self._formats()
+        if self.structured_outputs is not None:
+            yield "structured_outputs", self.structured_outputs.constraint()
+        for field, name in FORMS.items():
+            value = getattr(self, f"guided_{field}")
+            if value is not None:
+                value = schema_of(value, f"guided_{field}") if field == "json" else value
+                yield f"guided_{field}", {name: value}
+
+    def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        if self.response_format is not None and (form := self.response_format.constraint()):
+            yield "response_format", form
+
+    def _kept(self) -> int | None:
+        most = self.truncate_prompt_tokens
+        if most is not None and most < 1:
+            raise BadField("truncate_prompt_tokens", "must be at least 1, or -1 for as many as fit")
+        return most
+
+    def _check_stream(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise BadField("stream_options", "only a stream has them: send stream: true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise BadField("prompt_logprobs", "a stream does not have them; send stream: false")
+
+    def _logit_bias(self) -> dict[int, float] | None:
+        if self.logit_bias is None:
+            return None
+        wrong = [repr(token[:40]) for token in self.logit_bias if not _is_token(token)]
+        if wrong:
+            raise BadField("logit_bias", f"its keys must be token ids, not {', '.join(wrong[:5])}")
+        return {int(token): bias for token, bias in self.logit_bias.items()}
+
+
+def _is_token(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19

@@ -1,0 +1,251 @@
+"""Which models can answer what the routes of language models ask, by their inputs and outputs?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from wherry.core.models.model import VariantStore
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.datatypes import Form
+from wherry.core.values.errors import ModelNotFound
+from wherry.llm.openai.errors import (
+    BadField,
+    ErrorForm,
+    UnknownModel,
+    UnknownRoute,
+    error_object,
+    fail,
+)
+from wherry.llm.openai.fits import (
+    hearing_fit,
+    score_fit,
+    vector_fit,
+)
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import Operation
+from wherry.server.http.route import Handler, Route
+
+NEEDS: Final = {
+    "chat": "it has no input 'messages' and text as its output",
+    "completions": "it has no input 'prompt' and text as its output",
+    "embeddings": (
+        "it does not make one vector of floats of one text or list of tokens, its only required"
+        " input"
+    ),
+    "scores": (
+        "it does not make one float of two texts, its only required inputs, nor one vector of one"
+        " text"
+    ),
+    "transcriptions": "it does not make text of audio, its only required input",
+    "translations": "it does not make text of audio, its only required input, or has no 'task'",
+    "tokens": "it has no input 'task'",
+}
+
+
+#: Inputs that a chat or a completion may give a model; one that needs more is for neither.
+GIVEN: Final = frozenset(
+    ("messages", "prompt", "token_ids", "parameters", "stream", "tools", "template", "task")
+)
+
+#: Seconds that a model has to tell its context.
+PATIENCE: Final = 2.0
+
+
+class ModelName(NamedTuple):
+    """A name that a request may have as its `model`."""
+
+    name: str
+    #: What the model's files are called, and which model it is a variant of, where that is another.
+    root: str | None = None
+    parent: str | None = None
+    #: The most tokens of a prompt and its answer, where the model tells.
+    context_tokens: int | None = None
+
+
+class AbleModels:
+    """The models of one server that can answer such requests."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        #: Whether a model has one of some abilities, as the models were at a generation.
+        self._served: dict[Sequence[str], bool] = {}
+        self._generation = -1
+        #: What models have told of their contexts, as long as they are there.
+        self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
+
+    def route(
+        self,
+        handler: Handler,
+        operation: Operation,
+        *any_of: str,
+        form: ErrorForm = error_object,
+    ) -> Route:
+        """The route of what models with one of these abilities answer; 404 while there is none."""
+
+        def answer(exchange: Exchange) -> None:
+            if self._serves(any_of):
+                handler(exchange)
+                return
+            first = any_of[0]
+            problem = (
+                f"{exchange.request.path} is not served here: no model of this server is for"
+                f" {first} (of each: {NEEDS[first]})"
+            )
+            fail(exchange, UnknownRoute(problem), form=form)
+
+        operations = {"POST": operation}
+        return Route({"POST": answer}, "inference", operations=operations, needs=any_of)
+
+    def _serves(self, any_of: Sequence[str]) -> bool:
+        """Whether a model has one of these abilities, or may have when it is ready."""
+        registry = self._runtime.registry
+        if self._generation != registry.generation:
+            # As it is before: what changes meanwhile is seen next.
+            self._generation, self._served = registry.generation, {}
+        found = self._served.get(any_of)
+        if found is None:
+            found = self._served[any_of] = registry.awaits() or any(map(self.names, any_of))
+        return found
+
+    def names(self, ability: str | None = None) -> list[str]:
+        """Those with this ability; None: with any."""
+        return sorted({m.name for m in self._with(ability)})
+
+    def listed(self) -> list[ModelName]:
+        """Those with any ability, then their variants. Blocks: may read files and ask models."""
+        models = sorted(self._with(None), key=lambda model: model.name)
+        contexts = [self._context(model) for model in models]
+        named = [
+            ModelName(name, None if name == m.name else m.name, None, context)
+            for m, context in zip(models, contexts, strict=True)
+            for name in _names_of(m)
+        ]
+        variants = [
+            ModelName(name, name, m.told_name(), context)
+            for m, context in zip(models, contexts, strict=True)
+            for name in m.model.variants()
+        ]
+        return named + sorted(variants)
+
+    def _context(self, loaded: LoadedModel) -> int | None:
+        """The most tokens that a model takes, which is asked once, by the tokens of a text."""
+        if known := self._contexts.get(loaded) or getattr(loaded.model, "context_tokens", None):
+            return int(known)
+        if not _has_tokens(loaded):
+            return None
+        try:
+            columns = loaded.row_columns((), {"prompt": "a", "task": "tokenize"})
+            told = next(self._runtime.calls.stream(loaded, columns, timeout=PATIENCE))
+            found = self._contexts[loaded] = int(told.outputs["usage"][0]["context_tokens"])
+        except Exception:  # noqa: BLE001 - of any model: one without an answer is listed without
+            return None
+        return found
+
+    def _with(self, ability: str | None) -> list[LoadedModel]:
+        models = self._runtime.models()
+        return [m for m in models if (ABLE[ability](m) if ability else abilities(m))]
+
+    def named(self, name: str, *, variants: bool = True) -> LoadedModel:
+        """The model of this name or served name, or one that may have this variant, whatever it
+        can. UnknownModel."""
+        try:
+            return self._runtime.model(name)
+        except ModelNotFound:
+            if own := self._runtime.registry.served_names().get(name):
+                return self._runtime.model(own)
+            models = self._with(None) if variants else []
+            if found := next((m for m in models if m.model.may_have_variant(name)), None):
+                return found
+            able = ", ".join(sorted(n for m in self._with(None) for n in _names_of(m)))
+            raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
+
+    def able(self, name: str | None, *any_of: str) -> LoadedModel:
+        """The model of this name, or without one the only model that has the first ability, or if
+        none has it the next. UnknownModel, BadField."""
+        loaded = self.named(self._only(any_of) if name is None else name)
+        if not any(ABLE[ability](loaded) for ability in any_of):
+            ability = any_of[0]
+            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
+        return loaded
+
+    def store(self, name: str | None) -> VariantStore:
+        """Where the variants of the model of this name are, or without one those of the only model
+        that takes any. BadField if it takes none."""
+        taking = {m.name: s for m in self._runtime.models() if (s := _store(m))}
+        names = [*taking] if name is None else [n for n in taking if n == name]
+        if len(names) != 1:
+            there = ", ".join(sorted(taking)) or "none: start one with adapter_folder=FOLDER"
+            raise BadField(
+                "base_model_name",
+                f"must be one of the models that take adapters; there are {there}",
+            )
+        return taking[names[0]]
+
+    def _only(self, any_of: Sequence[str]) -> str:
+        """Return the only model that has the first of these abilities which any has; BadField if
+        there are more or none."""
+        able = next((names for ability in any_of if (names := self.names(ability))), [])
+        if len(able) == 1:
+            return able.pop()
+        there = f"there are: {', '.join(able)}" if able else f"there is none for {any_of[0]}"
+        raise BadField("model", f"is missing; {there}")
+
+
+def _names_of(loaded: LoadedModel) -> tuple[str, ...]:
+    """The names of a model that clients are told."""
+    return loaded.config.served_names or (loaded.name,)
+
+
+def abilities(loaded: LoadedModel) -> set[str]:
+    """Return the parts of OpenAI's API that a model can answer, by its signature."""
+    return {ability for ability, able in ABLE.items() if able(loaded)}
+
+
+def _speaks(loaded: LoadedModel, by: str) -> bool:
+    """Whether it makes text of an input of this name."""
+    signature = loaded.signature
+    texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
+    tells = texts and (len(signature.outputs) == 1 or signature.output("text"))
+    return bool(tells) and signature.input(by) is not None
+
+
+def _generates(loaded: LoadedModel, by: str) -> bool:
+    needed = {spec.name for spec in loaded.signature.inputs if not spec.optional}
+    return needed <= GIVEN and _speaks(loaded, by)
+
+
+def _has_tokens(loaded: LoadedModel) -> bool:
+    return loaded.signature.output("token_ids") is not None and _speaks(loaded, "task")
+
+
+def _compares(loaded: LoadedModel) -> bool:
+    vectors = vector_fit(loaded.signature)
+    return vectors is not None and vectors.text is not None
+
+
+def _translates(loaded: LoadedModel) -> bool:
+    hears = hearing_fit(loaded.signature)
+    return hears is not None and hears.translates
+
+
+#: What says whether a model has an ability.
+ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
+    "chat": lambda loaded: _generates(loaded, "messages"),
+    "completions": lambda loaded: _generates(loaded, "prompt"),
+    "tokens": _has_tokens,
+    "embeddings": lambda loaded: vector_fit(loaded.signature) is not None,
+    "scores": lambda loaded: score_fit(loaded.signature) is not None,
+    "cosines": _compares,
+    "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,
+    "translations": _translates,
+    "adapters": lambda loaded: _store(loaded) is not None,
+}
+
+
+def _store(loaded: LoadedModel) -> VariantStore | None:
+    """Where a model's variants may be added, if they may."""
+    store = loaded.model.variant_store
+    return store if store is not None and store.takes_more else None

@@ -1,0 +1,378 @@
+"""How is a response asked for, which may go on from one that is kept, and asked for again?"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal
+from urllib.parse import parse_qs
+
+import msgspec
+
+from wherry.core.values.buffer import Buffer
+from wherry.llm.openai.answers import Json
+from wherry.llm.openai.chat_answer import ChatAnswer
+from wherry.llm.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
+from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.decoding import UNKNOWN, decoded
+from wherry.llm.openai.fields.tools import note_not_followed
+from wherry.llm.openai.generation import Generation
+from wherry.llm.openai.kept_responses import KeptResponses, KeptTurn
+from wherry.llm.openai.models import AbleModels
+from wherry.llm.openai.prompts import Prompts
+from wherry.llm.openai.reading import read_and_start
+from wherry.llm.openai.response_answer import (
+    PREFIXES,
+    ResponseAnswer,
+    ResponseEvent,
+    ResponseObject,
+)
+from wherry.llm.openai.responses import NOTHING_KEPT, ResponsesRequest
+from wherry.llm.openai.token_answers import ResponseCountAnswer, ResponseTokens
+from wherry.server.calls.offload import LARGE_BYTES
+from wherry.server.http.answers import request_id_of, respond
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import (
+    ANY_TEXT,
+    Operation,
+    generation,
+    inference,
+    named,
+    tells,
+)
+from wherry.server.http.route import Route
+from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.v2.long_arrays import check_values
+
+PATH: Final = "/v1/responses"
+#: Items of one page of a response's input, the most and those without being asked.
+MOST_ITEMS, ITEMS = 100, 20
+
+#: The query of a page of items.
+PAGE: Final = (
+    named("order", "query", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+    named(
+        "limit",
+        "query",
+        {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS, "default": ITEMS},
+    ),
+    named("after", "query", ANY_TEXT),
+)
+
+
+class ResponseDeleted(msgspec.Struct, kw_only=True):
+    """A response that is not kept any more."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ResponseItems(msgspec.Struct, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+@dataclass(slots=True)
+class ResponseAsked:
+    """A request, the items that came before its own, and the chat that both are."""
+
+    wanted: ResponsesRequest
+    before: list[Json] = field(default_factory=list)
+    #: The places of the items that only refer to others, and the ids of those.
+    references: list[tuple[str, str]] = field(init=False)
+    #: The first of these for each response that has such items.
+    responses: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: The JSON of the request's own items.
+    given: bytes = field(init=False)
+    chat: ChatRequest = field(init=False)
+    prompts: Prompts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.references = list(self.wanted.references())
+        for where, id in self.references:
+            self.responses.setdefault(_response_of(id), (where, id))
+
+    @property
+    def refers(self) -> bool:
+        """Whether what was kept is a part of this request."""
+        return bool(self.wanted.previous_response_id or self.references)
+
+    def read(self) -> ResponseAsked:
+        self.given = msgspec.json.encode(self.wanted.items())
+        self.chat = self.wanted.chat(self.before)
+        self.prompts = Prompts.single(self.chat.inputs())
+        return self
+
+
+class ResponseRoutes:
+    """The routes below /v1/responses of one server, and the responses that it keeps."""
+
+    def __init__(self, entry: HttpEntry, models: AbleModels) -> None:
+        self._entry = entry
+        self._models = models
+        self._kept = KeptResponses(entry.common.openai.max_kept_responses)
+
+    def routes(self) -> dict[str, Route]:
+        def ending_in(
+            start: Callable[[Exchange, ResponseAsked], None], operation: Operation
+        ) -> Route:
+            find = partial(self._find, start)
+            post = partial(read_and_start, self._entry, self._read, find)
+            return self._models.route(post, operation, "chat")
+
+        made = generation(
+            "Continue a conversation, in OpenAI's newer form",
+            ResponsesRequest,
+            ResponseObject,
+            ResponseEvent,
+        )
+        counted = inference(
+            "Count the tokens of a response's request", ResponsesRequest, ResponseTokens
+        )
+        return {
+            PATH: ending_in(self._start, made),
+            f"{PATH}/input_tokens": ending_in(self._count, counted),
+        }
+
+    def patterns(self) -> dict[str, Route]:
+        """The routes of a kept response."""
+
+        def of_kept(**methods: tuple[Callable[[Exchange, KeptTurn], None], Operation]) -> Route:
+            return Route(
+                {name: partial(self._of, do) for name, (do, _) in methods.items()},
+                "inference",
+                operations={name: operation for name, (_, operation) in methods.items()},
+                needs=("chat",),
+            )
+
+        shown = tells("A response that is kept", ResponseObject, 404)
+        deleted = tells("Forget a response", ResponseDeleted, 404)
+        items = tells(
+            "The items of a response's input, page by page",
+            ResponseItems,
+            400,
+            404,
+            parameters=PAGE,
+        )
+        return {
+            f"{PATH}/{{response}}": of_kept(
+                GET=(self._show, shown), DELETE=(self._delete, deleted)
+            ),
+            f"{PATH}/{{response}}/input_items": of_kept(GET=(self._items, items)),
+        }
+
+    # A new response
+
+    def _read(self, body: Buffer, ignored: list[str] | None) -> ResponseAsked:
+        wanted = decoded(body, ResponsesRequest, ignored)
+        wanted.check_kept(keeps=bool(self._kept))
+        if left_out := wanted.hosted():
+            if ignored is None:
+                raise BadField(left_out[0], "is a tool that no server runs here")
+            theirs = tuple(f"{tool}." for tool in left_out)
+            ignored[:] = [name for name in ignored if not name.startswith(theirs)] + left_out
+        if unknown := wanted.unknown():
+            if ignored is None:
+                raise BadField(unknown[0], UNKNOWN)
+            ignored += unknown
+        asked = ResponseAsked(wanted)
+        if asked.refers:
+            return asked
+        asked.read()
+        note_not_followed(asked.chat.not_followed("parameters"), ignored)
+        return asked
+
+    def _find(
+        self,
+        start: Callable[[Exchange, ResponseAsked], None],
+        exchange: Exchange,
+        asked: ResponseAsked,
+    ) -> None:
+        """Look up what the request refers to, and start; reading much is for another thread."""
+        wanted = asked.wanted
+        if not asked.refers:
+            start(exchange, asked)
+            return
+        before, named = self._referred(asked, exchange.request.caller)
+        kept, earlier = [*before, *named.values()], sum(turn.nbytes for turn in before)
+        if earlier > (most := self._entry.max_body_bytes):
+            raise _too_large("previous_response_id", earlier)
+
+        def read() -> ResponseAsked:
+            asked.before = [item for turn in before for item in _items_of(turn)]
+            items = {id: item for turn in named.values() for id, item in _by_id(turn)}
+            asked.wanted = wanted.whole(items)
+            _check_sizes(asked.references, items, earlier, most)
+            return asked.read()
+
+        def read_large() -> ResponseAsked:
+            check_values(b"".join(part for turn in kept for part in (turn.given, turn.response)))
+            return read()
+
+        # An item counts as often as it is named.
+        if sum(turn.nbytes for turn in kept) * (1 + len(asked.references)) > LARGE_BYTES:
+            self._entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
+        else:
+            start(exchange, read())
+
+    def _referred(
+        self, asked: ResponseAsked, owner: str
+    ) -> tuple[list[KeptTurn], dict[str, KeptTurn]]:
+        """The turns before the request, and those of the items that it refers to."""
+        previous = asked.wanted.previous_response_id or ""
+        before = self._kept.conversation(previous, owner)
+        if before is None:
+            raise PreviousNotKept(previous)
+        named: dict[str, KeptTurn] = {}
+        for of, (where, id) in asked.responses.items():
+            turn = self._kept.find(of, owner)
+            if turn is None:
+                why = f"no item '{id[:80]}' is kept" if self._kept else NOTHING_KEPT
+                raise BadField(where, f"{why}: send it whole")
+            named[of] = turn
+        return before, named
+
+    def _start(self, exchange: Exchange, asked: ResponseAsked) -> None:
+        wanted = asked.wanted
+        loaded = self._models.able(wanted.model, "chat")
+        # What is kept is found by its id alone: it must not be guessed from another's, nor be one
+        # that the client has sent already.
+        exchange.request.own_id = id = secrets.token_hex(16)
+        chat = ChatAnswer(loaded.told_name(wanted.model), id, asked.chat.calls())
+        keeps = bool(self._kept) and wanted.store is not False
+        keep = partial(self._keep, asked, exchange.request.caller) if keeps else None
+        repeated = {**wanted.repeated(), "store": keeps}
+        answer = ResponseAnswer(chat, repeated, keep, wanted.call_names())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
+
+    def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
+        wanted = msgspec.structs.replace(asked.wanted, stream=None)
+        loaded = self._models.able(wanted.model, "tokens")
+        answer = ResponseCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
+        asked.prompts.shared["task"] = "tokenize"
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
+
+    def _keep(self, asked: ResponseAsked, owner: str, response: Json) -> bool:
+        """Keep a response, and return whether it is."""
+        previous = asked.wanted.previous_response_id or ""
+        encoded = msgspec.json.encode(response)
+        return self._kept.keep(KeptTurn(response["id"], encoded, asked.given, previous, owner))
+
+    # One that is kept
+
+    def _of(self, do: Callable[[Exchange, KeptTurn], None], id: str, exchange: Exchange) -> None:
+        try:
+            if not self._kept:
+                off = "this server keeps no responses (--max-kept-responses 0, or --fronts)"
+                raise UnknownRoute(f"{exchange.request.path} is not among the routes: {off}")
+            turn = self._kept.find(id, exchange.request.caller)
+            if turn is None:
+                raise NotKept(f"Response with id '{id[:80]}' not found.")
+            do(exchange, turn)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(exchange, error)
+
+    def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
+        if _query(exchange).get("stream", "false").lower() not in ("false", "0"):
+            raise BadField("stream", "no events are kept: ask for the response without it")
+        respond(exchange, turn.response)
+
+    def _delete(self, exchange: Exchange, turn: KeptTurn) -> None:
+        self._kept.remove(turn.id)
+        gone = ResponseDeleted(id=turn.id, object="response", deleted=True)
+        respond(exchange, msgspec.json.encode(gone))
+
+    def _items(self, exchange: Exchange, turn: KeptTurn) -> None:
+        """A page of the items of the response's own input."""
+        page = partial(_page, _query(exchange), turn)
+        if len(turn.given) > LARGE_BYTES:
+            self._entry.off_loop(exchange, page, partial(respond, exchange), fail, reads=False)
+        else:
+            respond(exchange, page())
+
+
+def _page(query: Mapping[str, str], turn: KeptTurn) -> bytes:
+    """The JSON of some items of a response's own input."""
+    given = msgspec.json.decode(turn.given)
+    items = [_numbered(item, turn.id, n) for n, item in enumerate(given)]
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise BadField("order", "must be asc or desc")
+    if order == "desc":
+        items.reverse()
+    if after := query.get("after"):
+        places = [n for n, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise BadField("after", f"no item '{after[:80]}' is in this input")
+        items = items[places[0] + 1 :]
+    limit = query.get("limit", str(ITEMS))
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_ITEMS):
+        raise BadField("limit", f"must be a whole number from 1 to {MOST_ITEMS}")
+    page = items[: int(limit)]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    more = len(page) < len(items)
+    return msgspec.json.encode(
+        ResponseItems(object="list", data=page, first_id=first, last_id=last, has_more=more)
+    )
+
+
+def _too_large(field: str, nbytes: int) -> BadField:
+    problem = f"the conversation is of {nbytes} bytes, more than a body may have: begin a new one"
+    return BadField(field, problem)
+
+
+def _check_sizes(
+    references: Sequence[tuple[str, str]], items: Mapping[str, Json], earlier: int, most: int
+) -> None:
+    """Refuse references to more than a body may have: an item counts as often as it is named."""
+    sizes = {id: len(msgspec.json.encode(items[id])) for id in {id for _, id in references}}
+    total = earlier
+    for where, id in references:
+        total += sizes[id]
+        if total > most:
+            raise _too_large(where, total)
+
+
+def _query(exchange: Exchange) -> dict[str, str]:
+    """The last value of each name in the query."""
+    return {name: values[-1] for name, values in parse_qs(exchange.request.query).items()}
+
+
+def _response_of(item: str) -> str:
+    """The id of the response that has the item of this id."""
+    return f"resp_{item.split('_')[-2]}" if item.count("_") > 1 else ""
+
+
+def _items_of(turn: KeptTurn) -> list[Json]:
+    given: list[Json] = msgspec.json.decode(turn.given)
+    return given + [item for _, item in _by_id(turn)]
+
+
+def _by_id(turn: KeptTurn) -> list[tuple[str, Json]]:
+    return [(item["id"], item) for item in msgspec.json.decode(turn.response)["output"]]
+
+
+def _numbered(item: Json, id: str, number: int) -> Json:
+    """An item of an input, with an id, and of the type that it may go without."""
+    made = {"type": "message", **item}
+    prefix = _INPUT_PREFIXES.get(made["type"], "msg")
+    made.setdefault("id", f"{prefix}_in_{id.removeprefix('resp_')}_{number}")
+    if isinstance(text := made.get("content"), str):
+        kind = "output_text" if made.get("role") == "assistant" else "input_text"
+        made["content"] = [{"type": kind, "text": text}]
+    return made
+
+
+_INPUT_PREFIXES: Final = {
+    "function_call": PREFIXES["call"],
+    "function_call_output": "fco",
+    "reasoning": PREFIXES["reasoning"],
+}

@@ -1,0 +1,376 @@
+"""What may stand in a request to /v1/responses, and which chat is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import msgspec
+
+from wherry.llm.engine.chat_form import text_of
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.form import JsonSchema, ResponseFormat
+from wherry.llm.openai.fields.kinds import Alternatives, Whole
+from wherry.llm.openai.fields.messages import PARTS, ROLES, arguments_in
+from wherry.llm.openai.fields.not_done import OF_RESPONSES, NotDone
+from wherry.llm.openai.fields.tools import (
+    MOST_TOOLS,
+    AllowedTools,
+    NamedFunction,
+    NamedTool,
+    SomeTools,
+)
+from wherry.llm.openai.response_tools import (
+    ResponseTool,
+    call_names,
+    flat_name,
+    functions_of,
+    hosted,
+    repeated,
+)
+
+
+class Obfuscation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    #: Padding against guesses by the sizes of events: there is none here.
+    include_obfuscation: bool = False
+
+
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    #: How much is said is the model's affair: what OpenAI has without it is all there is.
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    effort: str | None = None
+    #: What the model thinks is told whole: there is nothing to choose.
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ToolByName(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="function", forbid_unknown_fields=True
+):
+    name: str
+
+
+class SomeByName(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True
+):
+    mode: Literal["auto", "required"]
+    tools: list[ToolByName]
+
+
+Included = Literal["reasoning.encrypted_content", "message.output_text.logprobs"]
+
+
+class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/responses."""
+
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_RESPONSES
+
+    model: str | None = None
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Whole | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: TextOptions | None = None
+    tools: Annotated[list[ResponseTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolByName | SomeByName | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    stream_options: Obfuscation | None = None
+    metadata: dict[str, str] | None = None
+    #: auto: as vLLM has it, the beginning of a conversation that is too long is left out.
+    truncation: Literal["auto", "disabled"] | None = None
+    top_logprobs: Alternatives | None = None
+    #: What the model thinks is no secret: there is nothing to encrypt.
+    include: list[Included] | None = None
+
+    # They ask for something to be kept, or for what was.
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+
+    # Accepted: they say nothing about the answer.
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    n: ClassVar[None] = None
+    priority: ClassVar[None] = None
+    include_usage: ClassVar[bool] = False
+    continuous_usage: ClassVar[bool] = False
+
+    def check_kept(self, *, keeps: bool) -> None:
+        """Refuse what asks for more to be kept than is: BadField. `keeps`: responses are."""
+        for field, problem in (NEVER_KEPT if keeps else {**NEVER_KEPT, **KEPT}).items():
+            if getattr(self, field):
+                raise BadField(field, problem)
+
+    def hosted(self) -> list[str]:
+        """The places of tools that OpenAI's server would run, and none runs here."""
+        return hosted(self.tools or ())
+
+    def call_names(self) -> dict[str, dict[str, Any]]:
+        """How calls are named in items, where that is not how the model names them."""
+        return call_names(self.tools or ())
+
+    def items(self) -> list[dict[str, Any]]:
+        """The items of the request's own input."""
+        return [_said(self.input)] if isinstance(self.input, str) else self.input
+
+    def unknown(self) -> list[str]:
+        """The places of what is not known in the items of the request's own input."""
+        return [
+            where
+            for place, item in enumerate(self.items())
+            for where in _unknown(item, f"input[{place}]")
+        ]
+
+    def references(self) -> Iterator[tuple[str, str]]:
+        """The places of the items that only refer to others, and the ids of those."""
+        for place, item in enumerate(self.items()):
+            if item.get("type") == "item_reference":
+                yield f"input[{place}]", _word(item, "id", f"input[{place}]")
+
+    def whole(self, items: Mapping[str, dict[str, Any]]) -> ResponsesRequest:
+        """The request with these items, by their ids, in the places of those that refer to them."""
+        given = list(self.items())
+        for place, item in enumerate(given):
+            if item.get("type") == "item_reference":
+                id = item["id"]
+                if id not in items:
+                    raise BadField(f"input[{place}]", f"no item '{id[:80]}' is kept: send it whole")
+                given[place] = items[id]
+        return msgspec.structs.replace(self, input=given)
+
+    def chat(self, before: Sequence[dict[str, Any]] = ()) -> ChatRequest:
+        """The chat that has the same answer. `before`: the items of the conversation so far."""
+        return self._chat(self._messages(before))
+
+    def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
+        included = "message.output_text.logprobs" in (self.include or ())
+        wants_logprobs = included or bool(self.top_logprobs)
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            max_completion_tokens=self.max_output_tokens,
+            logprobs=wants_logprobs or None,
+            top_logprobs=self.top_logprobs if wants_logprobs else None,
+            truncate_prompt_tokens=-1 if self.truncation == "auto" else None,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            response_format=self._format(),
+            tools=None if self.tools is None else functions_of(self.tools),
+            tool_choice=self._choice(),
+            parallel_tool_calls=self.parallel_tool_calls,
+            reasoning_effort=None if self.reasoning is None else self.reasoning.effort,
+        )
+
+    def repeated(self) -> dict[str, Any]:
+        """Return the fields of the request that a response repeats."""
+        form = TextFormat(type="text") if self.text is None else self.text.format
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_logprobs": self.top_logprobs or 0,
+            "text": {"format": msgspec.to_builtins(form or TextFormat(type="text"))},
+            "tools": repeated(self.tools or ()),
+            "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
+            "metadata": self.metadata or {},
+            "previous_response_id": self.previous_response_id,
+            "truncation": self.truncation or "disabled",
+        }
+
+    def named(self, blamed: str) -> str:
+        """Return the name that a field which the model blames has in this request."""
+        return NAMES.get(name := self._chat([]).named(blamed), name)
+
+    def _choice(self) -> Literal["none", "auto", "required"] | NamedTool | AllowedTools | None:
+        match self.tool_choice:
+            case ToolByName(name=name):
+                return _named(name)
+            case SomeByName(mode=mode, tools=tools):
+                some = SomeTools(mode=mode, tools=[_named(tool.name) for tool in tools])
+                return AllowedTools(allowed_tools=some)
+            case choice:
+                return choice
+
+    def _format(self) -> ResponseFormat | None:
+        form = None if self.text is None else self.text.format
+        if form is None or form.type != "json_schema":
+            return None if form is None else ResponseFormat(type=form.type)
+        if form.schema is None:
+            raise BadField("text.format.schema", "is missing")
+        return ResponseFormat(type=form.type, json_schema=JsonSchema(schema=form.schema))
+
+    def _messages(self, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        given: list[dict[str, Any]] = []
+        if self.instructions:
+            given.append({"role": "system", "content": self.instructions})
+        if not self.input and not before and not isinstance(self.input, str):
+            raise BadField("input", "is empty")
+        thoughts = ""
+
+        def only_thought() -> None:
+            """A turn of thoughts alone is a message, too: roles go on alternating."""
+            if thoughts and not (given and given[-1]["role"] == "assistant"):
+                silent = {"role": "assistant", "content": "", "reasoning_content": thoughts}
+                given.append(silent)
+
+        for place, item in enumerate([*before, *self.items()], -len(before)):
+            where = f"input[{place}]" if place >= 0 else "previous_response_id"
+            if item.get("type") == "reasoning":
+                thoughts += _thoughts(item, where)
+                continue
+            message = _message(item, where)
+            if thoughts and message["role"] == "assistant":
+                message["reasoning_content"] = thoughts
+            else:
+                only_thought()
+            thoughts = ""
+            merges = message.keys() == {"role", "tool_calls"}
+            if given and merges and given[-1]["role"] == "assistant":
+                # Calls are items of their own; to a model they belong to what it said before.
+                given[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+            else:
+                given.append(message)
+        only_thought()
+        return given
+
+
+#: What asks for more than responses to be kept, and what to do instead.
+NEVER_KEPT: Final = {
+    "conversation": "none are kept here: send previous_response_id, or its items as input",
+    "background": "no response is made without its client: wait for it, or stream it",
+}
+NOTHING_KEPT: Final = "responses are not kept here (--max-kept-responses 0, or --fronts)"
+#: What asks for a response to be kept where none are, and what to do instead.
+KEPT: Final = {
+    "store": f"{NOTHING_KEPT}: send store: false",
+    "previous_response_id": f"{NOTHING_KEPT}: send what came before it as items of input",
+}
+#: Fields of the chat by their names in the request.
+NAMES: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "chat_template_kwargs": "reasoning.effort",
+    "truncate_prompt_tokens": "truncation",
+}
+TEXTS: Final = {**PARTS, **dict.fromkeys(("reasoning_text", "summary_text"), "text")}
+#: Members of an item that holds thoughts.
+THOUGHTS: Final = ("content", "summary")
+
+
+#: Members of each item beside `id`, `type` and `status`; of a part, `type` and what an answer has.
+MEMBERS: Final = {
+    "message": frozenset(("role", "content", "phase")),
+    "reasoning": frozenset((*THOUGHTS, "encrypted_content")),
+    "function_call": frozenset(("name", "arguments", "call_id", "namespace")),
+    "function_call_output": frozenset(("call_id", "output")),
+}
+OF_ITEMS: Final = frozenset(("id", "type", "status"))
+OF_PARTS: Final = frozenset(("type", "annotations", "logprobs", *TEXTS.values()))
+
+
+def _unknown(item: Mapping[str, Any], where: str) -> Iterator[str]:
+    """The places of what is not known in an item and its parts; null is as if it were not there."""
+    kind = item.get("type", "message")
+    members = MEMBERS.get(kind) if isinstance(kind, str) else None
+    if members is None:  # refused, or a reference to one
+        return
+    for name, value in item.items():
+        if name in members and isinstance(value, list):
+            for i, part in enumerate(value):
+                given = part.items() if isinstance(part, dict) else ()
+                yield from (
+                    f"{where}.{name}[{i}].{n}"
+                    for n, v in given
+                    if n not in OF_PARTS and v is not None
+                )
+        elif name not in members and name not in OF_ITEMS and value is not None:
+            yield f"{where}.{name}"
+
+
+def _said(text: str) -> dict[str, Any]:
+    """What the user says, as an item."""
+    return {"type": "message", "role": "user", "content": text}
+
+
+def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """An item of the input as a message."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        if item.get("role") not in ROLES[:4]:
+            raise BadField(f"{where}.role", f"must be one of {', '.join(ROLES[:4])}")
+        return {"role": item["role"], "content": _content(item, "content", where)}
+    if kind == "function_call":
+        called = {name: _word(item, name, where) for name in ("name", "arguments", "call_id")}
+        arguments = arguments_in(called["arguments"])
+        namespace = item.get("namespace") or ""
+        name = flat_name(str(namespace), called["name"])
+        function = {"name": name, "arguments": arguments}
+        call = {"id": called["call_id"], "type": "function", "function": function}
+        return {"role": "assistant", "tool_calls": [call]}
+    if kind == "function_call_output":
+        result = _content(item, "output", where)
+        return {"role": "tool", "tool_call_id": _word(item, "call_id", where), "content": result}
+    known = "message, reasoning, function_call or function_call_output"
+    raise BadField(f"{where}.type", f"must be {known}, not {str(kind)[:40]!r}")
+
+
+def _thoughts(item: Mapping[str, Any], where: str) -> str:
+    """What the model thought before what follows: in full, or else what is told of it."""
+    whole, told = (
+        "" if item.get(name) is None else str(text_of(_content(item, name, where)))
+        for name in THOUGHTS
+    )
+    return whole or told
+
+
+def _named(name: str) -> NamedTool:
+    return NamedTool(function=NamedFunction(name=name))
+
+
+def _word(item: Mapping[str, Any], name: str, where: str) -> str:
+    if not isinstance(found := item.get(name), str):
+        raise BadField(f"{where}.{name}", "must be a text")
+    return found
+
+
+def _content(item: Mapping[str, Any], name: str, where: str) -> str | list[dict[str, Any]]:
+    """A text, or parts that are texts, as a chat has them."""
+    parts = item.get(name)
+    if isinstance(parts, str):
+        return parts
+    if not isinstance(parts, list):
+        raise BadField(f"{where}.{name}", "must be a text or a list of parts")
+    texts: list[dict[str, Any]] = []
+    for place, part in enumerate(parts):
+        kind = str(part.get("type") if isinstance(part, dict) else part)[:40]
+        if kind not in TEXTS:
+            raise BadField(f"{where}.{name}[{place}]", f"only text is supported, not {kind!r}")
+        text = _word(part, TEXTS[kind], f"{where}.{name}[{place}]")
+        texts.append({"type": "text", "text": text})
+    return texts

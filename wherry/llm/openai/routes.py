@@ -1,0 +1,266 @@
+"""Which model answers an OpenAI request, and how does the answer go out?
+
+Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes.
+An LLM of wherry's engine does all that OpenAI's fields ask
+for; of a plain model a request may ask what it has inputs for, and is refused otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from wherry.core.values.buffer import Buffer
+from wherry.llm.openai.adapter_routes import AdapterRoutes
+from wherry.llm.openai.answers import AnswerParts, OpenAIAnswer
+from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
+from wherry.llm.openai.errors import UnknownRoute, fail
+from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.completion import CompletionRequest
+from wherry.llm.openai.fields.conversion import (
+    Conversion,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.fields.generating import Request
+from wherry.llm.openai.fields.tools import note_not_followed
+from wherry.llm.openai.generation import Generation
+from wherry.llm.openai.invocations import Invocations
+from wherry.llm.openai.models import ABLE, AbleModels, ModelName
+from wherry.llm.openai.prompts import Prompts
+from wherry.llm.openai.reading import Reader, Start, read_and_start
+from wherry.llm.openai.response_routes import ResponseRoutes
+from wherry.llm.openai.task_routes import TaskRoutes
+from wherry.llm.openai.text_answer import TextAnswer, TextCompletion
+from wherry.llm.openai.token_answers import PromptAnswer, TokenList, TokensAnswer, TokensText
+from wherry.server.http.answers import request_id_of, respond
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import generation, inference, tells
+from wherry.server.http.route import Route
+from wherry.server.v2.http.entry import HttpEntry
+
+T = TypeVar("T")
+WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
+
+MODELS: Final = "/v1/models"
+
+
+class OpenAIModel(msgspec.Struct, kw_only=True):
+    """A model or a variant, in OpenAI's words and in Anthropic's."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["wherry"]
+    type: Literal["model"]
+    display_name: str
+    created_at: datetime
+    root: str | msgspec.UnsetType = msgspec.UNSET
+    parent: str | msgspec.UnsetType = msgspec.UNSET
+    #: The most tokens of a prompt and its answer, where the model says it.
+    max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class OpenAIModels(msgspec.Struct, kw_only=True):
+    """The models that can answer OpenAI's requests."""
+
+    object: Literal["list"]
+    data: list[OpenAIModel]
+    #: The last three are for Anthropic's clients: there is but one page.
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class VersionText(msgspec.Struct):
+    """The server's version."""
+
+    version: str
+
+
+class OpenAI:
+    """The routes of one server."""
+
+    def __init__(self, entry: HttpEntry) -> None:
+        self._entry = entry
+        self._models = AbleModels(entry.runtime)
+        self._responses = ResponseRoutes(entry, self._models)
+        self._created = int(time.time())
+
+    def routes(self) -> dict[str, Route]:
+        version = {"GET": tells("The server's version", VersionText)}
+        one = {"GET": tells("One of these models", OpenAIModel, 404, 503)}
+        routes = {
+            "/version": Route({"GET": self._version}, "metadata", operations=version),
+            **self._of_models(),
+            **TaskRoutes(self._entry).routes(),
+            **AdapterRoutes(self._entry).routes(),
+            f"{MODELS}/{{model*}}": Route(
+                {"GET": self._show}, "metadata", operations=one, needs=(*ABLE,)
+            ),
+            **self._responses.patterns(),
+            "/v1/{rest*}": Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"),
+        }
+        return {**Invocations(self._entry, routes).routes(), **routes}
+
+    def _of_models(self) -> dict[str, Route]:
+        # Those that do not begin with /v1 stand where vLLM has them.
+        of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
+        of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
+        chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
+        completion = partial(self._read, _read_completion, self._start_completion)
+        route = self._models.route
+        listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
+        return {
+            MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
+            "/v1/chat/completions": route(
+                chat,
+                generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
+                "chat",
+            ),
+            "/v1/completions": route(
+                completion,
+                generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
+                "completions",
+            ),
+            **self._responses.routes(),
+            "/tokenize": route(
+                of_prompts,
+                inference("The tokens of a text or a conversation", TokenizeRequest, TokenList),
+                "tokens",
+            ),
+            "/detokenize": route(
+                of_tokens,
+                inference("The text of tokens", DetokenizeRequest, TokensText),
+                "tokens",
+            ),
+        }
+
+    # Models. A variant's files may come and go: looking for them is for another thread.
+
+    def _list(self, exchange: Exchange) -> None:
+        def tell(found: list[ModelName]) -> None:
+            data = [self._described(each) for each in found]
+            first, last = (data[0].id, data[-1].id) if data else (None, None)
+            body = OpenAIModels(
+                object="list", data=data, has_more=False, first_id=first, last_id=last
+            )
+            respond(exchange, msgspec.json.encode(body))
+
+        self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
+
+    def _show(self, name: str, exchange: Exchange) -> None:
+        def tell(found: list[ModelName]) -> None:
+            one = next((each for each in found if each.name == name), None)
+            if one is None:
+                own = self._models.named(name, variants=False).name
+                known = (each.context_tokens for each in found if each.root == own)
+                one = ModelName(own, context_tokens=next(known, None))
+            respond(exchange, msgspec.json.encode(self._described(one)))
+
+        self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
+
+    def _described(self, one: ModelName) -> OpenAIModel:
+        return OpenAIModel(
+            id=one.name,
+            object="model",
+            owned_by="wherry",
+            type="model",
+            created=self._created,
+            display_name=one.name,
+            created_at=datetime.fromtimestamp(self._created, UTC),
+            root=msgspec.UNSET if one.root is None else one.root,
+            parent=msgspec.UNSET if one.parent is None else one.parent,
+            max_model_len=msgspec.UNSET if one.context_tokens is None else one.context_tokens,
+        )
+
+    # The server
+
+    def _version(self, exchange: Exchange) -> None:
+        respond(exchange, msgspec.json.encode(VersionText(self._entry.common.version)))
+
+    # Requests
+
+    def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
+        read_and_start(self._entry, read, start, exchange)
+
+    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Prompts]) -> None:
+        wanted, prompts = read
+        loaded = self._models.able(wanted.model, "chat")
+        shown, echo = _shown(wanted), wanted.echoed()
+        answer = ChatAnswer(
+            loaded.told_name(wanted.model),
+            request_id_of(exchange),
+            wanted.calls(),
+            echo=echo,
+            shown=shown,
+        )
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+
+    def _start_completion(
+        self, exchange: Exchange, read: tuple[CompletionRequest, Prompts]
+    ) -> None:
+        wanted, prompts = read
+        loaded = self._models.able(wanted.model, "completions")
+        answer = TextAnswer(
+            loaded.told_name(wanted.model),
+            request_id_of(exchange),
+            wanted.echoes(),
+            wanted.n or 1,
+            _shown(wanted),
+        )
+        if loaded.signature.input("parameters"):
+            # OpenAI's own default, which gives way to what is asked for.
+            most = max(16, wanted.min_tokens or 0)
+            prompts.shared["parameters"].setdefault("max_tokens", most)
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+
+    def _convert(
+        self,
+        fields: type[Conversion],
+        answers: type[OpenAIAnswer],
+        exchange: Exchange,
+    ) -> None:
+        """Tokens of a text, or the text of tokens."""
+
+        def start(exchange: Exchange, read: tuple[Conversion, Prompts]) -> None:
+            wanted, prompts = read
+            loaded = self._models.able(wanted.model, "tokens")
+            answer = answers(loaded.told_name(wanted.model), request_id_of(exchange))
+            Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+
+        self._read(partial(_read_inputs, fields), start, exchange)
+
+
+def _read_inputs(
+    kind: type[WithInputs], body: Buffer, ignored: list[str] | None
+) -> tuple[WithInputs, Prompts]:
+    wanted = decoded(body, kind, ignored)
+    if isinstance(wanted, ChatRequest):
+        note_not_followed(wanted.not_followed(), ignored)
+    return wanted, Prompts.single(wanted.inputs())
+
+
+def _read_completion(body: Buffer, ignored: list[str] | None) -> tuple[CompletionRequest, Prompts]:
+    wanted = decoded(body, CompletionRequest, ignored)
+    return wanted, wanted.inputs()
+
+
+def _shown(wanted: Request) -> AnswerParts:
+    return AnswerParts(
+        wanted.include_usage,
+        wanted.continuous_usage,
+        bool(wanted.return_token_ids),
+        bool(wanted.return_tokens_as_token_ids),
+        wanted.shows_thoughts(),
+    )
+
+
+def _missing(_rest: str, exchange: Exchange) -> None:
+    path = exchange.request.path
+    fail(exchange, UnknownRoute(f"{path} is not among the routes of this server"))

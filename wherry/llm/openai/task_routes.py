@@ -1,0 +1,154 @@
+"""Which model makes vectors, scores, an order of documents, or the text of a recording?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from wherry.core.values.buffer import Buffer
+from wherry.llm.openai.embedding import Embedding, Vectors
+from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.fields.embeddings import EmbeddingRequest
+from wherry.llm.openai.fields.scores import RerankRequest, ScoreRequest
+from wherry.llm.openai.fields.transcription import TranscriptionRequest, read_form
+from wherry.llm.openai.fits import hearing_fit
+from wherry.llm.openai.generation import Generation
+from wherry.llm.openai.models import AbleModels
+from wherry.llm.openai.prompts import Prompts
+from wherry.llm.openai.reading import read_and_start
+from wherry.llm.openai.rows_call import RowsCall
+from wherry.llm.openai.scores import PairScores, Ranking, Rerank, Score
+from wherry.llm.openai.transcription import (
+    Transcription,
+    TranscriptionAnswer,
+    TranscriptionEvent,
+)
+from wherry.server.content.media_types import FORM
+from wherry.server.content.named_values import named_values
+from wherry.server.http.answers import request_id_of
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import (
+    ANY_TEXT,
+    EVENTS,
+    FILE,
+    JSON,
+    OF_INFERENCE,
+    READS,
+    STREAMED,
+    TEXT,
+    Operation,
+    inference,
+    list_of,
+    object_of,
+)
+from wherry.server.http.route import Route
+from wherry.server.v2.http.entry import HttpEntry
+
+#: Abilities of models for pairs of texts, the better one first.
+OF_PAIRS: Final = ("scores", "cosines")
+#: The request and the answer of each path, the abilities of which the model has one, and what
+#: answers.
+TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, tuple[str, ...], Any]]] = {
+    "/v1/embeddings": (
+        "Make vectors of texts", EmbeddingRequest, Vectors, ("embeddings",), Embedding
+    ),
+    **dict.fromkeys(  # where Jina, vLLM and Cohere have it
+        ("/v1/rerank", "/rerank", "/v2/rerank"),
+        ("Order documents by a query", RerankRequest, Ranking, OF_PAIRS, Rerank),
+    ),
+    **dict.fromkeys(
+        ("/v1/score", "/score"),
+        ("Score pairs of texts", ScoreRequest, PairScores, OF_PAIRS, Score),
+    ),
+}  # fmt: skip
+#: The model's ability, its input `task`, if it has one, and what it does.
+HEARING: Final = {
+    "/v1/audio/transcriptions": ("transcriptions", "transcribe", "Transcribe a recording"),
+    "/v1/audio/translations": (
+        "translations", "translate", "Transcribe a recording in English"
+    ),
+}  # fmt: skip
+#: The form of a recording.
+RECORDING: Final = object_of(
+    {
+        "file": FILE,
+        **dict.fromkeys(("model", "language", "prompt"), ANY_TEXT),
+        "temperature": {"type": "number"},
+        "stream": {"type": "boolean"},
+        "response_format": {
+            "type": "string",
+            "enum": ["json", "text", "verbose_json", "srt", "vtt"],
+        },
+        "timestamp_granularities[]": list_of({"type": "string", "enum": ["segment", "word"]}),
+    },
+    ["file"],
+    title="TranscriptionForm",
+)
+
+
+def _hearing(summary: str) -> Operation:
+    return Operation(
+        summary=summary,
+        description=STREAMED,
+        takes={FORM: RECORDING},
+        gives={JSON: Transcription, TEXT: ANY_TEXT, "text/vtt": ANY_TEXT, EVENTS: {}},
+        events=TranscriptionEvent,
+        errors=(*OF_INFERENCE, 415),
+        reads=READS,
+    )
+
+
+class TaskRoutes:
+    """The routes of one server."""
+
+    def __init__(self, entry: HttpEntry) -> None:
+        self._entry = entry
+        self._models = AbleModels(entry.runtime)
+
+    def routes(self) -> dict[str, Route]:
+        route = self._models.route
+        tasks = {
+            path: route(
+                partial(self._answer, takes, able, call), inference(summary, takes, gives), *able
+            )
+            for path, (summary, takes, gives, able, call) in TASKS.items()
+        }
+        hearing = {
+            path: route(partial(self._hear, ability, task), _hearing(summary), ability)
+            for path, (ability, task, summary) in HEARING.items()
+        }
+        return {**tasks, **hearing}
+
+    def _answer(
+        self, fields: type[msgspec.Struct], able: tuple[str, ...], answers: Any, exchange: Exchange
+    ) -> None:
+        def read(body: Buffer, ignored: list[str] | None) -> RowsCall:
+            wanted: Any = decoded(body, fields, ignored)
+            loaded = self._models.able(wanted.model, *able)
+            call: RowsCall = answers(self._entry, loaded, wanted)
+            call.prepare()
+            return call
+
+        def start(exchange: Exchange, call: RowsCall) -> None:
+            call.submit(exchange)
+
+        read_and_start(self._entry, read, start, exchange)
+
+    def _hear(self, ability: str, task: str, exchange: Exchange) -> None:
+        def read(body: Buffer, ignored: list[str] | None) -> tuple[TranscriptionRequest, bytes]:
+            return read_form(named_values(exchange.request.head, body), ignored)
+
+        def start(exchange: Exchange, form: tuple[TranscriptionRequest, bytes]) -> None:
+            wanted, audio = form
+            loaded = self._models.able(wanted.model, ability)
+            fit = hearing_fit(loaded.signature)
+            assert fit is not None
+            inputs = {**wanted.inputs(), fit.audio.name: audio}
+            answer = TranscriptionAnswer(loaded, request_id_of(exchange), wanted, task)
+            if fit.translates:
+                inputs["task"] = task
+            Generation(self._entry, exchange, loaded, wanted, answer).submit(Prompts.single(inputs))
+
+        read_and_start(self._entry, read, start, exchange, is_json=False)

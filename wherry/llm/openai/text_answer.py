@@ -1,0 +1,199 @@
+"""How do a model's pieces become texts that go on where prompts end?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from wherry.llm.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
+
+#: Bytes of a text that no token may stand for, as where a tokenizer has another form of a letter.
+LOOK_AHEAD: Final = 12
+#: What is told of a prompt with each of its answers, if that was asked for.
+OF_PROMPTS: Final = ("prompt_token_ids", "prompt_logprobs")
+
+
+class TextChoice(msgspec.Struct, kw_only=True):
+    """How one text goes on."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: Json | None = None
+
+
+class TextCompletion(msgspec.Struct, kw_only=True):
+    """How texts go on; in an event a part of them, and the last event is [DONE]."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: TokenUsage | None = None
+
+
+class TextAnswer(OpenAIAnswer):
+    """Texts that go on where the prompts end; `echoes`, if any, stand in front of theirs."""
+
+    kind, chunk_kind, prefix = "text_completion", "text_completion", "cmpl"
+
+    def __init__(
+        self,
+        model: str,
+        request_id: str,
+        echoes: Sequence[str],
+        n: int,
+        shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
+    ) -> None:
+        super().__init__(model, request_id, shown)
+        self._echoes = echoes
+        self._n = n
+        self._prompts: dict[int, Json] = {}
+        self._offsets: dict[int, TokenOffsets] = {}
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        self.usage.add(piece.usage)
+        choice, text, prompt = self.choices.get(piece.index), piece.text, dict[str, Any]()
+        if choice is None:
+            choice = self.choices[piece.index] = {
+                "index": piece.index,
+                "text": "",
+                "logprobs": None,
+                "finish_reason": None,
+                "stop_reason": None,
+                "token_ids": [] if self.shown.token_ids else None,
+            }
+            prompt = self._prompt_of(piece)
+            choice |= prompt
+            if self._echoes:
+                text = self._echoes[piece.index // self._n] + text
+        choice["text"] += text
+        logprobs = self._logprobs(choice, piece, text)
+        choice["finish_reason"] = piece.finish_reason or None
+        choice["stop_reason"] = piece.details.get("stop_reason")
+        chunk = {name: choice[name] for name in ("index", "finish_reason", "stop_reason")}
+        chunk |= {"text": text, "logprobs": logprobs}
+        if self.shown.token_ids:
+            choice["token_ids"] += piece.token_ids
+            chunk |= {"token_ids": list(piece.token_ids)} | prompt
+        return [chunk]
+
+    def _logprobs(self, choice: Json, piece: ChoiceDelta, text: str) -> Json | None:
+        """Log probabilities of the tokens whose text has come, which are added to the choice's."""
+        offsets = self._offsets.get(piece.index)
+        if offsets is None:
+            if not piece.logprobs:
+                return None
+            offsets = self._offsets[piece.index] = TokenOffsets(
+                choice["text"][: -len(text) or None]
+            )
+        placed = offsets.add(piece.logprobs, text, whole=bool(piece.finish_reason))
+        if not placed:
+            return None
+        logprobs = {
+            "tokens": [token["token"] for token, _ in placed],
+            "token_logprobs": [token["logprob"] for token, _ in placed],
+            "top_logprobs": [_alternatives(token) for token, _ in placed],
+            "text_offset": [place for _, place in placed],
+        }
+        gathered = choice["logprobs"] = choice["logprobs"] or {name: [] for name in logprobs}
+        for name, values in logprobs.items():
+            gathered[name] += values
+        return logprobs
+
+    def _prompt_of(self, piece: ChoiceDelta) -> Json:
+        """What is told of the prompt, which comes with the first piece of its first answer."""
+        prompt = piece.index // self._n
+        if prompt not in self._prompts:
+            self._prompts[prompt] = {name: piece.details.get(name) for name in OF_PROMPTS}
+        return self._prompts[prompt]
+
+    def whole(self) -> Json:
+        return self._whole()
+
+    def end(self) -> list[Json]:
+        chunks: list[Json] = []
+        for choice in self.choices.values():
+            if choice["finish_reason"] is None:
+                choice["finish_reason"] = "stop"
+                reason = {"finish_reason": "stop", "stop_reason": None}
+                chunks.append({"index": choice["index"], "text": "", "logprobs": None, **reason})
+        return chunks
+
+
+def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the log probabilities of a token and, behind it, of its alternatives, by text. Of two
+    with the same text (parts of characters) the more probable counts. None for the first token of a
+    prompt, which nothing predicts."""
+    if token["logprob"] is None:
+        return None
+    found: dict[str, float] = {}
+    for one in (token, *token["top"]):
+        found[one["token"]] = max(one["logprob"], found.get(one["token"], one["logprob"]))
+    return found
+
+
+class TokenOffsets:
+    """At which character of a choice's text each of its tokens begins.
+
+    Text may come later than its tokens, as what could become a stop text is held back: a token
+    waits for its text, or for so much that it cannot come any more.
+    """
+
+    def __init__(self, before: str) -> None:
+        """`before` is text in front of the first token's."""
+        self._characters = len(before)
+        #: Text that belongs to no token yet, and how much of its first character does.
+        self._text = b""
+        self._tokens: deque[Mapping[str, Any]] = deque()
+
+    def add(
+        self, tokens: Iterable[Mapping[str, Any]], text: str, *, whole: bool
+    ) -> list[tuple[Mapping[str, Any], int]]:
+        """Add tokens and text, which is the last if `whole`. The tokens that have their place
+        now."""
+        self._tokens += tokens
+        self._text += text.encode()
+        placed, end = [], 0
+        while self._tokens:
+            token = self._tokens[0]
+            raw = bytes(token.get("bytes") or token["token"].encode())
+            found = _place(raw, self._text, end, whole=whole)
+            if found is None:
+                break
+            begin, stop = found
+            self._characters += _characters(self._text[end:begin])
+            placed.append(
+                (token, self._characters - any(map(_continues, self._text[begin : begin + 1])))
+            )
+            self._characters += _characters(self._text[begin:stop])
+            end = stop
+            self._tokens.popleft()
+        self._text = self._text[end:]
+        return placed
+
+
+def _place(token: bytes, text: bytes, start: int, *, whole: bool) -> tuple[int, int] | None:
+    """Begin and end of a token in a text; an empty range if it is not there (special tokens), None
+    if it may come yet."""
+    for form in (token, token.removeprefix(b" ")):  # which a vocabulary may have before a text
+        if text.startswith(form, start):
+            return start, start + len(form)
+    last = start + len(token) + LOOK_AHEAD
+    if len(text) < last and not whole:
+        return None
+    found = text.find(token, start, last)
+    return (start, start) if found < 0 else (found, found + len(token))
+
+
+def _characters(text: bytes) -> int:
+    return sum(not _continues(byte) for byte in text)
+
+
+def _continues(byte: int) -> bool:
+    """Whether this is a continuation byte of a UTF-8 character."""
+    return byte & 0xC0 == 0x80

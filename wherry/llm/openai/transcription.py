@@ -1,0 +1,149 @@
+"""How does what a model heard become a text, subtitles, or events?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.values.request import InferResponse
+from wherry.llm.openai.answers import ChoiceDelta, Json, OpenAIAnswer, piece_of
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.fields.transcription import TranscriptionRequest
+
+#: Outputs beside the text, of models that have them.
+BESIDE: Final = ("language", "duration", "segments", "words")
+#: What an answer of this form is made of.
+NEEDS_OUTPUT: Final = {"srt": "segments", "vtt": "segments"}
+_TEXT: Final = "text/plain; charset=utf-8"
+TYPES: Final = {"text": _TEXT, "srt": _TEXT, "vtt": "text/vtt; charset=utf-8"}
+
+
+class HeardSeconds(msgspec.Struct):
+    """How long a recording is, as OpenAI charges for it."""
+
+    type: Literal["duration"]
+    seconds: int
+
+
+class Transcription(msgspec.Struct, kw_only=True):
+    """What is said in a recording; with `verbose_json` also what else the model says of it."""
+
+    task: str | msgspec.UnsetType = msgspec.UNSET
+    language: str | msgspec.UnsetType | None = msgspec.UNSET
+    duration: float | msgspec.UnsetType | None = msgspec.UNSET
+    segments: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    words: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    text: str
+    usage: HeardSeconds | msgspec.UnsetType = msgspec.UNSET
+
+
+class TranscriptionEvent(msgspec.Struct, kw_only=True):
+    """More of a transcription, or its end with all of it."""
+
+    type: Literal["transcript.text.delta", "transcript.text.done"]
+    delta: str | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    usage: HeardSeconds | msgspec.UnsetType = msgspec.UNSET
+
+
+class TranscriptionAnswer(OpenAIAnswer):
+    """One recording's text, and what else the model tells of it."""
+
+    kind = chunk_kind = prefix = "transcription"
+    last = None
+
+    def __init__(
+        self, loaded: LoadedModel, request_id: str, wanted: TranscriptionRequest, task: str
+    ) -> None:
+        super().__init__(loaded.told_name(wanted.model), request_id)
+        self._wanted = wanted
+        self._task = task
+        self._form = wanted.response_format
+        self._text = ""
+        self._told: Json = {}
+        outputs = {spec.name for spec in loaded.signature.outputs}
+        needed = NEEDS_OUTPUT.get(self._form)
+        if needed is not None and needed not in outputs:
+            raise BadField("response_format", f"the model '{loaded.name}' tells no {needed}")
+        for granularity in wanted.timestamp_granularities or ():
+            if f"{granularity}s" not in outputs:
+                problem = f"the model '{loaded.name}' tells no {granularity}s"
+                raise BadField("timestamp_granularities", problem)
+
+    @property
+    def media_type(self) -> str:
+        return TYPES.get(self._form, super().media_type)
+
+    def piece(self, loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:
+        row = {name: column[0] for name, column in response.outputs.items()}
+        for name in BESIDE:
+            if (value := row.get(name)) is None:
+                continue
+            if isinstance(value, list):
+                value = [*self._told.get(name, ()), *value]
+            elif isinstance(value, bytes):
+                value = value.decode(errors="replace")
+            elif not isinstance(value, str):
+                value = float(value)
+            self._told[name] = value
+        return piece_of(loaded, response)
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        self._text += piece.text
+        return [{"type": "transcript.text.delta", "delta": piece.text}] if piece.text else []
+
+    def end(self) -> list[Json]:
+        done = TranscriptionEvent(type="transcript.text.done", text=self._text, usage=self._usage())
+        return [msgspec.to_builtins(done)]
+
+    def chunk(self, choice: Json) -> Json:
+        return choice
+
+    def whole(self) -> Transcription:
+        if self._form == "json":
+            return Transcription(text=self._text, usage=self._usage())
+        told: Json = dict.fromkeys(("language", "duration")) | self._told
+        return Transcription(task=self._task, **told, text=self._text, usage=self._usage())
+
+    def body(self) -> bytes:
+        if self._form == "text":
+            return self._text.encode(errors="replace")
+        if self._form in NEEDS_OUTPUT:
+            return _subtitles(self._form, self._told.get("segments", ())).encode(errors="replace")
+        return msgspec.json.encode(self.whole())
+
+    def _usage(self) -> HeardSeconds | msgspec.UnsetType:
+        """OpenAI's, of models that are paid by the second."""
+        seconds = self._told.get("duration")
+        if seconds is None or not math.isfinite(seconds):
+            return msgspec.UNSET
+        return HeardSeconds("duration", math.ceil(seconds))
+
+
+def _subtitles(form: str, segments: Any) -> str:
+    """SubRip, which numbers its lines, or WebVTT. Both end one by an empty line."""
+    mark = "," if form == "srt" else "."
+    parts = ["WEBVTT\n\n"] if form == "vtt" else []
+    for number, segment in enumerate(segments, 1):
+        start, end = (_moment(float(segment[name]), mark) for name in ("start", "end"))
+        if form == "srt":
+            parts.append(f"{number}\n")
+        parts.append(f"{start} --> {end}\n{_line(segment)}\n\n")
+    return "".join(parts)
+
+
+def _line(segment: Mapping[str, Any]) -> str:
+    """A segment's text without empty lines, and without what would be a time."""
+    lines = [line.strip() for line in str(segment["text"]).splitlines()]
+    return "\n".join(line for line in lines if line).replace("-->", "->")
+
+
+def _moment(seconds: float, mark: str) -> str:
+    milliseconds = round(max(seconds, 0.0) * 1000)
+    minutes, milliseconds = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{milliseconds // 1000:02}{mark}{milliseconds % 1000:03}"

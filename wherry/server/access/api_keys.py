@@ -1,0 +1,134 @@
+"""Which of the server's keys does a client have?
+
+A key is written `KEY`, or `NAME: KEY`: the name is what logs may say. In a file each has a line of
+its own; lines that begin with # and empty ones say nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import stat
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from wherry.core.values.errors import ConfigError
+
+log = logging.getLogger("wherry")
+
+#: The least length of an operator's key; a shorter one can be guessed.
+MIN_KEY_CHARS: Final = 16
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+#: Visible ASCII: what a header can hold. A colon ends a name, "=" stands at the end (base64).
+_SECRET: Final = re.compile(r"[!-9;<>-~]+=*")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key, and what it is called; "" if it has no name."""
+
+    name: str
+    secret: str = field(repr=False)
+
+
+class ApiKeys:
+    """The keys of one server, whatever the protocol: headers and metadata look alike."""
+
+    REFUSAL = "a valid API key is needed: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        self._keys: list[tuple[str, bytes]] = []
+        self.use(keys)
+
+    def use(self, keys: Sequence[str]) -> None:
+        """Parse the keys, which are those from now on. ConfigError, without a change, for one that
+        cannot be sent or is there twice. Any thread."""
+        parsed = [parse_key(key, f"API key {n}") for n, key in enumerate(keys, 1)]
+        if twice := twice_there(parsed):
+            raise ConfigError(f"API keys: {twice}")
+        self._keys = [(k.name or f"key {n}", k.secret.encode()) for n, k in enumerate(parsed, 1)]
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __repr__(self) -> str:
+        return f"<ApiKeys: {', '.join(name for name, _ in self._keys)}>"
+
+    def name_of(self, headers: Mapping[str, str]) -> str | None:
+        """The name of the key that the client has sent, "key N" if it has none; None if it is none
+        of ours. Names of headers are in lower case."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        # All of them, each in constant time: how long it takes says nothing about a key.
+        sent = given.encode("utf-8", "surrogateescape")
+        matches = [name for name, key in self._keys if hmac.compare_digest(sent, key)]
+        return matches[0] if matches else None
+
+
+def parse_key(text: str, where: str, *, shortest: int = 1) -> ApiKey:
+    """`KEY` or `NAME: KEY`. The ConfigError begins with `where` and never shows the text."""
+    name, colon, secret = text.strip(" \t").partition(":")
+    if not colon:
+        name, secret = "", name
+    secret = secret.strip(" \t")
+    if (name and not _NAME.fullmatch(name)) or (colon and not name):
+        raise ConfigError(
+            f"{where}: the name before the colon has 1 to 64 letters, digits, '.', '_' and '-'"
+        )
+    if not _SECRET.fullmatch(secret):
+        raise ConfigError(
+            f"{where}: a key is one word of visible ASCII characters without ':', and with '=' at"
+            " its end only; write KEY or NAME: KEY, and comments on lines that begin with #"
+        )
+    if len(secret) < shortest:
+        raise ConfigError(
+            f"{where}: the key has {len(secret)} characters, of at least {shortest}; make one"
+            " with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return ApiKey(name, secret)
+
+
+def keys_of(path: str | Path) -> list[str]:
+    """The keys of a file, each as KEY or NAME: KEY. ConfigError if it has none."""
+    where, path = f"api_key_file {path}", Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        open_to_all = path.stat().st_mode & stat.S_IROTH
+    except OSError as error:
+        raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: it is no UTF-8 text (byte {error.start})") from None
+    if open_to_all:
+        log.warning("every user of this machine can read the keys", extra={"api_key_file": path})
+    return parse_key_file(text, where)
+
+
+def parse_key_file(text: str, where: str) -> list[str]:
+    """The keys of a file, as they are written there. ConfigError says which line is wrong."""
+    lines: dict[int, str] = {}
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        line = line.removesuffix("\r").strip(" \t")
+        if line and not line.startswith("#"):
+            parse_key(line, f"{where} line {number}", shortest=MIN_KEY_CHARS)
+            lines[number] = line
+    if not lines:
+        # The operator wanted keys: an empty file must not open the server to all clients.
+        raise ConfigError(f"{where} holds no key")
+    return list(lines.values())
+
+
+def twice_there(keys: Sequence[ApiKey]) -> str:
+    """Return the name or key that is there more than once; "" if none is."""
+    names = Counter(key.name for key in keys if key.name)
+    if names and (most := names.most_common(1)[0])[1] > 1:
+        return f"the name {most[0]!r} is there {most[1]} times; names tell keys apart"
+    secrets = [key.secret for key in keys]
+    for number, secret in enumerate(secrets, 1):
+        if secrets.index(secret) != number - 1:
+            return f"key {number} is the same as key {secrets.index(secret) + 1}"
+    return ""

@@ -1,0 +1,65 @@
+"""Which part of an error's text may a client see?
+
+A model's code, and the libraries that open its files, put paths of the server into their errors.
+They are for the log. Every answer that tells of such an error goes through here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from wherry.core.values.errors import (
+    AccessDenied,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RegionNotFound,
+    Unsupported,
+    WherryError,
+)
+
+#: Their texts are ours, or the model's words for its callers; they may quote the request and name
+#: routes. All others hold what other code said.
+_FOR_CLIENTS: Final = (
+    AccessDenied,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RegionNotFound,
+    Unsupported,
+)
+
+#: Of an error's text.
+MAX_CHARS: Final = 8192
+
+#: An absolute path: in quotes up to their end, else up to what a path rarely has. Not the one in
+#: a URL, but for file:. No part can match in two ways, so that it costs in proportion to the text.
+_PATH: Final = re.compile(
+    r"file://(?P<url>/[^\s'\"<>|]*)"
+    r"|(?<=')(?P<single>/[^'\n]*)(?=')"
+    r'|(?<=")(?P<double>/[^"\n]*)(?=")'
+    r"|(?:(?<![\w./])|(?<=-[IL]))(?P<bare>/(?!/)[^\s'\"<>|:;,()\[\]{}]+)"
+)
+
+
+def text_of(error: WherryError) -> str:
+    """The text of an error, as a client is told."""
+    return text_for_clients(type(error), str(error))
+
+
+def text_for_clients(kind: type[WherryError], text: str) -> str:
+    """`text_of` an error of this kind that said this."""
+    if len(text) > MAX_CHARS:  # a request may hold a name of megabytes
+        text = f"{text[:MAX_CHARS]}..."
+    return text if issubclass(kind, _FOR_CLIENTS) else without_paths(text)
+
+
+def without_paths(text: str) -> str:
+    """Absolute paths become the names of their files: which file it is, and not where."""
+    return _PATH.sub(_name, text) if "/" in text else text
+
+
+def _name(match: re.Match[str]) -> str:
+    path = match[match.lastgroup or 0]
+    return path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,337 @@
+"""Which commands are there, and what do they take?
+
+    wherry serve app.py            wherry call sentiment "what a day"
+    wherry check app.py            wherry models          wherry config
+    wherry bench http://127.0.0.1:8000      wherry top      wherry grafana > board.json
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done (serve: drained), 1 failed,
+2 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C.
+
+What a command needs is imported when it runs, so that --help costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import errno
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from wherry import __version__
+from wherry.bench.cli import flags as bench_flags
+from wherry.server.cli.help import Parser
+from wherry.server.cli.triton_options import in_our_words
+from wherry.server.options import OPTIONS, PREFIX
+
+FAILED = 1
+USAGE = 2
+LOAD_FAILED = 3
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+TARGET_HELP = (
+    "a file (app.py), a module (package.app), an object in one (app.py:sentiment), or a folder of"
+    " models (a Triton model repository)"
+)
+
+#: The flags of serve, check and config that their --help shows.
+EVERYDAY = (
+    "--config", "--host", "--port", "--grpc-port", "--fronts", "--api-key-file", "--cors-origin",
+    "--max-in-flight", "--drain-timeout", "--isolation", "--instances",
+    "--request-timeout", "--reload", "--log-level", "--log-format",
+)  # fmt: skip
+
+#: What a write to a full disk, or beyond a limit of it, fails with.
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+PRECEDENCE = (
+    "Every flag has a variable of its name (--log-level: WHERRY_LOG_LEVEL) and a key in the file"
+    " ([server] log_level). A flag wins over its variable, that over the file, that over the"
+    " default. The file is wherry.toml, or [tool.wherry] in pyproject.toml, in this folder."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the process's exit code."""
+    # Values may stand after a flag, too: `wherry call words --stream "a b c"`.
+    given, ignored = in_our_words(sys.argv[1:] if arguments is None else arguments)
+    args, rest = parser().parse_known_args(given)
+    args.ignored = ignored
+    if rest and (not hasattr(args, "value") or any(word.startswith("-") for word in rest)):
+        _not_known(rest, args.of)
+    if rest:
+        args.value += rest
+    from wherry.core.values.errors import ConfigError, WherryError
+
+    module, _, function = args.run.partition(":")
+    try:
+        code = int(getattr(importlib.import_module(f"wherry.server.cli.{module}"), function)(args))
+        sys.stdout.flush()
+        return code
+    except WherryError as error:
+        from wherry.server.cli.show import printable
+
+        # A server's words may be a stranger's.
+        sys.stderr.write(f"wherry: {printable(str(error), keep=chr(10) + chr(9))}\n")
+        return USAGE if isinstance(error, ConfigError) else FAILED
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":
+            raise
+        sys.stderr.write(f"wherry: {error.object!a:.200} is no text in UTF-8\n")
+        return USAGE
+    except BrokenPipeError:
+        # The reader of our output has enough: `wherry models | head -1`. Not an error, but
+        # Python would complain again when it flushes stdout at exit.
+        _drop_output()
+        return FAILED
+    except OSError as error:
+        if error.errno not in _NOT_WRITTEN or error.filename is not None:
+            raise
+        sys.stderr.write(f"wherry: the output could not be written: {error.strerror}\n")
+        _drop_output()
+        return FAILED
+
+
+def _drop_output() -> None:
+    """Let Python flush at its exit what could not be written to stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _not_known(words: Sequence[str], of: argparse.ArgumentParser) -> NoReturn:
+    """Refuse the command line, with a guess at each flag that was meant."""
+    flags = [flag for action in of._actions for flag in action.option_strings]
+    close = [difflib.get_close_matches(word.partition("=")[0], flags, n=1) for word in words]
+    meant = " ".join(flag for found in close for flag in found)
+    of.error(
+        f"unrecognized arguments: {' '.join(words)}" + f"; did you mean {meant}?" * bool(meant)
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    root = Parser(
+        prog="wherry",
+        description="Serve models: batched, streaming, observable.",
+        epilog="wherry COMMAND --help says more.",
+    )
+    root.add_argument("--version", action="version", version=f"wherry {__version__}")
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
+
+    for add in (_add_serving, _add_call, _add_questions, _add_top, _add_around, _add_bench):
+        add(commands)
+    return root
+
+
+def _add_serving(commands: Any) -> None:
+    """serve, check and config: they take a server's settings."""
+    serve = _command(
+        commands, "serve", "serve models over HTTP", "serve:serve", PRECEDENCE, EVERYDAY
+    )
+    serve.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
+    _add_settings(serve)
+
+    check = _command(
+        commands,
+        "check",
+        "load the models, run their examples, show their settings",
+        "check:check",
+        PRECEDENCE,
+        EVERYDAY,
+    )
+    check.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
+    _add_settings(check)
+
+    config = _command(
+        commands, "config", "show the server's settings", "show:show_settings", PRECEDENCE, EVERYDAY
+    )
+    _add_settings(config)
+
+
+def _add_call(commands: Any) -> None:
+    call = _command(
+        commands,
+        "call",
+        "call a model of a running server",
+        "call:call",
+        "Each VALUE is one row: of the model's only input, or a JSON object of its inputs; - reads"
+        " a row from each line of stdin. To a model that chats it is what a user says, and"
+        " max_tokens=20 beside it a parameter of the answer.",
+    )
+    call.add_argument("model", metavar="MODEL", help="name, or name:version")
+    call.add_argument(
+        "value",
+        nargs="*",
+        metavar="VALUE",
+        help="a row: text, JSON for numbers, @FILE for bytes or JSON (@-: stdin); NAME=VALUE if"
+        " there are several inputs",
+    )
+    call.add_argument(
+        "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"
+    )
+    call.add_argument("--out", metavar="FILE", help="write the bytes that the model gives to FILE")
+    call.add_argument("--stream", action="store_true", help="print responses as they come")
+    call.add_argument("--json", action="store_true", help="one JSON value a line, always")
+    call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")
+    _add_client(call)
+
+
+def _add_questions(commands: Any) -> None:
+    """models and explain: they ask a running server."""
+    models = _command(commands, "models", "list the models of a running server", "call:models")
+    models.add_argument("--json", action="store_true", help="one JSON object a line")
+    _add_client(models)
+
+    explain = _command(commands, "explain", "say why batches are as they are", "explain:explain")
+    explain.add_argument("model", metavar="MODEL", help="name, or name:version")
+    explain.add_argument("--json", action="store_true", help="the server's answer as it is")
+    explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
+    _add_client(explain)
+
+
+def _add_top(commands: Any) -> None:
+    top = _command(
+        commands,
+        "top",
+        "show what a running server does, in the terminal",
+        "top.command:top",
+        "Keys: q quits; n, r, l, w, f sort by name, requests, latency, waiting, failures. Where"
+        " stdout is no terminal it prints the numbers once.",
+    )
+    top.add_argument("server", nargs="?", metavar="URL", help="the server, as --url")
+    top.add_argument("--once", action="store_true", help="print the numbers once, and end")
+    top.add_argument(
+        "--json", action="store_true", help="the server's answer; with --interval again and again"
+    )
+    top.add_argument("--interval", type=float, metavar="SECONDS", help="time between two looks [1]")
+    top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
+    _add_client(top)
+
+
+def _add_around(commands: Any) -> None:
+    """init, doctor, grafana: what surrounds a server."""
+    init = _command(
+        commands,
+        "init",
+        "write a first model into a folder, with its test and its image",
+        "init.command:init",
+        "Nothing that is there is written over.",
+    )
+    init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
+
+    doctor = _command(
+        commands,
+        "doctor",
+        "look at this machine: versions, devices, limits, ports",
+        "doctor.command:doctor",
+        "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
+    )
+    doctor.add_argument("--json", action="store_true", help="one JSON object a line")
+    doctor.add_argument(
+        "--gpu", action="store_true", help="also memory, power, ECC, MIG and links of each GPU"
+    )
+    doctor.add_argument("--port", type=int, default=8000, help="HTTP port to try [8000]")
+    doctor.add_argument("--grpc-port", type=int, default=8001, help="gRPC port to try [8001]")
+
+    board = _command(
+        commands,
+        "grafana",
+        "print the Grafana board, or the alert rules",
+        "grafana:grafana",
+        "wherry grafana > board.json, and import it; wherry grafana --alerts > rules.yml, and name"
+        " it in rule_files of Prometheus.",
+    )
+    board.add_argument("--alerts", action="store_true", help="the rules for Prometheus instead")
+    board.add_argument("--datasource", metavar="UID", help="the Prometheus that is chosen at first")
+    board.add_argument("--title", help="title of the board [wherry]")
+    board.add_argument("--uid", help="uid of the board, which is in its URL [wherry]")
+
+
+def _add_bench(commands: Any) -> None:
+    """bench, and completion, which comes last."""
+    bench = _command(
+        commands,
+        "bench",
+        "put load on a server, say how it does",
+        "bench.command:bench",
+        bench_flags.EPILOG,
+        bench_flags.EVERYDAY,
+    )
+    bench_flags.add_flags(bench)
+
+    completion = _command(
+        commands,
+        "completion",
+        "print a shell's script for the Tab key",
+        "completion:completion",
+        'bash: eval "$(wherry completion bash)" in ~/.bashrc; zsh: the same, in ~/.zshrc, after'
+        " compinit; fish: wherry completion fish > ~/.config/fish/completions/wherry.fish",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    completion.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="the words so far: say what the last may become, as the script asks",
+    )
+
+
+def _command(
+    commands: Any,
+    name: str,
+    help: str,
+    run: str,
+    epilog: str | None = None,
+    everyday: Sequence[str] = (),
+) -> Parser:
+    """Add a command. `run`: module and function that carry it out. `everyday`: the flags that
+    --help shows, if not all."""
+    made: Parser = commands.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=epilog,
+        everyday=everyday,
+    )
+    made.set_defaults(run=run, of=made)
+    return made
+
+
+def _add_settings(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--config", metavar="PATH", help="settings file (default: wherry.toml)")
+    groups = {
+        name: to.add_argument_group(name.replace("_", " "))
+        for name in dict.fromkeys(option.group for option in OPTIONS.values())
+    }
+    for option in OPTIONS.values():
+        shown: dict[str, Any] = {
+            "default": None,
+            "help": _with_default(option.help, option.default),
+        }
+        if option.is_switch:
+            shown["action"] = argparse.BooleanOptionalAction
+        else:
+            shown["metavar"] = (
+                "|".join(option.choices) or option.metavar or option.key.rpartition("_")[2].upper()
+            )
+            if option.separator:
+                shown["action"] = "append"
+        groups[option.group].add_argument(option.flag, **shown)
+
+
+def _with_default(help: str, default: Any) -> str:
+    return help if default in (None, (), False) else f"{help} [{default}]"
+
+
+def _add_client(to: argparse.ArgumentParser) -> None:
+    url = os.environ.get(f"{PREFIX}URL", DEFAULT_URL)
+    to.add_argument("--url", default=url, help=f"the server, or WHERRY_URL [{DEFAULT_URL}]")
+    to.add_argument(
+        "--api-key",
+        default=os.environ.get(f"{PREFIX}API_KEY", "").partition(",")[0] or None,
+        metavar="KEY",
+        help="bearer key, or WHERRY_API_KEY",
+    )
+    to.add_argument("--ssl-ca", metavar="PATH", help="CA certificates to trust, for https")

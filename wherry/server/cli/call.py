@@ -1,0 +1,285 @@
+"""How does a person call a model from the shell? `wherry call` and `wherry models`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import http.client
+import os
+import ssl
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wherry.core.client import Client
+from wherry.core.client.unreachable import advice
+from wherry.core.client.wire import ModelDescription, by_place
+from wherry.core.values.datatypes import BYTES, Form
+from wherry.core.values.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    WherryError,
+)
+from wherry.server.cli.chat import as_prompt, chats, is_parameter, parameter, user_says, write_text
+from wherry.server.cli.show import as_json, print_line
+
+
+def call(args: argparse.Namespace) -> int:
+    """Print one line for each row's result, or for each response of a stream."""
+    with client_of(args) as client:
+        described = client.describe(args.model)
+        _take_named(args, described)
+        for row in _rows(args, described):
+            try:
+                _answer(client, args, described, row)
+            except InvalidRequest as error:
+                for name in _files_of(described) & row.keys():
+                    if isinstance(row[name], str):
+                        raise InvalidRequest(f"{error} (a file is given as @NAME)") from None
+                _answer(client, args, described, as_prompt(row, error))
+    return 0
+
+
+def _answer(
+    client: Client, args: argparse.Namespace, model: ModelDescription, row: dict[str, Any]
+) -> None:
+    placed, named = by_place(model, row)
+    if not (args.stream or model.streams):
+        _tell(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
+        return
+    responses = client.stream(args.model, *placed, timeout=args.timeout, **named)
+    if chats(model) and not args.json and args.out is None:
+        write_text(responses)
+    else:
+        for response in responses:
+            _tell(response, args)
+
+
+def models(args: argparse.Namespace) -> int:
+    """Print name, version, state, inputs and outputs of each model."""
+    with client_of(args) as client:
+        for entry in client.models():
+            if args.json:
+                _print(entry, True)
+                continue
+            name = f"{entry['name']}:{entry['version']}".rstrip(":")
+            inputs = ", ".join(map(_tensor, entry["inputs"]))
+            outputs = ", ".join(map(_tensor, entry["outputs"]))
+            reason = f"  {entry['reason']}" if entry["reason"] else ""
+            _print(f"{name}  {entry['state']}{reason}  ({inputs}) -> ({outputs})", False)
+    return 0
+
+
+@contextmanager
+def client_of(args: argparse.Namespace) -> Iterator[Client]:
+    """A client of the server that the flags name. WherryError if it cannot be reached."""
+    tls = ssl.create_default_context(cafile=args.ssl_ca) if args.ssl_ca else None
+    try:
+        with Client(args.url, api_key=args.api_key, ssl_context=tls) as client:
+            yield client
+    except ModelNotFound as error:
+        raise WherryError(f"{args.url}: {error}{_meant(args)}") from None
+    except (BrokenPipeError, DeadlineExceeded):
+        raise  # of our own stdout; of a server that runs
+    except (OSError, http.client.HTTPException) as error:
+        said = str(error).removeprefix(f"{args.url.rstrip('/')}: ")
+        raise WherryError(f"{args.url}: {said}; {advice(error)} (--url, WHERRY_URL)") from None
+
+
+def _meant(args: argparse.Namespace) -> str:
+    """A guess at the model that was meant, or all that there are."""
+    asked = getattr(args, "model", "").partition(":")[0]
+    if not asked:
+        return ""
+    try:
+        with client_of(argparse.Namespace(**{**vars(args), "model": ""})) as client:
+            names = sorted({str(entry["name"]) for entry in client.models()})
+    except (WherryError, ValueError):  # no server of ours, or one that does not tell its models
+        return ""
+    if close := difflib.get_close_matches(asked, names, n=1):
+        return f"; did you mean {close[0]!r}?"
+    return f"; it has: {', '.join(names[:20])}" if names else ""
+
+
+def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[str, Any]]:
+    kinds = {
+        tensor.name: tensor.datatype is BYTES and tensor.form is not Form.JSON
+        for tensor in model.inputs
+    }
+    files = _files_of(model)
+    named: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
+    for text in args.input:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--input {text!r}: write NAME=VALUE")
+        if name not in kinds and chats(model) and "parameters" in kinds:
+            parameters[name] = parameter(value)
+        else:
+            named[name] = _value(value, text_wanted=kinds.get(name, True), file=name in files)
+    if parameters:
+        named["parameters"] = {**named.get("parameters", {}), **parameters}
+    values = list(_values(args.value))
+    if not values:
+        if not named.keys() - {"parameters"}:
+            names = " ".join(f"--input {name}=..." for name in kinds)
+            raise ConfigError(f"nothing to call {args.model!r} with; give a VALUE, or {names}")
+        yield named
+        return
+    if len(kinds) > 1 and not named and (rows := _whole_rows(values, kinds)):
+        yield from rows
+        return
+    if chats(model) and not named.keys() & {"messages", "prompt", "token_ids"}:
+        for value in values:
+            yield {**named, **user_says(_value(value, text_wanted=True, file=False))}
+        return
+    free = [name for name in kinds if name not in named]
+    if len(free) != 1 and named:
+        raise ConfigError(f"VALUE and --input together leave {free} open; name each input")
+    if not free or (len(free) > 1 and len(values) > 1):
+        raise ConfigError(f"{args.model!r} has {len(kinds)} inputs; name each with --input")
+    for value in values:
+        yield {**named, free[0]: _value(value, text_wanted=kinds[free[0]], file=free[0] in files)}
+
+
+def _whole_rows(values: list[str], names: Collection[str]) -> list[dict[str, Any]]:
+    """The rows that JSON objects of several inputs are; none if one of them is no such object."""
+    try:
+        rows = [msgspec.json.decode(value, type=dict[str, Any]) for value in values]
+    except msgspec.DecodeError:
+        return []
+    return rows if all(row and row.keys() <= set(names) for row in rows) else []
+
+
+def _values(values: list[str]) -> Iterator[str]:
+    for value in values:
+        if value == "-":
+            yield from (line.rstrip("\n") for line in sys.stdin)
+        else:
+            yield value
+
+
+def _files_of(model: ModelDescription) -> set[str]:
+    """The inputs that @FILE may be given for: all but texts, which may begin so."""
+    return {
+        tensor.name
+        for tensor in model.inputs
+        if tensor.datatype is not BYTES or tensor.form in (Form.BYTES, Form.JSON)
+    }
+
+
+def _take_named(args: argparse.Namespace, model: ModelDescription) -> None:
+    """Take NAME=VALUE among the values as what --input says; of the only input just NAME=@FILE,
+    as its text may begin so."""
+    names, mark = {tensor.name for tensor in model.inputs}, "="
+    if len(names) == 1:
+        names, mark = _files_of(model), "=@"
+    named = [
+        text
+        for text in args.value
+        if (mark in text and text.partition(mark)[0] in names)
+        or (chats(model) and is_parameter(text))
+    ]
+    args.input = [*args.input, *named]
+    args.value = [text for text in args.value if text not in named]
+
+
+def _file(path: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"@{path}: {error.strerror}") from None
+
+
+def _value(text: str, *, text_wanted: bool, file: bool) -> Any:
+    if not file:
+        return _in_utf8(text, bytes_do=False)
+    if text.startswith("@@") and text_wanted:
+        return text[1:]
+    data = _file(text[1:]) if text.startswith("@") else None
+    if data is None and os.path.isfile(text):
+        raise ConfigError(f"{text!r} names a file, and the input is no text; did you mean @{text}?")
+    if text_wanted:
+        return _in_utf8(text, bytes_do=True) if data is None else data
+    try:
+        return msgspec.json.decode(text if data is None else data)
+    except msgspec.DecodeError as error:
+        problem = "the input is no text" if data is None else str(error)
+        raise ConfigError(f"{text!r} is no JSON; {problem}") from None
+
+
+def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:
+    """An argument as it was typed: Python has read it in the locale's encoding, whose C has no
+    letters beyond ASCII. What is no UTF-8 goes as bytes, where these do."""
+    if text.isascii():
+        return text
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        if bytes_do:
+            return data
+        raise ConfigError(f"{text!a} is no text in UTF-8, as the input must be") from None
+
+
+def _tell(result: Any, args: argparse.Namespace) -> None:
+    """Print a result, but for the bytes that go to a file."""
+    several = isinstance(result, dict)
+    files = (
+        {name: value for name, value in result.items() if isinstance(value, bytes)}
+        if several
+        else {"": result}
+        if isinstance(result, bytes)
+        else {}
+    )
+    if args.out is not None:
+        if len(files) != 1:
+            raise ConfigError(f"--out: the result has {len(files)} values of bytes, and not one")
+        _write(next(iter(files.values())), args.out)
+        rest = (
+            {name: value for name, value in result.items() if name not in files} if several else {}
+        )
+        if rest:
+            _print(rest, args.json)
+    elif not several and files and not args.json:
+        _write(result, None)
+    elif files:
+        told = {name: {"b64": value} for name, value in files.items()}
+        _print({**result, **told} if several else told[""], True)
+    else:
+        _print(result, args.json)
+
+
+def _write(data: bytes, path: str | None) -> None:
+    """Write bytes to a file, or to a stdout that is no terminal."""
+    if path is not None and path != "-":
+        Path(path).write_bytes(data)
+        return
+    if path is None and sys.stdout.isatty():
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if not text.replace("\n", "").replace("\t", "").isprintable():
+            raise ConfigError(
+                f"the result is {len(data)} bytes, no text; write them with --out FILE"
+            )
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _print(result: Any, json_wanted: bool) -> None:
+    print_line(result if isinstance(result, str) and not json_wanted else as_json(result, None))
+    sys.stdout.flush()  # a stream is read as it comes
+
+
+def _tensor(member: dict[str, Any]) -> str:
+    optional = " (optional)" if member.get("optional") else ""
+    return f"{member['name']} {member['datatype']}{member['shape']}{optional}"

@@ -1,0 +1,297 @@
+"""Would these models serve, with which settings, and what is wrong with them? `wherry check`.
+
+Of a model repository all that the files say is looked at before a model is loaded, so that one run
+tells of everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from wherry.core.instances.loadable import Loadable
+from wherry.core.models.config import FIELDS, ModelConfig
+from wherry.core.observability.logging import configure
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.datatypes import TensorSpec
+from wherry.core.values.errors import ConfigError, LoadFailed, WherryError
+from wherry.core.values.media import Audio, File
+from wherry.core.values.request import SequenceStep
+from wherry.llm.engines import with_options
+from wherry.server.cli.serve import (
+    LOAD_FAILED,
+    control_of,
+    runtime_of,
+    split_targets,
+    tell_ignored,
+    tell_load_failure,
+)
+from wherry.server.cli.settings import Settings, read_settings
+from wherry.server.cli.show import as_json, print_line, print_table, shown
+from wherry.server.options import OPTIONS
+from wherry.server.targets import TargetRaised, load_targets
+from wherry.triton.backends.load import not_here
+from wherry.triton.loading.folders import RepositoryFolders
+from wherry.triton.repository.ensemble_graph import members
+from wherry.triton.repository.layout import Found
+
+if TYPE_CHECKING:  # imported where it is used: it takes time
+    from wherry.llm.engine.needs import Needs
+
+
+#: The engines that run in a worker of the server's, in wherry's loop.
+OURS = ("wherry", "transformers")
+#: Of a process on a GPU, before it has any tensor.
+CONTEXT_BYTES = 500_000_000
+#: Tokens for which the KV cache is told.
+TOKENS = 1000
+
+
+def print_checkpoint(target: str) -> None:
+    """Print what a target `llm:...` needs, if its files are here. ConfigError if a file is missing
+    or damaged, or if no engine can serve it."""
+    kind, _, source = target.partition(":")
+    if kind != "llm":
+        return
+    from wherry.llm.engine.choice import AUTO, choose
+    from wherry.llm.engine.facts import facts_of, here, is_local
+    from wherry.llm.engine.needs import needs_of
+
+    source, given = with_options(source)
+    if not is_local(source):
+        return
+    machine = here()
+    choice = choose(facts_of(source), machine, given.get("engine", AUTO))
+    needs = needs_of(source)
+    dtype = given.get("dtype", AUTO)
+    if dtype == AUTO:
+        ours = choice.engine in OURS and not machine.gpu
+        dtype = "float32" if ours else needs.stored_as
+    rows = [
+        ("engine", choice.engine, choice.reason),
+        ("weights", _size(needs.weight_bytes(dtype)), _weights(needs.parameters, dtype)),
+        ("stored", _size(needs.stored_bytes), needs.stored_as),
+        ("context", f"{needs.context_tokens or 'unknown'} tokens", "at most"),
+        ("KV cache", _size(needs.cache_bytes(TOKENS, dtype)), f"for {TOKENS} tokens"),
+    ]
+    if choice.engine in OURS and not machine.gpu:
+        rows.append(_memory(needs, choice.engine, dtype, given))
+    elif choice.engine in OURS:
+        rows.append(_gpu_memory(needs.weight_bytes(dtype), given))
+    if needs.has_chat_template:
+        parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
+        rows.append(("chat", "yes", parsers))
+    else:
+        rows.append(("chat", "no", "there is no chat template: it completes prompts"))
+    print_line(f"{target}")
+    print_table(rows, indent="  ")
+    print_line("")
+
+
+def _memory(
+    needs: Needs, engine: str, dtype: str, given: Mapping[str, Any]
+) -> tuple[str, str, str]:
+    """What wherry's own engine takes on a CPU."""
+    from wherry.llm.engine.memory import free_bytes, parts_on_cpu, total_bytes
+
+    free = free_bytes()
+    parts = parts_on_cpu(needs, engine=engine, dtype=dtype, options=given, free=free)
+    least, most = map(_size, total_bytes(parts))
+    listed = ", ".join(
+        f"{part.name} {'' if part.certain else 'up to '}{_size(part.nbytes)}" for part in parts
+    )
+    total = most if least == most else f"{least} to {most}"
+    return "memory", total, f"of {_size(free)} free: {listed}"
+
+
+def _gpu_memory(weights: int, given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What wherry's own engine takes on a GPU."""
+    fixed = _size(weights + CONTEXT_BYTES)
+    if (cache := given.get("cache_gb")) is not None:
+        return (
+            "memory",
+            _size(weights + CONTEXT_BYTES + round(cache * 1e9)),
+            "and what a step takes",
+        )
+    if (share := given.get("gpu_memory")) is not None:
+        return "memory", f"{share:.0%} of the GPU", f"{fixed} of it for weights and context"
+    return "memory", fixed, "and 85 % of what is free then: gpu_memory=0.4 takes less"
+
+
+def _weights(parameters: int, dtype: str) -> str:
+    counted = f"{parameters / 1e6:.0f} million numbers as " if parameters else ""
+    return counted + dtype
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
+
+
+def check(args: argparse.Namespace) -> int:
+    """Load and warm up, run every example, print the merged settings with their origins."""
+    flags = vars(args)
+    settings = read_settings(flags, os.environ)
+    said = settings.options.command_line
+    configure(said.log_level, said.log_format, file=said.log_file)
+    tell_ignored(flags)
+    try:
+        targets, settings = split_targets(flags["target"], settings)
+        for target in targets:
+            print_checkpoint(target)
+        models = load_targets(targets)
+        runtime = runtime_of(settings, models)
+        with runtime:
+            healthy = [_check_model(runtime, loaded, settings) for loaded in runtime.models()]
+            if settings.options.repositories.model_repositories:
+                healthy.append(_check_repositories(runtime, settings))
+    except (TargetRaised, LoadFailed) as error:
+        return tell_load_failure(error)
+    return 0 if all(healthy) else LOAD_FAILED
+
+
+def _check_model(runtime: Runtime, loaded: LoadedModel, settings: Settings) -> bool:
+    count = len(loaded.runner.instances)
+    kind = "pipeline" if loaded.is_pipeline else f"{count} instance{'s' if count > 1 else ''}"
+    print_line(f"{loaded.name} (version {loaded.version}, {kind})")
+    print_line("  inputs   " + ", ".join(_tensor(spec) for spec in loaded.signature.inputs))
+    print_line("  outputs  " + ", ".join(_tensor(spec) for spec in loaded.signature.outputs))
+    outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
+    if not loaded.config.examples:
+        print_line("  no examples: give the model some, and they are run here")
+    if memory := _memory_of_workers(loaded.runner.instances):
+        print_line(f"  memory   {memory}")
+    print_line("")
+    print_table(_rows_of_config(loaded, settings), indent="  ")
+    print_line("")
+    return all(outcomes)
+
+
+def _memory_of_workers(instances: Sequence[Loadable]) -> str:
+    """What these take now; "" if they are in this process."""
+    resident = [(one, size) for one in instances if (size := one.rss_bytes)]
+    workers = Counter(str(one.device) for one, _ in resident if one.device.kind == "cuda")
+    found = [f"{_size(size)} in {one.name}" for one, size in resident]
+    found += [
+        f"{device}: {_size(count * CONTEXT_BYTES)} for contexts, and the weights"
+        for device, count in workers.items()
+    ]
+    return ", ".join(found)
+
+
+def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) -> bool:
+    started = time.perf_counter()
+    # Of a model that takes sequences, each example is one of its own.
+    step = None if loaded.config.sequence is None else SequenceStep(1, start=True, end=True)
+    try:
+        if loaded.signature.streams:
+            result: Any = list(runtime.stream(loaded.name, sequence_step=step, **row))
+        else:
+            result = runtime.infer(loaded.name, sequence_step=step, **row)
+    except WherryError as error:
+        print_line(f"  example  {as_json(_brief(row))}\n           FAILED: {error}")
+        return False
+    ms = (time.perf_counter() - started) * 1000
+    print_line(
+        f"  example  {as_json(_brief(row))}\n           -> {as_json(_brief(result))}  ({ms:.1f} ms)"
+    )
+    return True
+
+
+def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[str, str, str]]:
+    _, origins = settings.of_model(loaded.name)
+    flags = {option.flag for option in OPTIONS.values()}
+    for field in fields(ModelConfig):
+        if field.name in ("name", "version", "examples"):
+            continue
+        value = getattr(loaded.config, field.name)
+        origin = origins.get(field.name) or origins.get(
+            "device" if field.name == "instances" else field.name
+        )
+        if origin is None:
+            origin = "default" if value == FIELDS[field.name].default else "model"
+        elif origin in flags:
+            origin = f"flag {origin}"
+        if field.name == "instances":
+            value = ", ".join(f"{group.count} on {group.device}" for group in value)
+        elif field.name == "warmup":
+            value = f"{len(value)} rows"
+        yield field.name, shown(value), origin
+
+
+def _tensor(spec: TensorSpec) -> str:
+    shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
+    content = "" if spec.media is None else f" ({spec.media.kind})"
+    return f"{spec.name} {spec.datatype}{shape}{content}{' (optional)' if spec.optional else ''}"
+
+
+def _brief(value: Any) -> Any:
+    """Files, images and sounds as a few words."""
+    if isinstance(value, Mapping):
+        return {name: _brief(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_brief(one) for one in value]
+    if isinstance(value, bytes | bytearray):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, File):
+        return f"<{value.name}: {len(value.data)} bytes>"
+    if isinstance(value, Audio):
+        return repr(value)
+    if hasattr(value, "mode") and hasattr(value, "size"):
+        return f"<{value.mode} image, {value.size[0]} x {value.size[1]}>"
+    return value
+
+
+def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
+    """Load every model that can be; print the problems of each. True if there are none."""
+    control = control_of(settings, runtime)
+    try:
+        failures = control.try_all()
+        given = settings.options.repositories
+        models = RepositoryFolders(control.repositories, given.model_config_name).look_at_all()
+        backends = given.backend_directory
+        there = {model.name for model in models}
+        problems = {model.name: _problems(model, failures, there, backends) for model in models}
+        for model in models:
+            _print_found(model, problems[model.name])
+    except OSError as error:
+        raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
+    finally:
+        control.close()
+    bad = [name for name, found in problems.items() if found]
+    count = f"{len(models)} model" + ("" if len(models) == 1 else "s")
+    print_line(
+        f"{count}: " + (f"{len(bad)} with problems: {', '.join(bad)}" if bad else "all good")
+    )
+    return not bad
+
+
+def _problems(
+    model: Found, failures: Mapping[str, str], there: Set[str], backends: str | None
+) -> list[str]:
+    """What is wrong with a model, of all that are `there`. An ensemble names the members that have
+    problems, which tell their own."""
+    if model.problems:
+        remedy = not_here(model.folder, model.config, model.versions, backends)
+        return [*model.problems, *([f"{model.name}: {remedy}"] if remedy else [])]
+    if model.name not in failures:
+        return []
+    failed = [member for member in members(model.config) if member in failures]
+    missing = [member for member in members(model.config) if member not in there]
+    told = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
+    told += [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
+    return told or [failures[model.name]]
+
+
+def _print_found(model: Found, problems: list[str]) -> None:
+    versions = ", ".join(map(str, model.versions)) or "none"
+    print_line(f"{model.name} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
+    for problem in problems:
+        print_line(f"  {problem}")
+    for notice in model.notices:
+        print_line(f"  note: {notice}")

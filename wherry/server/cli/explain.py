@@ -1,0 +1,203 @@
+"""Why are batches as they are? `wherry explain MODEL`, as text or as one page."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from wherry.core.values import quantities
+from wherry.core.values.errors import ConfigError
+from wherry.core.values.quantities import duration, number
+from wherry.server.cli.call import client_of
+from wherry.server.cli.charts import STYLE, Bar, Chart, Listing, wrapped
+from wherry.server.cli.show import as_json, print_line
+
+#: Of the last batches, those that a terminal shows.
+SHOWN = 16
+
+REASONS = {
+    "full": "max_batch_size was reached",
+    "idle": "an instance was free, and waiting for more requests would not have paid",
+    "waited": "after a wait for callers that had just been answered",
+    "part": "a part of the queue: it fills a step of the device, or small batches cost no more",
+    "slots": "enough of the sequences had a step",
+    "preferred": "a preferred size was reached",
+    "delay": "max_queue_delay was over",
+    "no_arrivals_expected": "before max_queue_delay was over: no more requests were expected",
+    "mixed": "before max_queue_delay was over: a request arrived that could not join",
+    "deadline": "waiting would have made a request late",
+}
+
+
+def explain(args: argparse.Namespace) -> int:
+    """Print what the model's batcher has learnt, the sizes it chose and why."""
+    with client_of(args) as client:
+        told = client.batching(args.model)
+    if args.html:
+        try:
+            Path(args.html).write_text(page(told), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--html {args.html}: {error.strerror}") from None
+    else:
+        print_line(as_json(told, None) if args.json else "\n".join(lines(told)))
+    return 0
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """The server's answer for people, in lines of 80 columns."""
+    out = [line for fact in facts(told) for line in wrapped(fact)]
+    for drawing in drawings(told, SHOWN):
+        out += ["", *drawing.lines()]
+    return out
+
+
+def page(told: dict[str, Any]) -> str:
+    """The server's answer as an HTML page that fetches nothing: each chart is SVG in it."""
+    said = facts(told)
+    title = escape(said[0].partition(":")[0])
+    paragraphs = "\n".join(f"<p>{escape(fact)}</p>" for fact in said)
+    drawn = "\n".join(drawing.html() for drawing in drawings(told))
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n</html>\n"
+    )
+
+
+def drawings(told: dict[str, Any], most: int | None = None) -> Iterator[Chart | Listing]:
+    """The charts of what is known, and the last batches, `most` of them."""
+    yield from charts(told)
+    yield from last_batches(told, most)
+
+
+def facts(told: dict[str, Any]) -> list[str]:
+    """The facts, each a sentence or a line."""
+    if "stages" in told:
+        calls = "the calls of its latest request" if told["latest"] else "no request yet"
+        tree = [line for span in told["latest"][:1] for line in _tree(span)]
+        return [f"pipeline {told['name']} version {told['version']}: {calls}", *tree]
+    policy = told["policy"] if ":" in told["policy"] else f"{told['policy']} batching"
+    out = [
+        f"model {told['name']} version {told['version']}: {policy},"
+        f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
+    ]
+    out += told.get("in_words", ())
+    if "active_requests" in told:
+        most = f", of at most {told['most_active_requests']} in an instance"
+        out.append(f"{told['active_requests']} requests are in its steps{most}.")
+    if told.get("predicted_first_response_seconds"):
+        wait = duration(told["predicted_first_response_seconds"])
+        out.append(f"A request that arrives now will have its first response in about {wait}.")
+    if told.get("max_batch_rows", told["max_batch_size"]) < told["max_batch_size"]:
+        out.append(f"There was not enough memory for more than {told['max_batch_rows']} rows.")
+    if told.get("predicted_wait_seconds"):
+        wait = duration(told["predicted_wait_seconds"])
+        out.append(f"A request that arrives now will wait about {wait}.")
+    if told.get("rejected_predicted_late"):
+        out.append(f"{told['rejected_predicted_late']} requests were rejected: predicted late.")
+    return out
+
+
+def charts(told: dict[str, Any]) -> Iterator[Chart]:
+    """The charts of what is known."""
+    if "stages" in told:
+        if told["stages"]:
+            yield Chart("what its requests called, mean time of a call", _stages(told), "ms")
+        return
+    if told.get("curve"):
+        remark = ""
+        if told.get("fixed_seconds") is not None:
+            fixed, row = duration(told["fixed_seconds"]), duration(told["row_seconds"])
+            remark = f"about {fixed} whatever the size, and {row} a row"
+        bars = [_believed(point) for point in _some(told["curve"])]
+        yield Chart("how long a batch takes, and when its size was last run", bars, "ms", remark)
+    if returned := told.get("callers", {}).get("returned_within_seconds"):
+        bars = [Bar(duration(age), 100 * share) for age, share in _some(_until_all(returned))]
+        yield Chart("callers that send again, by the time since their answer", bars, "%")
+    if told["executions_by_batch_size"]:
+        sizes = [(int(size), n) for size, n in told["executions_by_batch_size"].items()]
+        yield Chart(
+            "batches run", [Bar(quantities.rows(size), float(n)) for size, n in _some(sizes)]
+        )
+    if told["batches_cut_by_reason"]:
+        reasons = told["batches_cut_by_reason"].items()
+        bars = [Bar(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
+        yield Chart("why they left", bars)
+    if told.get("requests_by_wait"):
+        waits = [Bar(f"<= {1e3 * s:g} ms", float(n)) for s, n in told["requests_by_wait"]]
+        yield Chart("what requests waited", waits)
+
+
+def _until_all(returned: list[list[float]]) -> list[list[float]]:
+    """Ages and shares, up to the first age with the last share."""
+    last = next(i for i, (_, share) in enumerate(returned) if share == returned[-1][1])
+    return returned[: last + 1]
+
+
+def _believed(point: dict[str, Any]) -> Bar:
+    """What is believed of one size."""
+    ago = point["age_batches"]
+    last = "the last batch" if not ago else "1 batch ago" if ago == 1 else f"{ago} batches ago"
+    return Bar(
+        quantities.rows(point["rows"]), 1e3 * point["seconds"], last, 1e3 * point["error_seconds"]
+    )
+
+
+def last_batches(told: dict[str, Any], most: int | None = None) -> Iterator[Listing]:
+    """The last batches, if there are any."""
+    last = told.get("last_batches", [])[::-1][:most]
+    if not last:
+        return
+    several = len({batch["instance"] for batch in last}) > 1
+    rows = [
+        [
+            duration(batch["left_seconds_ago"]),
+            number(batch["rows"]),
+            number(batch["rows_left_queued"]),
+            number(1e3 * batch["longest_wait_seconds"]),
+            "runs" if batch["runs"] else _ms(batch["seconds"]),
+            _ms(batch["expected_seconds"]),
+            batch["why"] + (f" (instance {batch['instance']})" if several else ""),
+        ]
+        for batch in last
+    ]
+    heads = ["ago", "rows", "queued", "waited", "took", "predicted", "left"]
+    yield Listing(f"the last {len(last)} batches, the latest first, in ms", [heads, *rows])
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else number(1e3 * seconds)
+
+
+def _stages(told: dict[str, Any]) -> list[Bar]:
+    return [
+        Bar(
+            stage["model"],
+            stage["mean_total_ms"],
+            f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms waiting"
+            + (f", {stage['failed']} failed" if stage["failed"] else ""),
+        )
+        for stage in told["stages"]
+    ]
+
+
+def _tree(span: dict[str, Any], indent: str = "  ") -> Iterator[str]:
+    """A request's calls, each under the one that made it."""
+    failed = f", {span['error']}" if "error" in span else ""
+    yield (
+        f"{indent}{span['model']}: from {span['start_ms']:.4g} ms, took {span['total_ms']:.4g} ms,"
+        f" {span['queue_ms']:.4g} ms of it waiting{failed}"
+    )
+    for call in span.get("calls", ()):
+        yield from _tree(call, indent + "  ")
+    if "calls_left_out" in span:
+        yield f"{indent}  and {span['calls_left_out']} more"
+
+
+def _some(points: list[Any], most: int = 16) -> list[Any]:
+    """At most `most` of the points, evenly spread, with both ends."""
+    if len(points) <= most:
+        return points
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]

@@ -1,0 +1,334 @@
+"""How does `wherry serve` become a Server, and its end an exit code?"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from wherry.core.models.model import Model
+from wherry.core.observability.logging import configure
+from wherry.core.observability.otel import triton_mode
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import ConfigError, LoadFailed
+from wherry.core.workers.descendants import end_descendants
+from wherry.llm.engines import with_engine
+from wherry.server.cli.folders import check_repositories_exist
+from wherry.server.cli.settings import Settings, read_settings
+from wherry.server.connections.descriptors import for_connections, raise_limit
+from wherry.server.grpc.rpc import CannotListen
+from wherry.server.options import Tls
+from wherry.server.server import NOT_DRAINED, Server
+from wherry.server.targets import TargetRaised, is_repository, load_failure, load_targets
+from wherry.triton.backends.load import backend_for
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.loading.control import ModelControl
+from wherry.triton.repository.layout import names as repository_names
+from wherry.triton.repository.mirror import is_remote
+
+FIRST: Final = 3
+#: The setting of each name, in the order in which sockets of other names are taken.
+ROLES: Final = {"http": "fd", "grpc": "grpc_fd"}
+
+
+def with_passed_sockets(
+    settings: Settings, environ: MutableMapping[str, str], pid: int
+) -> Settings:
+    """The settings with the descriptors that `environ` passes to the process `pid`.
+
+    The variables are taken out of `environ`: they are not for our children. ConfigError if they
+    are wrong, or if a frontend would get two addresses.
+    """
+    passed = _passed(environ, pid)
+    listen = settings.options.listen
+    taken = {role for role, key in ROLES.items() if getattr(listen, key) is not None}
+    given: dict[str, int] = {}
+    for fd, name in passed.items():
+        if name in ROLES:
+            if name in taken or name in given:
+                raise ConfigError(f"LISTEN_FDNAMES: {name} is given more than one socket")
+            given[name] = fd
+    for fd, name in passed.items():
+        if name not in ROLES:
+            free = [role for role in ROLES if role not in taken and role not in given]
+            if not free:
+                raise ConfigError(
+                    f"LISTEN_FDS: {len(passed)} sockets, more than can be served; one is for HTTP,"
+                    " one for gRPC"
+                )
+            given[free[0]] = fd
+    listen = replace(
+        listen, fd=given.get("http", listen.fd), grpc_fd=given.get("grpc", listen.grpc_fd)
+    )
+    if listen.fd is not None and listen.uds is not None:
+        raise ConfigError("uds and a passed socket: choose one, both are HTTP's address")
+    return replace(settings, options=replace(settings.options, listen=listen))
+
+
+def _passed(environ: MutableMapping[str, str], pid: int) -> dict[int, str]:
+    """The name of each descriptor; empty if none are for this process."""
+    count = environ.pop("LISTEN_FDS", "")
+    listener = environ.pop("LISTEN_PID", "")
+    names = environ.pop("LISTEN_FDNAMES", "")
+    if not count and not listener:
+        return {}
+    if _number(listener, "LISTEN_PID") != pid:
+        return {}
+    how_many = _number(count, "LISTEN_FDS")
+    if how_many > len(ROLES):
+        raise ConfigError(
+            f"LISTEN_FDS: {how_many} sockets are more than can be served: one HTTP, one gRPC"
+        )
+    fds = range(FIRST, FIRST + how_many)
+    called = names.split(":") if names else [""] * len(fds)
+    if len(called) != len(fds):
+        raise ConfigError(f"LISTEN_FDNAMES: {len(called)} names for {len(fds)} sockets")
+    return dict(zip(fds, called, strict=True))
+
+
+def _number(text: str, variable: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise ConfigError(f"{variable}: {text!r} is not a number")
+    return int(text)
+
+
+log = logging.getLogger("wherry")
+
+LOAD_FAILED = 3
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until a signal. Returns the process's exit code."""
+    flags = vars(args)
+    settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
+    given = settings.options
+    said = given.command_line
+    configure(
+        said.log_level,
+        said.log_format,
+        file=said.log_file,
+        off=said.log_off,
+    )
+    # Until the server listens for it. The first process of a container has no default action:
+    # without this, one that is told to stop while it imports its models would go on.
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    try:
+        tell_ignored(flags)
+        os.environ.update(triton_mode.environment_of(given.protocols.trace_config))
+        targets, settings = split_targets(flags["target"], settings)
+        if said.reload:
+            return serve_reloading(settings, targets)
+        server = make_server(settings, load_targets(targets))
+        raise_open_files(server)
+        return server.run()
+    except (TargetRaised, LoadFailed) as error:
+        return tell_load_failure(error)
+    except OSError as error:
+        log.error(cannot_listen(settings, error))
+        return NOT_DRAINED
+    finally:
+        end_descendants()
+
+
+def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
+    """Serve until a signal; when a file is saved, its models are loaded. What cannot be loaded at
+    the start is tried again when a file is saved."""
+    from wherry.server.cli.reload import Reloader, start_again
+
+    paths = settings.options.command_line.reload_paths
+    reloader = Reloader(targets, paths, lambda name: settings.of_model(name)[0])
+    reloader.watch()
+    try:
+        server = make_server(polling(settings), reloader.first())
+        raise_open_files(server)
+        reloader.start(server.runtime)
+        return server.run()
+    except (ConfigError, LoadFailed) as error:
+        if not reloader.has_files:
+            raise
+        tell_load_failure(error)
+        log.info("waiting for a file to be saved")
+        reloader.wait_for_a_change()
+        start_again()
+        raise
+    finally:
+        reloader.close()
+
+
+def polling(settings: Settings) -> Settings:
+    """The settings with repositories that are looked at often, unless clients control them."""
+    given = settings.options.repositories
+    if given.model_control_mode != "none":
+        return settings
+    poll = replace(given, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False)
+    return replace(settings, options=replace(settings.options, repositories=poll))
+
+
+def raise_open_files(server: Server) -> None:
+    connections = server.limits.max_connections
+    if not raise_limit(connections):
+        log.warning(
+            "max_connections does not fit into the limit of open files",
+            extra={"max_connections": connections, "fit": for_connections()},
+        )
+
+
+def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str], Settings]:
+    """Targets that are folders become model repositories of the settings; checkpoints are run by
+    the engine that these name."""
+    folders = [target for target in targets if is_repository(target)]
+    given = settings.options.repositories
+    repositories = (*given.model_repositories, *folders)
+    if not targets and not repositories:
+        raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
+    check_repositories_exist(
+        repositories,
+        given.model_control_mode,
+        exit_on_error=given.exit_on_error,
+    )
+    options = replace(
+        settings.options, repositories=replace(given, model_repositories=repositories)
+    )
+    engine = options.command_line.engine
+    kept = [with_engine(target, engine) for target in targets if target not in folders]
+    return kept, replace(settings, options=options)
+
+
+def tell_ignored(flags: Mapping[str, Any]) -> None:
+    """Options of tritonserver that change nothing here."""
+    for name, why in flags.get("ignored") or ():
+        log.warning("option has no effect", extra={"option": name, "why": why})
+
+
+def control_of(
+    settings: Settings, runtime: Runtime, make_model: Callable[..., RepositoryModel] = backend_for
+) -> ModelControl:
+    given, models = settings.options.repositories, settings.options.models
+    if given.load_models and given.model_control_mode != "explicit":
+        raise ConfigError(
+            "load_model needs model_control_mode explicit: in the other modes every model is loaded"
+        )
+    if "*" in given.load_models and len(set(given.load_models)) > 1:
+        raise ConfigError("load_model '*' means every model: name no other beside it")
+    limited = models.rate_limit != "off" or models.rate_limit_resources
+    ignored: dict[str, Any] = {} if limited else {"resources": None}
+    return ModelControl(
+        runtime,
+        given.model_repositories,
+        mode=given.model_control_mode,
+        load=given.load_models,
+        poll_seconds=given.repository_poll_secs,
+        load_threads=given.model_load_thread_count,
+        load_retries=given.model_load_retry_count,
+        auto_complete=not given.disable_auto_complete_config,
+        strict_readiness=given.strict_readiness,
+        exit_on_error=given.exit_on_error,
+        config_name=given.model_config_name,
+        backend_directory=given.backend_directory,
+        default_max_batch_size=given.default_max_batch_size,
+        settings=lambda name: {**ignored, **settings.of_model(name)[0]},
+        make_model=make_model,
+        **({"settle_seconds": 0.3} if settings.options.command_line.reload else {}),
+    )
+
+
+def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server:
+    """The server that the settings describe; the address is not taken yet."""
+    options = settings.options
+    runtime = runtime_of(settings, models)
+    return Server(
+        runtime,
+        control=control_of(settings, runtime),
+        listen=options.listen,
+        tls=grpc_tls(options.tls),
+        access=settings.access(),
+        capacity=options.capacity,
+        protocols=options.protocols,
+        life=options.life,
+        command_line=options.command_line,
+    )
+
+
+def grpc_tls(tls: Tls) -> Tls:
+    """As tritonserver's flags say it: gRPC's files alone switch nothing on."""
+    if not (tls.grpc_use_ssl or tls.grpc_use_ssl_mutual):
+        return replace(tls, grpc_ssl_certfile=None)
+    return tls if tls.grpc_use_ssl_mutual else replace(tls, grpc_ssl_client_ca=None)
+
+
+def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime:
+    """The models with what the operator says of each; "auto" isolation is a process here."""
+    if isinstance(models, Runtime):
+        return models  # its program has said how it is to run
+    names = [model.name for model in models]
+    repositories = settings.options.repositories.model_repositories
+    with contextlib.suppress(OSError):  # a folder that is not there is found out later
+        names += repository_names([one for one in repositories if not is_remote(one)])
+    known = not any(map(is_remote, repositories))
+    for name, meant in settings.unused_models(names).items() if known else ():
+        log.warning(
+            "settings for a model that is not served",
+            extra={"model": name, "file": settings.file}
+            | ({"did_you_mean": meant} if meant else {}),
+        )
+    overrides = {}
+    for model in models:
+        said, origins = settings.of_model(model.name)
+        overrides[model.name] = said
+        try:
+            model.config(**said)
+        except ConfigError as error:
+            if not said:
+                raise
+            where = ", ".join(sorted(set(origins.values())))
+            raise ConfigError(f"{error} (settings from {where})") from None
+    resources = settings.resources()
+    return Runtime(
+        *models,
+        isolation="process",
+        overrides=overrides,
+        resources=resources,
+        cache_bytes=settings.options.models.cache_size,
+        cache_config=settings.options.models.cache_config,
+    )
+
+
+def tell_load_failure(error: ConfigError | LoadFailed) -> int:
+    """Say which model or file, and where in the user's code."""
+    line, text = load_failure(error)
+    log.error(line, extra={"traceback": text} if text else {})
+    return LOAD_FAILED
+
+
+def cannot_listen(settings: Settings, error: OSError) -> str:
+    listen = settings.options.listen
+    if isinstance(error, CannotListen):
+        return (
+            f"cannot listen for gRPC on {error.filename}: {error.strerror}; choose another"
+            " --grpc-port, or 0 for a free one"
+        )
+    where = listen.uds or f"{listen.host}:{listen.port}"
+    why = str(error)
+    if isinstance(error, socket.gaierror):
+        why = f"{listen.host!r}: {error.strerror}"
+    elif error.errno:
+        why = os.strerror(error.errno)  # asyncio's own text names the address again
+    return f"cannot listen on {where}: {why}{_remedy(settings, error)}"
+
+
+def _remedy(settings: Settings, error: OSError) -> str:
+    """What to do about an address that cannot be had, as the end of a sentence."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "; raise the limit of open files (ulimit -n)"
+    if settings.options.listen.uds:
+        return ""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "; choose another --host: an address of this machine, or 0.0.0.0 for all"
+    return "; choose another --port, or 0 for a free one"

@@ -1,0 +1,84 @@
+"""How are settings and values shown on stdout? And `wherry config`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from wherry.core.observability.logging import one_line
+from wherry.server.cli.settings import read_settings
+from wherry.server.options import OPTIONS
+
+
+def show_settings(args: argparse.Namespace) -> int:
+    """Print what `wherry serve` with the same flags would use."""
+    settings = read_settings(vars(args), os.environ)
+    rows = []
+    for name in OPTIONS:
+        value = settings.options.value(name)
+        if name == "api_key":
+            value = f"({len(value)} keys)" if value else "(none)"  # logs and tickets are read
+        elif name in ("http_restricted_api", "grpc_restricted_protocol"):
+            value = tuple(rule.partition("=")[0] + "=..." for rule in value)
+        elif name == "cache_config":
+            value = tuple(_without_password(word) for word in value)
+        rows.append((name, shown(value), settings.origins.get(name, "default")))
+    print_table(rows)
+    for model, table in settings.models.items():
+        print_line("")
+        print_line(f"models.{model}")
+        where = f"{settings.file} [models.{model}]"
+        print_table([(name, shown(value), where) for name, value in table.items()])
+    return 0
+
+
+def _without_password(word: str) -> str:
+    setting, equals, _ = word.partition("=")
+    return f"{setting}=..." if equals and "password" in setting else word
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) and value else as_json(value)
+
+
+def as_json(value: Any, most: int | None = 200) -> str:
+    """JSON in one line, cut off after `most` characters."""
+    text = msgspec.json.encode(value, enc_hook=_plain).decode()
+    return text if most is None or len(text) <= most else text[: most - 3] + "..."
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def print_table(rows: Iterable[tuple[str, str, str]], indent: str = "") -> None:
+    rows = list(rows)
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, value, origin in rows:
+        print_line(f"{indent}{name:<{first}}  {value:<{second}}  {origin}")
+
+
+def print_line(line: str) -> None:
+    write(line + "\n")
+
+
+def write(text: str) -> None:
+    """Write a text to stdout; what of it could control a terminal is escaped on one."""
+    sys.stdout.write(one_line(text, keep="\n\t") if sys.stdout.isatty() else text)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text as it may be written to a terminal: controls, escapes, changes of direction and halves
+    of pairs are shown as their numbers, but for the characters to `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )

@@ -1,0 +1,229 @@
+"""Which connections of one listener are open, and how are its limits enforced on them?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from enum import Enum, auto
+from typing import Final, Generic, TypeVar
+
+from wherry.server.connections import descriptors
+from wherry.server.connections.held import Held, Holdings
+from wherry.server.connections.limits import Limits
+from wherry.server.connections.open_connection import OpenConnection
+
+RESERVE: Final = 64
+"""Connections beyond the limit, for questions about health. The oldest of them is closed first."""
+
+SCAN_INTERVAL: Final = 0.1
+"""Seconds between two searches for idle connections: one costs a step for each connection."""
+
+
+class Crowd:
+    """Makes room among the connections of a listener that has reached its limit of them.
+
+    The one that has been idle for longest makes room for a new one. While none is idle, a few more
+    are admitted, which may ask about health and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._idle: deque[OpenConnection] = deque()
+        self._looked_at = float("-inf")
+        self._reserve: dict[OpenConnection, None] = {}  # the oldest first
+
+    def reserve(self, new: OpenConnection) -> None:
+        """Admit `new` beyond the limit, for questions about health."""
+        if len(self._reserve) >= RESERVE:
+            oldest = next(iter(self._reserve))
+            del self._reserve[oldest]
+            oldest.abort()
+        self._reserve[new] = None
+
+    def forget(self, closed: OpenConnection) -> None:
+        """Keep nothing of a connection that is closed."""
+        self._reserve.pop(closed, None)
+
+    def one_makes_room(
+        self, new: OpenConnection, open_: Collection[OpenConnection], now: float
+    ) -> bool:
+        """Close the connection that has been idle for longest; False if none is."""
+        if not self._idle and now - self._looked_at >= SCAN_INTERVAL:
+            self._looked_at = now
+            self._idle.extend(_by_idle_time(member for member in open_ if member is not new))
+        while self._idle:
+            member = self._idle.popleft()
+            if member in open_ and member.make_room():
+                return True
+        return False
+
+
+def _by_idle_time(members: Iterable[OpenConnection]) -> list[OpenConnection]:
+    """Those that are idle, the longest first."""
+    found = [(since, member) for member in members if (since := member.idle_since) is not None]
+    return [member for _, member in sorted(found, key=lambda pair: pair[0])]
+
+
+log = logging.getLogger("wherry")
+
+SWEEP_INTERVAL: Final = 0.5
+DRAIN_SWEEP_INTERVAL: Final = 0.05
+"""While the server waits for its connections to end."""
+
+USED: Final = 5.0
+"""Seconds for which a connection counts as used after its last request."""
+
+
+class MayAsk(Enum):
+    """What a new connection may ask."""
+
+    ANYTHING = auto()
+    HEALTH = auto()  # there are too many: it is for probes
+    NOTHING = auto()  # it is refused
+
+
+C = TypeVar("C", bound=OpenConnection)
+
+
+class OpenConnections(Generic[C]):
+    """The open connections of one listener. Sweeps over them twice a second.
+
+    With no connection there is no timer: an idle server uses no CPU.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        limits: Limits,
+        holdings: Holdings[OpenConnection] | None = None,
+    ) -> None:
+        self.clock = clock
+        self._descriptors = descriptors.for_connections()
+        self._never = descriptors.never_for_connections()
+        self.limits = limits
+        self.holdings = holdings or holdings_of(limits)
+        self.crowd = Crowd()
+        self.open: set[C] = set()
+        #: Those that had a request lately, as the last sweep saw them, and new ones.
+        self.used = 0
+        self.draining = False
+        self._sweep_interval = SWEEP_INTERVAL
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+
+    def admit(self, newest: C, transport: asyncio.BaseTransport) -> MayAsk:
+        """Add a new connection. When there are too many, an idle one makes room."""
+        self.open.add(newest)
+        self.used += 1
+        self._all_closed.clear()
+        if self._timer is None:
+            self._schedule_sweep()
+        descriptor = _descriptor(transport)
+        lacks_descriptors = descriptor >= self._descriptors
+        if len(self.open) <= self.limits.max_connections and not lacks_descriptors:
+            return MayAsk.ANYTHING
+        # The newest keeps its own descriptor even if another one makes room.
+        made_room = self.crowd.one_makes_room(newest, self.open, self.clock())
+        if made_room and descriptor < self._never:
+            return MayAsk.ANYTHING
+        if lacks_descriptors:
+            return MayAsk.NOTHING
+        self.crowd.reserve(newest)
+        return MayAsk.HEALTH
+
+    def remove(self, connection: C) -> None:
+        self.open.discard(connection)
+        self.crowd.forget(connection)
+        self.holdings.unsent.forget(connection)
+        self.holdings.received.forget(connection)
+        if not self.open:
+            self.used = 0
+            self._all_closed.set()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def all_closed(self) -> None:
+        await self._all_closed.wait()
+
+    def drain(self, last_call: float) -> None:
+        """Let each connection finish what it has begun, and close.
+
+        For `last_call` seconds a client may still send what it has not heard that it should not.
+        """
+        for connection in tuple(self.open):
+            connection.drain()
+        self.draining = True
+        self._sweep_interval = DRAIN_SWEEP_INTERVAL
+        if self._timer is not None:
+            self._timer.cancel()
+            self._sweep_again()
+
+    async def end(self) -> None:
+        """Give up what is not answered by now, and close: the time to drain is over."""
+        for connection in tuple(self.open):
+            connection.end()
+        for _ in range(2):  # what was written in this turn has left in the next
+            await asyncio.sleep(0)
+        for connection in tuple(self.open):
+            if connection.owes:
+                connection.abort()
+        await self.all_closed()
+
+    def note_unsent(self, connection: C, count: int) -> bool:
+        """Record that `count` bytes of answers wait for this client. Returns whether it must be
+        given no more."""
+        for one in self.holdings.unsent.note(connection, count, self.clock()):
+            cut_off(one, "answers that it does not take need more memory than max_unsent_bytes")
+        return self.holdings.unsent.is_full(connection)
+
+    def note_received(self, connection: C, count: int) -> bool:
+        """Record that requests of this client that have not come in full hold `count` bytes.
+        Returns whether it must send no more."""
+        for one in self.holdings.received.note(connection, count, self.clock()):
+            cut_off(one, "requests that it does not end need more memory than max_received_bytes")
+        return self.holdings.received.is_full(connection)
+
+    def report(self, connection: C, message: str, error: BaseException) -> None:
+        """Hand a bug of the server to the loop's exception handler."""
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{connection!r}: {message}", "exception": error}
+        )
+
+    def sweep(self) -> None:
+        """Enforce the time limits, and see which connections are used."""
+        now = self.clock()
+        self.used = 0
+        for connection in tuple(self.open):
+            connection.check(now)
+            since = connection.idle_since
+            self.used += since is None or now - since < USED
+
+    def _schedule_sweep(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._sweep_interval, self._sweep_again)
+
+    def _sweep_again(self) -> None:
+        self._schedule_sweep()
+        for one in self.holdings.unsent.stalled(self.clock(), self.limits.write_timeout):
+            cut_off(one, "it holds more than max_connection_unsent_bytes and takes nothing")
+        self.sweep()
+
+
+def holdings_of(limits: Limits) -> Holdings[OpenConnection]:
+    return Holdings(
+        unsent=Held(limits.max_unsent_bytes, limits.max_connection_unsent_bytes),
+        received=Held(limits.max_received_bytes, limits.max_connection_received_bytes),
+    )
+
+
+def cut_off(connection: OpenConnection, why: str) -> None:
+    """Close a connection that holds too much, and log why."""
+    log.warning("connection cut off", extra={"connection": repr(connection), "why": why})
+    connection.abort()
+
+
+def _descriptor(transport: asyncio.BaseTransport) -> int:
+    sock = transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())

@@ -1,0 +1,162 @@
+"""Which values has a multipart/form-data body?
+
+python-multipart finds where each part begins and ends. A part's bytes are a view of the body: no
+file is copied here. Parts within parts (multipart/mixed) are bytes like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.errors import InvalidRequest
+from wherry.server.calls.offload import give_way
+from wherry.server.content.form_value import NamedValue
+from wherry.server.content.media_types import quoted
+
+#: Bytes that are searched at once: other threads run meanwhile, but for 0.1 ms.
+PIECE_BYTES: Final = 2**19
+#: Characters of a boundary, as RFC 2046 has it.
+MAX_BOUNDARY: Final = 70
+MAX_HEADERS: Final = 16
+MAX_HEADER_BYTES: Final = 4096
+#: What browsers write, and those that look like them. Others change the bytes.
+_ENCODINGS: Final = (b"", b"7bit", b"8bit", b"binary")
+_CHARSETS: Final = (b"", b"utf-8", b"utf8", b"us-ascii")
+
+#: The parser logs what it refuses: the client is told, and nobody else needs to be.
+_SILENT: Final = logging.Logger("wherry.multipart", logging.CRITICAL + 1)
+
+
+def parts(body: Buffer, boundary: str, most: int) -> list[NamedValue]:
+    """The values of a body, of at most `most` parts. InvalidRequest says what is wrong with it."""
+    if not 0 < len(boundary) <= MAX_BOUNDARY or not (boundary.isascii() and boundary.isprintable()):
+        raise InvalidRequest(
+            f"Content-Type multipart/form-data needs a boundary of 1 to {MAX_BOUNDARY} ASCII"
+            f" characters, not {quoted(boundary)}"
+        )
+    reader = PartReader(memoryview(body), boundary, most)
+    try:
+        reader.read()
+    except FormParserError as error:
+        raise InvalidRequest(f"the multipart/form-data body cannot be read: {error}") from None
+    return reader.values
+
+
+class PartReader:
+    """Follows the parser through one body, and notes where each part lies."""
+
+    def __init__(self, body: memoryview, boundary: str, most: int) -> None:
+        self.values: list[NamedValue] = []
+        self._body = body
+        self._boundary = boundary
+        self._most = most
+        self._parts = 0
+        #: Where the current piece of the body begins, and the piece.
+        self._offset = 0
+        self._piece = b""
+        #: Where the current part's data begins, and its length so far.
+        self._start = self._length = 0
+        self._header: list[bytes] = []
+        self._value: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._ended = False
+
+    def read(self) -> None:
+        parser = MultipartParser(
+            self._boundary,
+            {
+                "on_part_begin": self._part_begins,
+                "on_part_data": self._part_data,
+                "on_part_end": self._part_ends,
+                "on_header_field": lambda data, start, end: self._header.append(data[start:end]),
+                "on_header_value": lambda data, start, end: self._value.append(data[start:end]),
+                "on_header_end": self._header_ends,
+                "on_end": self._end,
+            },
+            max_header_count=MAX_HEADERS,
+            max_header_size=MAX_HEADER_BYTES,
+        )
+        parser.logger = _SILENT
+        body = self._body
+        while self._offset < len(body) and not self._ended:
+            self._piece = bytes(body[self._offset : self._offset + PIECE_BYTES])
+            parser.write(self._piece)
+            self._offset += len(self._piece)
+            if self._offset < len(body):
+                give_way()
+        if not self._ended:
+            raise InvalidRequest(
+                f"the multipart/form-data body of {len(body)} bytes has no end: after"
+                f" {self._parts} parts the boundary --{self._boundary}-- is missing"
+            )
+
+    def _part_begins(self) -> None:
+        self._parts += 1
+        if self._parts > self._most:
+            raise InvalidRequest(
+                f"the multipart/form-data body has more than {self._most} parts; send several"
+                " requests"
+            )
+        self._headers = {}
+        self._length = 0
+
+    def _header_ends(self) -> None:
+        name, value = b"".join(self._header).lower(), b"".join(self._value)
+        self._header, self._value = [], []
+        if name in self._headers:
+            raise self._wrong(f"it has the header {quoted(name.decode('latin-1'))} twice")
+        self._headers[name] = value
+
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
+        if not self._length:
+            # What looked like a boundary at the end of the piece before, and was none, comes from
+            # a buffer of the parser's own: it lies right before this piece.
+            self._start = self._offset + (start if data is self._piece else start - end)
+        self._length += end - start
+
+    def _part_ends(self) -> None:
+        kind, options = parse_options_header(
+            self._headers.get(b"content-disposition", b"").decode("latin-1")
+        )
+        if kind != b"form-data" or b"name" not in options:
+            raise self._wrong("it needs a header Content-Disposition: form-data; name=...")
+        encoding = self._headers.get(b"content-transfer-encoding", b"").strip().lower()
+        if encoding not in _ENCODINGS:
+            raise self._wrong("its Content-Transfer-Encoding must be binary; send the bytes")
+        media_type, parameters = parse_options_header(
+            self._headers.get(b"content-type", b"").decode("latin-1")
+        )
+        filename = options.get(b"filename")
+        if filename is None and parameters.get(b"charset", b"").lower() not in _CHARSETS:
+            raise self._wrong("its charset must be utf-8")
+        try:
+            name = options[b"name"].decode()
+        except UnicodeDecodeError:
+            raise self._wrong("its name is not UTF-8 text") from None
+        if not name:  # which a body that is one file has
+            raise self._wrong("its name is empty")
+        self.values.append(
+            NamedValue(
+                name,
+                self._body[self._start : self._start + self._length] if self._length else b"",
+                None if filename is None else base_name(filename.decode(errors="replace")),
+                media_type.decode("latin-1") or None,
+            )
+        )
+
+    def _end(self) -> None:
+        self._ended = True
+
+    def _wrong(self, what: str) -> InvalidRequest:
+        return InvalidRequest(f"part {self._parts} of the multipart/form-data body: {what}")
+
+
+def base_name(filename: str) -> str:
+    """The last part of a path of any system, without control characters: a name, never a path."""
+    name = filename.replace("\\", "/").rpartition("/")[2]
+    return "".join(character for character in name if character.isprintable())

@@ -1,0 +1,261 @@
+"""What are the numbers of a server now, and what does it take to read them?
+
+Reading happens in the server's event loop, a few models a turn, so that no request waits long for
+its turn; what is in files is read by a thread, and only every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wherry.core.observability.fronts import (
+    FrontFigures,
+    FrontsSource,
+    ProcessFigures,
+    process_figures,
+    with_fronts,
+)
+from wherry.core.observability.loop_stall import BUCKETS
+from wherry.core.observability.machine import Machine, Use
+from wherry.core.observability.numbers import quantile, significant
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.runtime.threads import in_thread
+from wherry.server.calls.client_text import without_paths
+from wherry.server.calls.json_text import encode_json
+from wherry.server.dashboard.model_numbers import ModelNumbers
+from wherry.server.v2.common import Common
+
+log = logging.getLogger("wherry")
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+
+#: Seconds of work in one turn of the loop.
+TURN: Final = 0.0005
+#: Seconds from one look at memory to the next.
+FOOTPRINT_EVERY: Final = 5.0
+#: Seconds within which a reading is told again to who asks.
+FRESH: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The numbers at one moment, each as JSON."""
+
+    at: float = 0.0
+    server: bytes = b"{}"
+    models: Mapping[Key, bytes] = field(default_factory=dict)
+
+    def whole(self) -> bytes:
+        return _joined(self.at, self.server, self.models.values())
+
+    def changes_since(self, before: Sample) -> bytes:
+        """What is not as it was."""
+        changed = [text for key, text in self.models.items() if before.models.get(key) != text]
+        gone = [key for key in before.models if key not in self.models]
+        return _joined(self.at, self.server, changed, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What processes take, as files tell it."""
+
+    #: By time.monotonic(), as the clock on the wall may be set.
+    at: float = float("-inf")
+    #: Bytes of memory by model and instance.
+    resident: Mapping[Key, Mapping[str, int]] = field(default_factory=dict)
+    process: ProcessFigures | None = None
+    machine: Use = field(default_factory=Use)
+
+
+class ServerNumbers:
+    """Reads the numbers of one server, whoever asks for them. In its event loop.
+
+    `not_ready` gives the reasons of models that are not loaded.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        common: Common,
+        not_ready: Callable[[], Mapping[str, str]],
+        draining: Callable[[], bool],
+    ) -> None:
+        self.fronts: FrontsSource | None = None
+        #: How many watch.
+        self.viewers: Callable[[], int] = lambda: 0
+        self.last = Sample()
+        self._read_at = float("-inf")  # by time.monotonic()
+        self._runtime = runtime
+        self._common = common
+        self._not_ready = not_ready
+        self._draining = draining
+        self._started_at = time.time()
+        self._machine = Machine()
+        self._footprint = Footprint()
+        self._cpu_share: float | None = None
+        self._models: dict[Key, ModelNumbers] = {}
+        self._stalls = (0,) * (len(BUCKETS) + 1)
+        self._waiting: list[Callable[[Sample], None]] = []
+
+    def read(self, done: Callable[[Sample], None]) -> None:
+        """Call `done` with the numbers, which are FRESH or are read now."""
+        if not self._waiting and time.monotonic() - self._read_at < FRESH:
+            done(self.last)
+            return
+        self._waiting.append(done)
+        if len(self._waiting) > 1:
+            return
+        if self.fronts is None:
+            self._look_at_files()
+        else:
+            self.fronts.measure(self._look_at_files)
+
+    def _look_at_files(self) -> None:
+        if time.monotonic() - self._footprint.at < FOOTPRINT_EVERY:
+            self._go_on(self._work())
+            return
+        models = self._runtime.models()
+        try:
+            looks = in_thread(lambda: _footprint(models, self._machine), "wherry-numbers")
+        except RuntimeError:  # the system gives no thread: the last figures must do
+            self._go_on(self._work())
+        else:
+            looks.add_done_callback(self._looked)
+
+    def _looked(self, looked: asyncio.Future[Footprint]) -> None:
+        before, now = self._footprint, looked.result()
+        if before.process is not None and now.process is not None:
+            used = now.process.cpu_seconds - before.process.cpu_seconds
+            self._cpu_share = significant(used / (now.at - before.at))
+        self._footprint = now
+        self._go_on(self._work())
+
+    def _go_on(self, work: Iterator[Sample | None]) -> None:
+        """Work until the turn is over."""
+        until = time.perf_counter() + TURN
+        try:
+            for sample in work:
+                if sample is not None:
+                    self.last, self._read_at = sample, time.monotonic()
+                    break
+                if time.perf_counter() >= until:
+                    asyncio.get_running_loop().call_soon(self._go_on, work)
+                    return
+        except Exception:  # a bug of ours, or of a model that tells of itself: watching goes on
+            log.exception("the numbers cannot be read")
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done(self.last)
+
+    def _work(self) -> Iterator[Sample | None]:
+        """Read one model after the other; the last is the sample."""
+        runtime, resident = self._runtime, self._footprint.resident
+        at = time.time()
+        unix = at - runtime.clock()
+        texts: dict[Key, bytes] = {}
+        before, self._models = self._models, {}
+        for loaded in runtime.models():
+            key = loaded.name, loaded.version
+            numbers = before.get(key)
+            if numbers is None or numbers.loaded is not loaded:
+                numbers = ModelNumbers(loaded, runtime.clock)
+            self._models[key] = numbers
+            texts[key] = numbers.read(resident.get(key, {}), unix)
+            yield None
+        known = {name for name, _ in texts}
+        for name, reason in self._not_ready().items():
+            if name not in known:
+                texts[name, ""] = encode_json(_unloaded(name, reason))
+        yield Sample(at, encode_json(self._server()), dict(sorted(texts.items())))
+
+    def _server(self) -> Json:
+        common, fronts, footprint = self._common, self.fronts, self._footprint
+        figures = {} if fronts is None else fronts.figures
+        admission, stall = common.admission, common.loop_stall
+        stalls = with_fronts(stall.seconds, fronts)
+        before, self._stalls = self._stalls, tuple(stalls.counts)
+        counts = [max(0, now - then) for now, then in zip(stalls.counts, before, strict=True)]
+        longest = max([stall.longest, *(one.longest_stall for one in figures.values())])
+        refused = sum(one.refused for one in figures.values())
+        if fronts is not None:
+            refused += fronts.refused_before
+        return {
+            "name": common.name,
+            "version": common.version,
+            "started_at": self._started_at,
+            "draining": self._draining(),
+            "requests_in_flight": admission.in_flight,
+            "request_bytes": admission.held_bytes,
+            "refused": admission.refused + refused,
+            "loop_stall": {
+                "longest_seconds": significant(longest),
+                "p99_seconds": quantile(counts, BUCKETS, 0.99) if any(counts) else None,
+            },
+            "viewers": self.viewers(),
+            "process": _process(footprint.process, self._cpu_share),
+            "machine": _machine(footprint.machine),
+            "devices": [],
+            "fronts": [_front(number, one) for number, one in sorted(figures.items())],
+        }
+
+
+def _footprint(models: Sequence[LoadedModel], machine: Machine) -> Footprint:
+    resident = {
+        (loaded.name, loaded.version): {
+            instance.name: size
+            for instance in loaded.runner.instances
+            if (size := instance.rss_bytes)
+        }
+        for loaded in models
+    }
+    return Footprint(time.monotonic(), resident, process_figures(), machine.use())
+
+
+def _joined(
+    at: float, server: bytes, models: Iterable[bytes], gone: Sequence[Key] | None = None
+) -> bytes:
+    left = b"" if gone is None else b',"gone":%b' % encode_json(gone)
+    return b'{"at":%.3f,"server":%b,"models":[%b]%b}' % (at, server, b",".join(models), left)
+
+
+def _unloaded(name: str, reason: str) -> Json:
+    state = "LOADING" if reason == "loading" else "UNAVAILABLE"
+    said = {"name": name, "version": "", "state": state, "reason": without_paths(reason)}
+    return {**said, "kind": ""}
+
+
+def _process(figures: ProcessFigures | None, cpu_share: float | None) -> Json | None:
+    if figures is None:
+        return None
+    return {
+        "cpu_share": cpu_share,
+        "resident_bytes": figures.resident_bytes,
+        "open_files": figures.open_files,
+    }
+
+
+def _machine(use: Use) -> Json:
+    return {
+        "cpu_share": use.cpu_utilization,
+        "memory_used_bytes": use.memory_used_bytes,
+        "memory_total_bytes": use.memory_total_bytes,
+    }
+
+
+def _front(number: int, one: FrontFigures) -> Json:
+    return {
+        "number": number,
+        "connections": one.connections,
+        "calls": one.calls,
+        "refused": one.refused,
+        "longest_stall_seconds": significant(one.longest_stall),
+        "cpu_seconds": significant(one.process.cpu_seconds),
+        "resident_bytes": one.process.resident_bytes,
+    }

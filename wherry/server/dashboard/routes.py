@@ -1,0 +1,147 @@
+"""Which paths does the dashboard have?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from wherry.core.observability.fronts import FrontsSource
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import Overloaded
+from wherry.server.dashboard.numbers import Sample, ServerNumbers
+from wherry.server.dashboard.page import page
+from wherry.server.dashboard.paths import EVENTS, NUMBERS
+from wherry.server.http.answers import respond
+from wherry.server.http.exchange import Exchange
+from wherry.server.http.route import Route
+from wherry.server.http.sse import CONTENT_TYPE, UNBUFFERED
+from wherry.server.v2.common import Common
+
+#: Seconds from one event to the next.
+INTERVAL: Final = 1.0
+#: What each viewer costs is little, and yet not nothing.
+MOST_VIEWERS: Final = 256
+
+
+class Viewers:
+    """The open streams of one server's numbers. In its event loop."""
+
+    def __init__(self, numbers: ServerNumbers) -> None:
+        self._numbers = numbers
+        numbers.viewers = self.__len__
+        #: The viewers, and whether each needs everything.
+        self._open: dict[Exchange, bool] = {}
+        self._last = Sample()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reads = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, exchange: Exchange) -> None:
+        """Send the numbers to this client until it leaves. Overloaded if too many watch."""
+        if len(self._open) >= MOST_VIEWERS:
+            raise Overloaded(
+                f"{MOST_VIEWERS} clients watch this server's numbers, and no more may; close one,"
+                " or ask for dashboard/numbers now and then",
+                retry_after=INTERVAL,
+            )
+        exchange.on_disconnect = lambda: self._left(exchange)
+        exchange.start(200, content_type=CONTENT_TYPE, headers=UNBUFFERED)
+        self._open[exchange] = True
+        if self._closed:
+            self._end()
+        elif not self._reads:
+            self._read()
+
+    def close(self) -> None:
+        """End all streams, and each that is still to come, with the numbers as they are then."""
+        self._closed = True
+        if self._open and not self._reads:
+            self._read()
+
+    def _left(self, exchange: Exchange) -> None:
+        self._open.pop(exchange, None)
+        if not self._open and self._timer is not None:
+            self._timer.cancel()
+
+    def _read(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._reads = True
+        self._numbers.read(self._tell)
+
+    def _tell(self, sample: Sample) -> None:
+        self._reads = False
+        before, self._last = self._last, sample
+        whole = changes = b""
+        for exchange, needs_whole in list(self._open.items()):
+            if exchange.congested:
+                self._open[exchange] = True
+            elif needs_whole:
+                whole = whole or b"event: whole\ndata: %b\n\n" % sample.whole()
+                self._open[exchange] = False
+                exchange.send(whole)
+            elif sample is not before:
+                changes = changes or _changes(sample, before)
+                exchange.send(changes)
+        if self._closed:
+            self._end()
+        elif self._open:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._read)
+
+    def _end(self) -> None:
+        open, self._open = self._open, {}
+        for exchange in open:
+            exchange.finish()
+
+
+def _changes(sample: Sample, before: Sample) -> bytes:
+    return b"event: changes\ndata: %b\n\n" % sample.changes_since(before)
+
+
+class Dashboard:
+    """The page and its numbers, of one server. In its event loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        common: Common,
+        not_ready: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._draining = False
+        self._numbers = ServerNumbers(runtime, common, not_ready, lambda: self._draining)
+        self._viewers = Viewers(self._numbers)
+
+    def routes(self) -> dict[str, Route]:
+        return {
+            "/": Route({"GET": page}, "metadata", open=True),
+            NUMBERS: Route({"GET": self._tell}, "statistics"),
+            EVENTS: Route({"GET": self._watch}, "statistics"),
+        }
+
+    def measure(self, fronts: FrontsSource) -> None:
+        """Tell of these fronts, too."""
+        self._numbers.fronts = fronts
+
+    @property
+    def watchers(self) -> int:
+        return len(self._viewers)
+
+    def drain(self) -> None:
+        """End the streams: an open page must not keep a server from its end."""
+        self._draining = True
+        self._viewers.close()
+
+    def _watch(self, exchange: Exchange) -> None:
+        if exchange.request.method == "HEAD":  # its answer would have no end, and no body
+            respond(exchange, b"", content_type=CONTENT_TYPE)
+        else:
+            self._viewers.add(exchange)
+
+    def _tell(self, exchange: Exchange) -> None:
+        headers = [("Cache-Control", "no-store")]
+        self._numbers.read(lambda sample: respond(exchange, sample.whole(), headers=headers))

@@ -1,0 +1,209 @@
+"""Which messages and methods does a .proto file describe?
+
+Reads the part of the language that our own files use (proto3: messages, enums, maps, oneofs,
+services), so that the files are the one description of the wire: for this server, for readers, and
+for clients that are generated from them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
+from typing import Final
+
+from wherry.server.grpc.wire import Enum, Field, Message
+
+_COMMENT: Final = re.compile(r"//[^\n]*")
+_TOKEN: Final = re.compile(r'[A-Za-z_][\w.]*|\d+|"[^"]*"|[{}()<>=;,]')
+SCALARS: Final = frozenset(
+    {"string", "bytes", "bool", "int32", "int64", "uint32", "uint64", "float", "double"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service."""
+
+    #: As in a call's :path.
+    path: str
+    request: Message
+    response: Message
+    takes_stream: bool
+    gives_stream: bool
+
+
+@dataclass(slots=True)
+class Schema:
+    """What some files of one package describe."""
+
+    package: str = ""
+    #: By name within the package: "ModelInferRequest", "ModelInferRequest.InferInputTensor".
+    messages: dict[str, Message] = field(default_factory=dict)
+    enums: dict[str, Enum] = field(default_factory=dict)
+    #: By path: "/inference.GRPCInferenceService/ModelInfer".
+    methods: dict[str, Method] = field(default_factory=dict)
+
+
+#: Adds what names types, once all that the files describe are known.
+_Later = list[Callable[[], None]]
+
+#: Where our own files lie, if not beside this one.
+_FOLDERS: Final = {"model_config.proto": "wherry.triton.repository"}
+
+
+def load(*names: str, package: str = "") -> Schema:
+    """The schema of our own files of these names, which are of one package: `package`, or the one
+    that they name."""
+    files = [resources.files(_FOLDERS.get(name, __package__)) / name for name in names]
+    return parse(*(file.read_text(encoding="utf-8") for file in files), package=package)
+
+
+def parse(*texts: str, package: str = "") -> Schema:
+    """The files of one package. ValueError for what is not understood: they are ours."""
+    schema = Schema()
+    later: _Later = []
+    for text in texts:
+        tokens = iter(_TOKEN.findall(_COMMENT.sub("", text)))
+        for word in tokens:
+            if word == "package":
+                named = next(tokens)
+                schema.package = package or named
+                _expect(tokens, ";")
+            elif word in ("syntax", "import"):
+                while next(tokens) != ";":
+                    pass
+            elif word == "message":
+                _message(tokens, "", schema, later)
+            elif word == "enum":
+                _enum(tokens, "", schema)
+            elif word == "service":
+                _service(tokens, schema, later)
+            else:
+                raise ValueError(f"unexpected {word!r} in a .proto file")
+    for step in later:
+        step()
+    return schema
+
+
+def _message(tokens: Iterator[str], scope: str, schema: Schema, later: _Later) -> None:
+    name = next(tokens)
+    full = f"{scope}.{name}" if scope else name
+    message = schema.messages[full] = Message(full)
+    fields: list[Callable[[], Field]] = []
+    later.append(lambda: message.add(field() for field in fields))
+    oneof = ""
+    _expect(tokens, "{")
+    for word in tokens:
+        if word == "}":
+            if not oneof:
+                return
+            oneof = ""
+        elif word == "message":
+            _message(tokens, full, schema, later)
+        elif word == "enum":
+            _enum(tokens, full, schema)
+        elif word == "oneof":
+            oneof = next(tokens)
+            _expect(tokens, "{")
+        else:
+            fields.append(_field(word, tokens, full, oneof, schema))
+
+
+def _field(
+    word: str, tokens: Iterator[str], scope: str, oneof: str, schema: Schema
+) -> Callable[[], Field]:
+    """Read a field; returns what makes it once all types are known."""
+    key_type = ""
+    repeated = word == "repeated"
+    if word == "map":
+        _expect(tokens, "<")
+        key_type = next(tokens)
+        _expect(tokens, ",")
+        word = next(tokens)
+        _expect(tokens, ">")
+    elif repeated:
+        word = next(tokens)
+    name = next(tokens)
+    _expect(tokens, "=")
+    number = int(next(tokens))
+    _expect(tokens, ";")
+
+    def resolved() -> Field:
+        kind = _type(word, scope, schema)
+        if not key_type:
+            return Field(name, number, kind, repeated=repeated, oneof=oneof)
+        entry = Message(f"{scope}.{name}")
+        entry.add([Field("key", 1, key_type), Field("value", 2, kind)])
+        return Field(name, number, entry, is_map=True)
+
+    return resolved
+
+
+def _type(word: str, scope: str, schema: Schema) -> str | Enum | Message:
+    """What a word means inside a message: the innermost description of that name."""
+    if word in SCALARS:
+        return word
+    while True:
+        name = f"{scope}.{word}" if scope else word
+        if name in schema.messages:
+            return schema.messages[name]
+        if name in schema.enums:
+            return schema.enums[name]
+        if not scope:
+            raise ValueError(f"unknown type {word!r}")
+        scope = scope.rpartition(".")[0]
+
+
+def _enum(tokens: Iterator[str], scope: str, schema: Schema) -> None:
+    name = next(tokens)
+    full = f"{scope}.{name}" if scope else name
+    numbers: dict[str, int] = {}
+    _expect(tokens, "{")
+    while (word := next(tokens)) != "}":
+        _expect(tokens, "=")
+        numbers[word] = int(next(tokens))
+        _expect(tokens, ";")
+    schema.enums[full] = Enum(full, numbers)
+
+
+def _service(tokens: Iterator[str], schema: Schema, later: _Later) -> None:
+    service = next(tokens)
+    _expect(tokens, "{")
+    while next(tokens) != "}":  # rpc
+        name = next(tokens)
+        request = _argument(tokens)
+        _expect(tokens, "returns")
+        response = _argument(tokens)
+        _expect(tokens, "{")
+        _expect(tokens, "}")
+        later.append(partial(_add_method, schema, f"{service}/{name}", request, response))
+
+
+def _add_method(
+    schema: Schema, name: str, request: tuple[str, bool], response: tuple[str, bool]
+) -> None:
+    path = f"/{schema.package}.{name}"
+    (takes, takes_stream), (gives, gives_stream) = request, response
+    schema.methods[path] = Method(
+        path, schema.messages[takes], schema.messages[gives], takes_stream, gives_stream
+    )
+
+
+def _argument(tokens: Iterator[str]) -> tuple[str, bool]:
+    """The name of a message, and whether there is a stream of them."""
+    _expect(tokens, "(")
+    word = next(tokens)
+    stream = word == "stream"
+    if stream:
+        word = next(tokens)
+    _expect(tokens, ")")
+    return word, stream
+
+
+def _expect(tokens: Iterator[str], wanted: str) -> None:
+    word = next(tokens)
+    if word != wanted:
+        raise ValueError(f"expected {wanted!r} in a .proto file, not {word!r}")

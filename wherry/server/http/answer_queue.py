@@ -1,0 +1,383 @@
+"""How do answers, given in any order, leave in the order of their requests?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+from wherry.core.values.buffer import Buffer
+from wherry.server.connections.gathered import gathered_write
+from wherry.server.connections.held import FREE_BYTES
+from wherry.server.http.exchange import (
+    ANSWERED,
+    JSON,
+    STREAMING,
+    WAITING,
+    Body,
+    Exchange,
+    Headers,
+    HttpRequest,
+    RefusalForm,
+)
+from wherry.server.http.wire import (
+    BODILESS,
+    WholeHeads,
+    head_alone,
+    header_lines,
+    total_bytes,
+)
+
+JOINED_BYTES: Final = 64 * 2**10
+"""Most bytes of an answer whose buffers are joined before they are written."""
+
+
+class AnswerQueue:
+    """The answers that one connection owes, in the order of its requests.
+
+    The first one is written as it is given; those behind it are kept.
+    """
+
+    __slots__ = (
+        "_call_soon",
+        "_early_bytes",
+        "_has_much",
+        "_held",
+        "_held_bytes",
+        "_is_over_limit",
+        "_note_unsent",
+        "_transport",
+        "_write_gathered",
+        "_written_bytes",
+        "exchanges",
+        "max_pipelined",
+        "writing_paused",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        max_pipelined: int,
+        note_unsent: Callable[[int], bool],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`note_unsent` is told how many bytes the client has not taken, and says whether these
+        are more than one client may hold. `call_soon` is the loop's."""
+        self._transport = transport
+        self._call_soon = call_soon
+        self._held: list[Buffer] = []  # written with what follows in this turn of the loop
+        self._held_bytes = 0
+        self._write_gathered = gathered_write(transport)
+        #: Answers that may be owed before no more requests should be taken.
+        self.max_pipelined = max_pipelined
+        self._note_unsent = note_unsent
+        #: Not fully answered, in the order of their requests.
+        self.exchanges: deque[PipelinedExchange] = deque()
+        self.writing_paused = False
+        self._written_bytes = 0
+        self._early_bytes = 0  # of answers that wait for those before them
+        self._has_much = False  # whether the ledger of all clients counts this one
+        self._is_over_limit = False
+
+    def __repr__(self) -> str:
+        return f"<AnswerQueue: {len(self.exchanges)} unanswered>"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests should be taken from this client."""
+        owed = len(self.exchanges)
+        if owed > self.max_pipelined or (self.writing_paused and not owed):
+            return True
+        return self._is_over_limit
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes that were written and that the kernel has not taken."""
+        return self._transport.get_write_buffer_size() + self._held_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that the kernel has taken since the connection was made."""
+        return self._written_bytes - self.unsent_bytes
+
+    def write(self, data: bytes) -> None:
+        """Write now, behind what `write_soon` was given."""
+        if self._held:
+            self.write_buffers((data,))
+            return
+        self._written_bytes += len(data)
+        self._transport.write(data)
+        if self.writing_paused:
+            self.count_unsent()
+
+    def write_buffers(self, buffers: Sequence[Buffer]) -> None:
+        """`write` several buffers as one."""
+        self._written_bytes += total_bytes(buffers)
+        if self._held:
+            buffers = (*self._held, *buffers)
+            self._held, self._held_bytes = [], 0
+        self._write_gathered(buffers)
+        if self.writing_paused:
+            self.count_unsent()
+
+    def write_soon(self, data: Buffer) -> None:
+        """Write together with what else is written in this turn of the loop."""
+        if not self._held:
+            self._call_soon(self.flush)
+        nbytes = data.nbytes if isinstance(data, memoryview) else len(data)
+        self._held.append(data)
+        self._held_bytes += nbytes
+        self._written_bytes += nbytes
+        if self._held_bytes > JOINED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what `write_soon` was given."""
+        if self._held:
+            self.write_buffers(())
+
+    def keep(self, nbytes: int) -> bool:
+        """Count bytes of answers that wait for their turn (below 0: they wait no longer). Return
+        whether that can change `is_full`."""
+        self._early_bytes += nbytes
+        if not self._has_much and self._early_bytes <= FREE_BYTES:
+            return False
+        self.count_unsent()
+        return True
+
+    def count_unsent(self) -> None:
+        """Tell the ledger how much this client has not taken."""
+        unsent = self._early_bytes + self.unsent_bytes
+        self._has_much = unsent > FREE_BYTES
+        self._is_over_limit = self._note_unsent(unsent)
+
+    def recount(self) -> None:
+        """`count_unsent`, where the client may have taken something since."""
+        if self._has_much:
+            self.count_unsent()
+
+    def resume_writing(self) -> None:
+        """Note that the transport's buffer has room again."""
+        self.writing_paused = False
+        self.recount()
+
+    def finish(self, exchange: PipelinedExchange, rest: bytes) -> None:
+        """Write `rest`, with which the answer of `exchange` is complete, and the answers behind it
+        as far as they are given; or keep it until its turn comes."""
+        exchanges = self.exchanges
+        if exchanges[0] is not exchange:
+            if rest:
+                exchange.keep((rest,))
+            return
+        if len(exchanges) == 1:
+            if rest:
+                self.write(rest)
+            exchanges.clear()
+            return
+        if rest:
+            self.write_soon(rest)
+        exchanges.popleft()
+        while exchanges and exchanges[0].take_turn():
+            exchanges.popleft()
+        if not exchanges:
+            self.flush()
+
+    def drop_behind(self, exchange: PipelinedExchange) -> None:
+        """Drop the exchanges behind this one: its answer is the last."""
+        while self.exchanges[-1] is not exchange:
+            self.exchanges.pop().leave()
+
+    def client_left(self) -> None:
+        """Drop all answers, and tell the exchanges that the client has left."""
+        while self.exchanges:
+            self.exchanges.popleft().leave()
+
+    def close(self) -> None:
+        """`client_left`, and drop the reference to the connection."""
+        self.client_left()
+        self._held, self._held_bytes = [], 0
+        self._note_unsent = _uncounted
+
+
+def _uncounted(nbytes: int) -> bool:
+    return False
+
+
+class Conversation(Protocol):
+    """The methods of a connection that its exchanges call."""
+
+    @property
+    def answers(self) -> AnswerQueue: ...
+
+    @property
+    def ends(self) -> bool:
+        """Whether an answer may be the last on this connection."""
+
+    @property
+    def whole_heads(self) -> WholeHeads: ...
+
+    def first_lines(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
+        """The start of an answer's head, without Content-Length and the closing empty line."""
+
+    def answered(self, exchange: PipelinedExchange, rest: bytes = b"") -> None:
+        """`rest` is the end of the answer, or all of it."""
+
+    def close_after(self, exchange: PipelinedExchange) -> None: ...
+
+    @property
+    def regulate(self) -> Callable[[], None]:
+        """Pauses or resumes reading, as the answers now need it."""
+
+    def abort(self) -> None: ...
+
+    @property
+    def refusal_form(self) -> RefusalForm: ...
+
+
+class PipelinedExchange(Exchange):
+    """An exchange on a connection. What is answered before its turn waits in `_early`."""
+
+    __slots__ = ("_bodiless", "_chunked", "_connection", "_early", "http10")
+
+    def __init__(self, request: HttpRequest, connection: Conversation, http10: bool) -> None:
+        self.request = request
+        self.on_disconnect = None
+        self.on_drain = None
+        self.http10 = http10
+        self._connection = connection
+        self._phase = WAITING
+        self._early: list[Buffer] | None = None
+        self._bodiless = request.head.method == "HEAD"
+
+    @property
+    def takes_interim(self) -> bool:
+        """Whether an interim response may be written before this answer."""
+        return self._phase is WAITING and not self.http10
+
+    @property
+    def has_begun(self) -> bool:
+        return self._phase is not WAITING
+
+    def respond(
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        if self._phase is not WAITING and not self._may_go_on(WAITING):
+            return
+        connection = self._connection
+        if (
+            type(body) is bytes
+            and not headers
+            and not (self._bodiless or self.http10 or connection.ends or status in BODILESS)
+            and len(body) <= JOINED_BYTES
+        ):
+            data = connection.whole_heads[status, content_type, len(body)] + body
+        else:
+            data = self._unusual(status, body, content_type, headers)
+        self._phase = ANSWERED
+        self.on_disconnect = self.on_drain = None  # they may hold us: no cycle for the collector
+        connection.answered(self, data)
+
+    def _unusual(self, status: int, body: Body, content_type: str, headers: Headers) -> bytes:
+        """Write an answer but for its end, which is returned."""
+        head = self._connection.first_lines(status, content_type, self) + header_lines(headers)
+        buffers = (body,) if type(body) is bytes else cast(Sequence[Buffer], body)
+        length = total_bytes(buffers)
+        head = head_alone(head, status, length)
+        if self._bodiless or status in BODILESS:
+            return head
+        if length <= JOINED_BYTES:
+            return b"".join((head, *buffers))
+        self._write_all((head, *buffers))
+        return b""
+
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
+        if not self._may_go_on(WAITING):
+            return
+        if self.http10:
+            self.be_the_last()  # only the end of the connection will end it
+        head = self._connection.first_lines(status, content_type, self) + header_lines(headers)
+        self._phase = STREAMING
+        self._bodiless |= status in BODILESS
+        self._chunked = not self.http10
+        if self._chunked and status not in BODILESS:
+            head += b"Transfer-Encoding: chunked\r\n"
+        self._write(head + b"\r\n")
+
+    def send(self, chunk: bytes) -> None:
+        if not self._may_go_on(STREAMING) or not chunk or self._bodiless:
+            return  # an empty chunk would end the answer
+        self._write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+
+    def finish(self) -> None:
+        if not self._may_go_on(STREAMING):
+            return
+        if self._chunked and not self._bodiless:
+            self._write(b"0\r\n\r\n")
+        self._end()
+
+    @property
+    def congested(self) -> bool:
+        if self._phase not in (WAITING, STREAMING):
+            return False
+        return self._connection.answers.writing_paused or bool(self._early)
+
+    def take_turn(self) -> bool:
+        """Write what is given of this answer, as it is the first now; return whether it is all."""
+        early, self._early = self._early, None
+        if early:
+            self._keep(-total_bytes(early))
+            for data in early:
+                self._connection.answers.write_soon(data)
+            self.drained()
+        return self._phase is ANSWERED
+
+    def refusal(self, status: int, message: str) -> bytes:
+        return self._connection.refusal_form(self.request.path, status, message)
+
+    def be_the_last(self) -> None:
+        """Read nothing behind this request, and say `Connection: close` in the answer."""
+        self._connection.close_after(self)
+
+    def leave(self) -> None:
+        if self._early:
+            self._keep(-total_bytes(self._early))
+            self._early = None
+        super().leave()
+
+    def give_up(self) -> None:
+        """Answer with status 500 after the application failed; abort an answer that has begun."""
+        if self._phase is WAITING:
+            self.respond(500, self.refusal(500, "the server failed to handle this request"))
+        elif self._phase is STREAMING:
+            self._connection.abort()  # half an answer must not look like a whole one
+
+    def keep(self, data: Sequence[Buffer]) -> None:
+        """Keep a part of the answer until its turn comes."""
+        if self._early is None:
+            self._early = []
+        self._early += data
+        self._keep(total_bytes(data))
+
+    def _end(self) -> None:
+        self._phase = ANSWERED
+        self.on_disconnect = self.on_drain = None
+        self._connection.answered(self)
+
+    def _write(self, data: bytes) -> None:
+        answers = self._connection.answers
+        if answers.exchanges[0] is self:
+            answers.write(data)
+        else:
+            self.keep((data,))
+
+    def _write_all(self, buffers: Sequence[Buffer]) -> None:
+        answers = self._connection.answers
+        if answers.exchanges[0] is self:
+            answers.write_buffers(buffers)
+        else:
+            self.keep(buffers)
+
+    def _keep(self, nbytes: int) -> None:
+        if self._connection.answers.keep(nbytes):
+            self._connection.regulate()

@@ -1,0 +1,123 @@
+"""What do the lines of an HTTP/1.1 message look like? (Pure text, no connection.)"""
+
+import re
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, Generic, TypeVar
+from urllib.parse import unquote
+
+from wherry.core.values.buffer import Buffer
+
+BODILESS: Final = frozenset({204, 304})
+"""Statuses whose answer has no body and says nothing of one."""
+
+T = TypeVar("T")
+
+
+class Memo(dict[bytes, T], Generic[T]):
+    """Remembers what `make` gives for short keys. Bounded, since clients choose the keys."""
+
+    MAX_KEYS: Final = 512
+    MAX_KEY_BYTES: Final = 256
+
+    def __init__(self, make: Callable[[bytes], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: bytes) -> T:
+        value = self._make(key)
+        if len(key) <= self.MAX_KEY_BYTES:
+            if len(self) >= self.MAX_KEYS:
+                self.clear()
+            self[key] = value
+        return value
+
+
+def text_of(raw: bytes) -> str:
+    return raw.decode("latin-1")
+
+
+def header_name(raw: bytes) -> str:
+    return raw.decode("latin-1").lower()
+
+
+def split_target(target: bytes) -> tuple[str, str, str]:
+    """Path (decoded) and query (raw) of a request target, in origin or absolute form; then the path
+    as it was sent, "" if that is the same."""
+    text = target.decode("latin-1").partition("#")[0]
+    if not text.startswith("/"):
+        scheme, absolute, rest = text.partition("://")
+        text = "/" + rest.partition("/")[2] if absolute else scheme
+    path, _, query = text.partition("?")
+    decoded = unquote(path)
+    return decoded, query, path if path != decoded else ""
+
+
+def target_authority(target: bytes) -> str | None:
+    """Host and port of a request target in absolute form; None in any other."""
+    _, absolute, rest = target.decode("latin-1").partition("://")
+    return re.split("[/?#]", rest, maxsplit=1)[0] if absolute else None
+
+
+def first_lines(status: int, content_type: str, persistence: str) -> bytes:
+    """Return the part of an answer's head that does not change within a second."""
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = ""
+    fields = [("Server", "wherry"), ("Date", formatdate(usegmt=True))]
+    if status not in BODILESS:
+        # A browser shall not take an answer for a page or a script that it is not.
+        fields += [("Content-Type", content_type), ("X-Content-Type-Options", "nosniff")]
+    if persistence:
+        fields.append(("Connection", persistence))
+    return f"HTTP/1.1 {status} {reason}\r\n".encode("latin-1") + header_lines(fields)
+
+
+class FirstLines(dict[tuple[int, str, str], bytes]):
+    """Remembers `first_lines`, by its arguments. To be cleared before their Date is old."""
+
+    def __missing__(self, key: tuple[int, str, str]) -> bytes:
+        lines = self[key] = first_lines(*key)
+        return lines
+
+
+class WholeHeads(dict[tuple[int, str, int], bytes]):
+    """Remembers the heads of answers behind which the connection stays open, by their status,
+    content type and bytes of body. To be cleared before their Date is old."""
+
+    MAX_KEYS: Final = 512
+
+    def __init__(self, lines: FirstLines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def __missing__(self, key: tuple[int, str, int]) -> bytes:
+        if len(self) >= self.MAX_KEYS:
+            self.clear()
+        status, content_type, length = key
+        head = self[key] = head_alone(self._lines[status, content_type, ""], status, length)
+        return head
+
+
+def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
+    lines = [header_line(name, value) + "\r\n" for name, value in headers]
+    return "".join(lines).encode("latin-1")
+
+
+def header_line(name: str, value: str) -> str:
+    """Return a header line. ValueError for a value with a line break: it could add a header."""
+    line = f"{name}: {value}"
+    if "\r" in line or "\n" in line or "\0" in line:
+        raise ValueError(f"header {name!r} holds a line break or NUL; it cannot be sent")
+    return line
+
+
+def head_alone(head: bytes, status: int, length: int) -> bytes:
+    """An answer without its body: to HEAD it still says how long that would be."""
+    return head + (b"\r\n" if status in BODILESS else b"Content-Length: %d\r\n\r\n" % length)
+
+
+def total_bytes(buffers: Sequence[Buffer]) -> int:
+    return sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])

@@ -1,0 +1,358 @@
+"""Which handler answers a request, and may this client ask at all?
+
+The application over any transport: paths, methods, keys, health, errors. It knows requests and
+answers as values; bytes on a connection are the transport's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from wherry.core.observability.fronts import FrontsSource
+from wherry.core.observability.metrics import Metrics
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.errors import ServerBusy
+from wherry.llm.anthropic.errors import error_body as anthropic_error
+from wherry.llm.anthropic.routes import MESSAGES
+from wherry.llm.openai.errors import error_object
+from wherry.llm.openai.paths import speaks_openai
+from wherry.server.access.api_keys import ApiKeys
+from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.calls.client_text import without_paths
+from wherry.server.calls.load_reports import ASKS, LoadReports
+from wherry.server.calls.offload import RETRY_AFTER
+from wherry.server.dashboard.routes import Dashboard
+from wherry.server.http.answers import describe, fail, respond
+from wherry.server.http.exchange import SOON, Exchange, RequestHead, WithHeaders, error_body
+from wherry.server.http.route import Handler, Route
+from wherry.server.natural.routes import NaturalRoutes
+from wherry.server.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
+from wherry.server.protocol_routes import ProtocolRoutes
+from wherry.server.rows.pass_on import PassOn
+from wherry.server.v2.common import Common
+from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.v2.http.kserve import KServeRoutes, respond_fine
+from wherry.server.v2.http.repository import RepositoryRoutes
+from wherry.server.v2.http.settings import setting_routes
+from wherry.server.v2.http.shared_memory import SharedMemoryRoutes
+from wherry.server.v2.triton_errors import TritonErrors
+from wherry.triton.loading.control import ModelControl
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
+READY = ("/v2/health/ready", "/readyz")
+#: Paths that tell whether the server lives.
+VITAL = frozenset((*LIVE, *READY))
+#: Groups that operators need and clients do not: these may have a port of their own.
+MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"))
+
+#: Bound of the path cache: paths come from clients.
+MAX_PATHS = 1024
+#: Seconds that metrics wait for the fronts, which tell in a third of that.
+FRONTS_PATIENCE: Final = 1.0
+
+
+class HttpApp:
+    """A Runtime as an HTTP application: call it with each exchange.
+
+    With keys in `common`, every path but health wants one of them, as `Authorization: Bearer KEY`
+    or `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `drain` takes
+    readiness away; what still comes in is answered.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        common: Common | None = None,
+        control: ModelControl | None = None,
+        restrictions: Restrictions | None = None,
+        pass_on: PassOn | None = None,
+    ) -> None:
+        """With `pass_on` this is a front's application: an owner answers what it passes on."""
+        self._draining = False
+        common = common or Common()
+        self.admission = common.admission
+        self._runtime = runtime
+        self._control = control = control or ModelControl(runtime)
+        self._keys = common.keys or None
+        self._restrictions = restrictions or None
+        load = runtime.registry.load_report if pass_on is None else pass_on.load_report
+        self._load_reports = LoadReports(load, common.metrics.load_report)
+        self._entry = entry = HttpEntry(runtime, common, control)
+        self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
+        self._shared_memory = SharedMemoryRoutes(entry)
+        self._repository = RepositoryRoutes(entry, control)
+        self._protocols = ProtocolRoutes(entry, pass_on)
+        self._natural = NaturalRoutes(entry)
+        self._dashboard = Dashboard(
+            runtime,
+            common,
+            control.not_ready,
+        )
+        openapi = OpenApiRoutes(entry, self._own_route, self._described, self._restrictions)
+        self._metrics = Metrics(
+            runtime, self.admission, common.version, common.loop_stall, common.metrics
+        )
+        self._routes: dict[str, Route] = {
+            **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
+            **{path: Route({"GET": self._ready}, "health", open=True) for path in READY},
+            **self._kserve.routes(),
+            **self._shared_memory.routes(),
+            **self._repository.routes(),
+            **setting_routes(entry),
+            **self._dashboard.routes(),
+            **openapi.routes(),
+            "/metrics": Route({"GET": self._scrape}, "metrics"),
+            "*": Route({}, "health", open=True),  # OPTIONS of the server itself (RFC 9110, 9.3.7)
+        }
+        self._own = dict(self._routes)
+        self._pass_on = pass_on
+        if pass_on is not None:
+            self._routes = {path: pass_on.route(path, one) for path, one in self._routes.items()}
+        self._known = dict(self._routes)
+        #: Requests that wait for the metrics, by the format: OpenMetrics or not.
+        self._scrapes: dict[bool, list[Exchange]] = {}
+
+    def measure(self, fronts: FrontsSource) -> None:
+        """Have the metrics include what these fronts count."""
+        self._metrics.fronts = fronts
+        self._dashboard.measure(fronts)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def watchers(self) -> int:
+        """Clients that watch the numbers, each on a connection of its own."""
+        return self._dashboard.watchers + (0 if self._pass_on is None else self._pass_on.watchers)
+
+    def drain(self) -> None:
+        """Take readiness away, and end streams that have no end. In the loop."""
+        self._draining = True
+        self._dashboard.drain()
+        if self._pass_on is not None:
+            self._pass_on.drain()
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Check that this client may use the route, and have its handler answer."""
+        request = exchange.request
+        head = request.head
+        if self._entry.common.triton_errors and head.path.startswith("/v2/"):
+            exchange = TritonErrors(exchange)
+        route = head.route or self.route(head)
+        if self._keys is not None and (route is None or not route.open):
+            caller = self._keys.name_of(head.headers)
+            if caller is None:
+                self._refuse_without_key(exchange)
+                return
+            request.caller = caller
+        if route is None:
+            respond(exchange, self._refusal(head.path, 404, "Not Found"), status=404)
+            return
+        if ASKS in head.headers or self._load_reports.always:
+            exchange = self._with_load_report(exchange)
+        if head.trace is not None:
+            head.route = route  # its span is named after it; the head is this request's alone
+        try:
+            if self._restrictions is not None:
+                self._restrictions.check(route.group, head.headers)
+            handler = route.handlers.get(head.method)
+            if handler is not None:
+                handler(exchange)
+            else:
+                self._other_method(exchange, route.handlers)
+        except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
+            status, message, headers = describe(exchange, error)
+            body = self._refusal(head.path, status, message)
+            exchange.respond(status, body, headers=headers)
+
+    def _with_load_report(self, exchange: Exchange) -> Exchange:
+        wanted = self._load_reports.wanted(exchange.request.headers)
+        return exchange if wanted is None else WithHeaders(exchange, wanted)
+
+    def _other_method(self, exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
+        """Answer HEAD, OPTIONS, and methods that the path does not have."""
+        method = exchange.request.method
+        if method == "HEAD" and "GET" in handlers:
+            handlers["GET"](exchange)  # the transport keeps the body back
+        elif method == "OPTIONS":
+            respond(exchange, b"", status=204, headers=[_allow(handlers)])
+        else:
+            body = self._refusal(exchange.request.path, 405, "Method Not Allowed")
+            respond(exchange, body, status=405, headers=[_allow(handlers)])
+
+    def route(self, head: RequestHead) -> Route | None:
+        """Return the route of a request; None if there is none. One that no model's own can take
+        the place of is noted in its head."""
+        path = head.path
+        if (route := self._known.get(path)) is not None:
+            head.route = route
+            return route
+        # Not noted: models with routes of their own come and go.
+        return self._natural.route(path) or self._protocols.route(path) or self._find(path)
+
+    def _find(self, path: str) -> Route | None:
+        route = self._of_routers(path)
+        if route is not None:
+            if self._pass_on is not None:
+                route = self._pass_on.route(path, route)
+            if len(self._known) >= MAX_PATHS:
+                self._known = dict(self._routes)
+            self._known[path] = route
+        return route
+
+    def _of_routers(self, path: str) -> Route | None:
+        for router in (self._kserve, self._shared_memory, self._repository):
+            route = router.route(path)
+            if route is not None:
+                return route
+        return None
+
+    def _own_route(self, path: str) -> Route | None:
+        """The route of a path, as its handler's room has it. Any thread."""
+        return (
+            self._own.get(path)
+            or self._natural.route(path)
+            or self._protocols.own_route(path)
+            or self._of_routers(path)
+        )
+
+    def _described(self) -> dict[str, Route]:
+        """The routes by their paths as OpenAPI writes them. Any thread."""
+        return {**self._own, **self._protocols.described()}
+
+    def _refusal(self, path: str, status: int, message: str) -> bytes:
+        """A refusal as the clients of the path's route read it."""
+        if self._natural.route(path) is not None:
+            return error_body(message)
+        return refusal_form(path, status, message)
+
+    # Keys
+
+    def _refuse_without_key(self, exchange: Exchange) -> None:
+        challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
+        body = self._refusal(exchange.request.path, 401, ApiKeys.REFUSAL)
+        respond(exchange, body, status=401, headers=[challenge])
+
+    # Health and metrics
+
+    def live_while(self, lives: Callable[[], bool]) -> None:
+        """Live only while `lives()`, until the server drains. Before the first request."""
+
+        def live(exchange: Exchange) -> None:
+            if self.draining or lives():
+                self._live(exchange)
+            else:
+                body = error_body("the process that owns the models does not answer")
+                respond(exchange, body, status=503, headers=[SOON])
+
+        self._routes |= {path: Route({"GET": live}, "health", open=True) for path in LIVE}
+        self._known = dict(self._routes)
+
+    def _live(self, exchange: Exchange) -> None:
+        """Answer 200: that this code runs shows that the event loop turns."""
+        respond_fine(exchange, {"live": True})
+
+    def _ready(self, exchange: Exchange) -> None:
+        """Answer 200, or 503 with the reason for each model that is not ready."""
+        not_ready = self._control.not_ready()
+        reasons = {name: without_paths(reason) for name, reason in not_ready.items()}
+        if not self.draining and not reasons:
+            respond_fine(exchange, {"ready": True})
+            return
+        why = [f"model '{name}': {reason}" for name, reason in reasons.items()]
+        if self.draining:
+            why.insert(0, "the server is draining")
+        body = {
+            "error": "not ready: " + "; ".join(why),
+            "draining": self.draining,
+            "models": reasons,
+        }
+        respond(exchange, msgspec.json.encode(body), status=503, headers=[SOON])
+
+    def _scrape(self, exchange: Exchange) -> None:
+        """Render the metrics in a thread; requests that come meanwhile get the same answer."""
+        openmetrics = "application/openmetrics-text" in exchange.request.headers.get("accept", "")
+        waiting = self._scrapes.setdefault(openmetrics, [])
+        waiting.append(exchange)
+        if len(waiting) > 1:
+            return
+        if self._metrics.fronts is None:
+            self._start_scrape(openmetrics)
+        else:
+            self._metrics.fronts.measure(lambda: self._start_scrape(openmetrics))
+
+    def collect(self, loop: asyncio.AbstractEventLoop) -> list[Metric]:
+        """All metrics now, those of fronts included. Blocks; not for the loop, which is given."""
+        fronts, told = self._metrics.fronts, threading.Event()
+        if fronts is not None:
+            loop.call_soon_threadsafe(fronts.measure, told.set)
+            told.wait(FRONTS_PATIENCE)
+        return list(self._metrics.collect())
+
+    def _start_scrape(self, openmetrics: bool) -> None:
+        port = self._entry.port()
+
+        def scrape() -> None:
+            outcome: tuple[bytes, str] | Exception
+            try:
+                outcome = self._metrics.scrape(openmetrics=openmetrics)
+            except Exception as error:  # noqa: BLE001 - a collector of the program's own may fail
+                outcome = error
+            port.call(scraped, outcome)
+
+        def scraped(outcome: tuple[bytes, str] | Exception) -> None:
+            for exchange in self._scrapes.pop(openmetrics):
+                if isinstance(outcome, Exception):
+                    fail(exchange, outcome)
+                else:
+                    respond(exchange, outcome[0], content_type=outcome[1])
+
+        try:
+            threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
+        except RuntimeError as error:  # the system gives no thread: none of them may wait for one
+            scraped(ServerBusy(f"{error}; retry later", RETRY_AFTER))
+
+
+def refusal_form(path: str, status: int, message: str) -> bytes:
+    """A refusal as the path's clients read it: Anthropic's, OpenAI's, or all others'."""
+    if path.startswith(MESSAGES):
+        return anthropic_error(None, status, message)
+    if speaks_openai(path):
+        return error_object(None, status, message)
+    return error_body(message)
+
+
+class PartOfApp:
+    """Serves the routes of an application that are in `groups`, and answers 404 for all others."""
+
+    def __init__(self, app: HttpApp, groups: Collection[str]) -> None:
+        self._app = app
+        self._groups = groups
+        self._elsewhere = set(GROUPS) - set(groups)
+
+    def __call__(self, exchange: Exchange) -> None:
+        head = exchange.request.head
+        if head.route is None and head.path == OPENAPI:
+            head = exchange.request.head = leave_out(head, self._elsewhere)
+        route = head.route or self._app.route(head)
+        if route is None or route.group in self._groups:
+            self._app(exchange)
+        else:
+            respond(exchange, refusal_form(head.path, 404, "Not Found"), status=404)
+
+
+def _allow(handlers: Mapping[str, Handler]) -> tuple[str, str]:
+    methods = [*handlers, "OPTIONS"]
+    if "GET" in handlers:
+        methods.append("HEAD")
+    return ("Allow", ", ".join(sorted(methods)))

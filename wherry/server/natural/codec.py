@@ -1,0 +1,184 @@
+"""How does a natural route's body become columns, and columns the value that a model returned?
+
+A JSON object has the model's parameters as its members, and a list of them has several rows. Of a
+model whose only parameter is an object the body is that object. Forms and files are as in
+`generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from wherry.core.models.signature import Signature
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import Form
+from wherry.core.values.errors import BadModelOutput, InvalidRequest
+from wherry.core.values.request import Column, InferResponse
+from wherry.server.calls.json_text import encode_json
+from wherry.server.content.form_value import NamedValue
+from wherry.server.content.media_types import EVENT_STREAM, JSON_LINES, preferred
+from wherry.server.http.exchange import RequestHead
+from wherry.server.v2.decoded import DecodedRequest, counted
+from wherry.server.v2.http.answer_body import Asked, TypedAnswer
+from wherry.server.v2.http.form_codec import FormCodec
+from wherry.server.v2.http.output_files import OutputFiles, not_acceptable
+from wherry.server.v2.json_elements import decoded_again
+from wherry.server.v2.json_files import rows_with_files
+from wherry.server.v2.long_arrays import check_values
+from wherry.server.v2.model_tensors import ModelTensors
+from wherry.server.v2.row_values import in_base64, kind_of
+
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class NaturalCodec:
+    """The wire form of one model at its own route."""
+
+    def __init__(self, tensors: ModelTensors, signature: Signature) -> None:
+        self._tensors = tensors
+        self._model = tensors.model
+        self._streams = signature.streams
+        self._unnamed = signature.returns == "single"
+        self._forms = FormCodec(tensors)
+        self.fetches = self._forms.fetches
+        self._files = OutputFiles(tensors)
+        inputs = signature.inputs
+        #: The input whose row is the whole object.
+        self._whole = inputs[0].name if len(inputs) == 1 and inputs[0].holds_objects else None
+        self._file_inputs = {spec.name for spec in inputs if spec.form is Form.BYTES}
+        self._required = {spec.name for spec in inputs if not spec.optional}
+
+    def asked(self, head: RequestHead) -> Asked:
+        """How the request wants its answer. NotAcceptable."""
+        accept = head.headers.get("accept")
+        if self._streams:
+            offers = [EVENT_STREAM, JSON_LINES]
+            found = preferred(accept, offers)
+            if found is None:
+                raise not_acceptable(self._model, accept or "", offers)
+            return Asked(lines=found == JSON_LINES)
+        return self._files.asked(accept, natural=True)
+
+    def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
+        """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
+        values = self._forms.values(head, body)
+        decoded = self._of_json(body) if values is None else self._of_values(values)
+        priority = head.headers.get("x-request-priority")
+        if priority is not None:
+            if not (priority.isascii() and priority.isdigit() and len(priority) < 10):
+                raise InvalidRequest("X-Request-Priority must be a whole number from 0 up")
+            decoded.parameters = {"priority": int(priority)}
+        return decoded
+
+    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
+        """Do what `read` does, in another thread."""
+        return counted(self.read(head, body))
+
+    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
+        """Encode one response. Raises what the model's output is to blame for."""
+        if asked.file:
+            return self._files.answer(response.outputs, asked)
+        named = {
+            name: self._rows(codec.spec.form, response.outputs[name])
+            for name, codec in self._tensors.outputs.items()
+            if name in response.outputs
+        }
+        rows: Sequence[Any]
+        if self._unnamed:
+            (rows,) = named.values()
+        else:
+            rows = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+        try:
+            return TypedAnswer(encode_json(rows if asked.several else rows[0]))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
+
+    # The request
+
+    def _of_values(self, values: list[NamedValue]) -> DecodedRequest:
+        unknown = {value.name for value in values if value.name} - self._tensors.inputs.keys()
+        if unknown:  # told before what is missing, which may be the same under a wrong name
+            raise self._unknown(sorted(unknown))  # they are a form's, of a thousand fields
+        columns, rows, _ = self._forms.columns(values)
+        return DecodedRequest(columns, rows, "", {}, several=rows > 1)
+
+    def _of_json(self, body: Buffer) -> DecodedRequest:
+        check_values(body)
+        value = rows_with_files(body, self._file_inputs) if self._file_inputs else None
+        if value is None:
+            try:
+                value = _decode(body)
+            except (ValueError, RecursionError) as error:
+                value = decoded_again(_decode, body, error)
+        several = type(value) is list
+        objects = value if several else [value]
+        if not objects:
+            raise InvalidRequest(f"model '{self._model}': a request needs at least one row, got []")
+        for index, one in enumerate(objects):
+            if type(one) is not dict:
+                where = f"row {index} of the body" if several else "the body"
+                raise InvalidRequest(
+                    f"model '{self._model}': {where} must be an object with the members"
+                    f" {self._names()}, got {kind_of(one)}"
+                )
+        if self._whole is not None:
+            given = {self._whole: objects}
+        else:
+            given = self._by_input(objects, several=several)
+        columns, rows = self._forms.columns_of_rows(given)
+        return DecodedRequest(columns, rows, "", {}, several=several)
+
+    def _by_input(self, objects: list[dict[str, Any]], *, several: bool) -> dict[str, list[Any]]:
+        """The rows of each input, from objects with the inputs as members."""
+        known = self._tensors.inputs
+        for one in objects:
+            if not one.keys() <= known.keys():
+                raise self._unknown(name for name in one if name not in known)
+        given: dict[str, list[Any]] = {}
+        for name in known:
+            rows = [one[name] for one in objects if one.get(name) is not None]
+            if len(rows) == len(objects):
+                given[name] = rows
+            elif rows or name in self._required:
+                index = next(i for i, one in enumerate(objects) if one.get(name) is None)
+                where = f" in row {index}" if several else ""
+                why = "; send it in all rows or in none" if rows else ""
+                raise InvalidRequest(
+                    f"input '{name}' of model '{self._model}' is missing{where}{why}", field=name
+                )
+        return given
+
+    def _unknown(self, names: Iterable[str]) -> InvalidRequest:
+        told = ", ".join(f"'{name[:100]}'" for name in islice(names, 10))
+        return InvalidRequest(
+            f"model '{self._model}' has no input {told}; its inputs are {self._names()}"
+        )
+
+    def _names(self) -> str:
+        return ", ".join(f"'{name}'" for name in self._tensors.inputs)
+
+    # The answer
+
+    def _rows(self, form: Form, column: Column) -> Sequence[Any]:
+        if isinstance(column, np.ndarray):
+            rows: list[Any] = column.tolist()
+            return rows
+        if form is Form.BYTES:
+            return [_base64(row) for row in column]
+        if form is Form.ARRAYS or form is Form.ARRAY:
+            return [row if row is None else row.tolist() for row in column]
+        return column
+
+
+def _base64(row: Any) -> Any:
+    """Bytes, or lists of them, as JSON has them."""
+    if row is None:
+        return None
+    if isinstance(row, list):
+        return [_base64(one) for one in row]
+    return in_base64(row)

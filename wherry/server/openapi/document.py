@@ -1,0 +1,354 @@
+"""What does the OpenAPI document of a server say?
+
+The routes themselves tell the group of a path, whether it needs a key, and which methods it has;
+the tables of this room say what goes in and comes out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.llm.anthropic.errors import AnthropicError
+from wherry.llm.anthropic.routes import MESSAGES
+from wherry.llm.openai.errors import OpenAIError
+from wherry.llm.openai.models import abilities
+from wherry.llm.openai.paths import speaks_openai
+from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.http.operation import (
+    ANY_TEXT,
+    EVENTS,
+    JSON,
+    Json,
+    Operation,
+    list_of,
+    named,
+)
+from wherry.server.http.route import Route
+from wherry.server.openapi.answers import Error, NotReady
+from wherry.server.openapi.model_operations import model_operations
+from wherry.server.openapi.schemas import SchemaShelf, without_raw
+from wherry.server.openapi.task_schemas import CHAT_MESSAGES, task_schemas
+from wherry.server.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
+
+#: Models that have paths of their own in a document; the others have those of any model. A
+#: thousand would be megabytes, which no page shows and no generator of clients survives.
+MAX_MODELS: Final = 100
+
+#: What stands for the parameters of a path when its route is looked up.
+SAMPLES: Final = {"model": "m", "version": "1", "region": "r", "response": "resp_1"}
+
+
+def _in_path(name: str, description: str, **limits: Any) -> Json:
+    return named(name, "path", {**ANY_TEXT, **limits}, description, required=True)
+
+
+_GROUPS: Final = list_of({"type": "string", "enum": list(GROUPS)})
+#: In paths, queries and headers; by its name, where no other has the same.
+PARAMETERS: Final[dict[str, Json]] = {
+    "model": _in_path("model", "The name of a model.", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$"),
+    "response": _in_path(
+        "response", "The id of a response that is kept.", pattern="^resp_[0-9a-f]+$"
+    ),
+    "version": _in_path(
+        "version",
+        "A version of the model; the paths without one mean the highest.",
+        pattern="^[0-9]+$",
+    ),
+    "region": _in_path("region", "The name of a region of shared memory.", minLength=1),
+    "replica": named(
+        "replica", "query", ANY_TEXT, "HOST:PORT of an owner of the pool, of whose models they are."
+    ),
+    "without": named("without", "query", _GROUPS, "Groups of routes that are left out."),
+    "model of the document": named(
+        "model", "query", list_of(ANY_TEXT, maxItems=16), "Names of models."
+    ),
+    "X-Request-Timeout": named(
+        "X-Request-Timeout",
+        "header",
+        {"type": "number", "exclusiveMinimum": 0},
+        "Seconds; past them the answer is 504.",
+    ),
+    "X-Request-Id": named("X-Request-Id", "header", ANY_TEXT, "Comes back with the answer."),
+    "X-Tenant-Id": named(
+        "X-Tenant-Id", "header", ANY_TEXT, "On whose behalf; tenants are served in turns."
+    ),
+}
+FAILURES: Final = {
+    400: "The request is wrong; the error names what is.",
+    401: "A valid API key is needed.",
+    403: "This part of the server is not for this client, or for a page of another origin.",
+    404: "There is no such model, version, region or path.",
+    406: "The answer has no type that Accept names.",
+    413: "The request is too large.",
+    415: "The model takes no body of this type.",
+    421: "The server does not answer to this host name.",
+    422: "The request crashes the processes that run it, and is refused for a while.",
+    429: "Overloaded; nothing was queued. Retry later.",
+    499: "The request was cancelled.",
+    500: "The model, or the server, has failed.",
+    501: "The model or the protocol has no such feature.",
+    503: "Not ready, or too busy. Retry later.",
+    504: "Not finished in time.",
+}
+_RETRIED: Final = (429, 503)
+#: Names of the routes' groups, as tags; others are called like the group.
+_ERRORS: Final = {"": Error, "openai": OpenAIError, "anthropic": AnthropicError}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedServer:
+    """What a document tells of: a server's models, and the routes that its clients may use."""
+
+    version: str
+    models: Sequence[LoadedModel]
+    #: Finds the route of a path.
+    route: Callable[[str], Route | None]
+    #: Those that say themselves what goes in and comes out, by their paths.
+    routes: Mapping[str, Route]
+    has_keys: bool = False
+    restrictions: Restrictions | None = None
+    shared_memory: bool = False
+    #: The groups of routes that are left out.
+    without: Collection[str] = ()
+
+
+def document(served: DescribedServer) -> Json:
+    """Make the document, which is JSON."""
+    return OpenApiWriter(served).written()
+
+
+class OpenApiWriter:
+    """Writes one document."""
+
+    def __init__(self, served: DescribedServer) -> None:
+        self._served = served
+        self._shelf = SchemaShelf()
+        self._responses: dict[str, Json] = {}
+        self._used: dict[str, Json] = {}
+        self._ids: set[str] = set()
+        self._tags: dict[str, None] = {}
+
+    def written(self) -> Json:
+        paths: dict[str, Json] = {}
+        own = {loaded.config.route for loaded in self._served.models}
+        for (method, path), operation in self._operations():
+            if path in own and not operation.like:
+                continue  # a model has the place of what a protocol has there
+            route = self._route(operation.like or path)
+            if route is not None and method in route.handlers:
+                paths.setdefault(path, {})[method.lower()] = self._operation(
+                    method, path, operation, route
+                )
+        chats = {"ChatRequest": {"properties": {"messages": CHAT_MESSAGES}}}
+        self._shelf.sharpen({**chats, **task_schemas(self._served.models)})
+        about, tags = self._about(), [{"name": name} for name in self._tags]
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "wherry", "version": self._served.version, "description": about},
+            # Relative to the document: whatever prefix a proxy has put before it, stays.
+            "servers": [{"url": "."}],
+            "tags": tags,
+            "paths": paths,
+            "components": {
+                "schemas": dict(sorted(self._shelf.schemas.items())),
+                "responses": dict(sorted(self._responses.items())),
+                "parameters": self._used,
+                "headers": HEADERS,
+                "securitySchemes": self._schemes(),
+            },
+        }
+
+    def _about(self) -> str:
+        text = "An inference server."
+        names = len(self._served.models)
+        if names > MAX_MODELS:
+            text += (
+                f" {names} models are loaded; the paths of {MAX_MODELS} of them are here, the"
+                " others have those of any model. openapi.json?model=NAME has those of NAME."
+            )
+        return text
+
+    def _operations(self) -> Iterator[tuple[tuple[str, str], Operation]]:
+        served = self._served
+        for loaded in _highest(served.models)[:MAX_MODELS]:
+            yield from model_operations(loaded, self._shelf)
+        able = {ability for loaded in served.models for ability in abilities(loaded)}
+        for path, route in served.routes.items():
+            if not route.needs or able.intersection(route.needs):
+                for method, operation in route.operations.items():
+                    yield (method, path), operation
+        yield from V2_OPERATIONS.items()
+        if served.shared_memory:
+            yield from SHARED_MEMORY_OPERATIONS.items()
+
+    def _route(self, path: str) -> Route | None:
+        """The route of a path; None if it is not served, or not to clients."""
+        served = self._served
+        route = served.route(path.format(**SAMPLES))
+        if route is None or route.group in served.without:
+            return None
+        rules = served.restrictions
+        return None if rules is not None and rules.is_off(route.group) else route
+
+    def _operation(self, method: str, path: str, operation: Operation, route: Route) -> Json:
+        made: Json = {
+            "operationId": self._id(operation.id or _id_of(method, path)),
+            "summary": operation.summary,
+            "tags": [self._tag(operation.tag or _tag_of(path, route.group))],
+        }
+        if operation.description:
+            made["description"] = operation.description
+        in_path = re.findall(r"{(\w+)}", path)
+        named = [self._parameter(name) for name in (*in_path, *operation.reads)]
+        if parameters := [*named, *operation.parameters]:
+            made["parameters"] = parameters
+        if operation.takes:
+            made["requestBody"] = {
+                "required": not operation.may_be_empty,
+                "content": self._content(
+                    {media: without_raw(kind) for media, kind in operation.takes.items()},
+                    operation.examples,
+                ),
+            }
+        made["responses"] = self._answers(operation, route, _wire_of(operation.like or path))
+        if security := self._security(route):
+            made["security"] = security
+        return made
+
+    def _content(
+        self, bodies: Mapping[str, Any], examples: Mapping[str, Any], events: Any = None
+    ) -> Json:
+        content: Json = {}
+        for media, schema in bodies.items():
+            if media == EVENTS:
+                schema = self._event(events)
+            content[media] = {"schema": self._shelf.of(schema)} if schema != {} else {}
+            if examples.get(media):
+                content[media]["examples"] = examples[media]
+        return content
+
+    def _event(self, holds: Any) -> Json:
+        """One event of a stream, as OpenAPI 3.2 has it; 3.1 says nothing of them."""
+        inside = {"contentMediaType": JSON, "contentSchema": self._shelf.of(holds)}
+        return {
+            "type": "object",
+            "properties": {"data": {"type": "string", **inside}},
+            "required": ["data"],
+        }
+
+    def _answers(self, operation: Operation, route: Route, wire: str) -> Json:
+        content = self._content(operation.gives, {}, operation.events)
+        answers: Json = {"200": {"description": "Done.", "content": content}}
+        statuses = {*operation.errors, 403, 421}
+        if not route.open:
+            statuses |= {401, 503} if self._served.has_keys else {503}
+        for status in sorted(statuses):
+            answers[str(status)] = self._failure(status, operation, wire, route)
+        return answers
+
+    def _failure(self, status: int, operation: Operation, wire: str, route: Route) -> Json:
+        name = f"{_ERRORS[wire].__name__}{status}"
+        schema = self._shelf.of(Error)
+        if wire:
+            # What is refused before the route is known has the form of all others.
+            both = [self._shelf.of(_ERRORS[wire]), schema]
+            schema = {"anyOf": both} if status in (403, 421, 500, 503) else both[0]
+        if status == 503 and route.open:
+            name, schema = "NotReady", self._shelf.of(NotReady)
+        content: Json = {JSON: {"schema": schema}}
+        if operation.events is not None and not wire:
+            # A stream whose first response is an error has its status, and is a stream still.
+            name, content[EVENTS] = f"StreamError{status}", {"schema": self._event(Error)}
+        headers: Json = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+        if status in _RETRIED:
+            headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
+        self._responses[name] = {
+            "description": FAILURES[status],
+            "headers": headers,
+            "content": content,
+        }
+        return {"$ref": f"#/components/responses/{name}"}
+
+    def _parameter(self, name: str) -> Json:
+        key = name.replace(" ", "_")
+        self._used[key] = PARAMETERS[name]
+        return {"$ref": f"#/components/parameters/{key}"}
+
+    def _tag(self, name: str) -> str:
+        self._tags[name] = None
+        return name
+
+    def _id(self, wanted: str) -> str:
+        """A name for functions of generated clients; those may not tell cases and signs apart."""
+        base = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_")
+        name, number = base, 1
+        while name.lower().replace("_", "") in self._ids:
+            number += 1
+            name = f"{base}_{number}"
+        self._ids.add(name.lower().replace("_", ""))
+        return name
+
+    # Access
+
+    def _security(self, route: Route) -> list[Json]:
+        rules = self._served.restrictions
+        header = None if rules is None else rules.header_of(route.group)
+        more: Json = {} if header is None else {_scheme_of(header): []}
+        if self._served.has_keys and not route.open:
+            return [{"bearer": [], **more}, {"apiKey": [], **more}]
+        return [more] if more else []
+
+    def _schemes(self) -> Json:
+        schemes: Json = {}
+        if self._served.has_keys:
+            schemes["bearer"] = {"type": "http", "scheme": "bearer"}
+            schemes["apiKey"] = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        rules = self._served.restrictions
+        for header in () if rules is None else sorted(rules.headers):
+            schemes[_scheme_of(header)] = {"type": "apiKey", "in": "header", "name": header}
+        return schemes
+
+
+HEADERS: Final[Json] = {
+    "X-Request-Id": {
+        "description": "The request's own id, or one that the server's log has.",
+        "schema": {"type": "string"},
+    },
+    "Retry-After": {
+        "description": "Seconds after which a retry may succeed.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+}
+
+
+def _highest(models: Sequence[LoadedModel]) -> list[LoadedModel]:
+    """The highest version of each model, by name: what a path without a version means."""
+    by_name: dict[str, LoadedModel] = {}
+    for loaded in sorted(models, key=lambda one: (one.name, int(one.version))):
+        by_name[loaded.name] = loaded
+    return list(by_name.values())
+
+
+def _scheme_of(header: str) -> str:
+    return "header." + re.sub(r"[^A-Za-z0-9_-]", "_", header.lower())
+
+
+def _wire_of(path: str) -> str:
+    """Whose clients a path is for; "" if they are not a language model's."""
+    if path.startswith(MESSAGES):
+        return "anthropic"
+    return "openai" if speaks_openai(path) else ""
+
+
+def _tag_of(path: str, group: str) -> str:
+    return _wire_of(path) or group
+
+
+def _id_of(method: str, path: str) -> str:
+    """`get_model_version_config` of `/v2/models/{model}/versions/{version}/config`."""
+    words = re.sub(r"s?/{\w+}", "", path.removeprefix("/v2"))
+    return f"{method.lower()}_{words.strip('/') or 'server'}"

@@ -1,0 +1,73 @@
+"""How do the elements of a tensor look as bytes on the wire?"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from wherry.core.values.request import Array
+from wherry.server.calls.offload import SLICE_BYTES, give_way
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+def pack_bytes(values: Sequence[bytes]) -> bytes:
+    """BYTES elements on the wire: each behind its length in four bytes."""
+    if len(values) == 1:
+        return _LENGTH.pack(len(values[0])) + values[0]
+    return b"".join([part for value in values for part in (_LENGTH.pack(len(value)), value)])
+
+
+def unpack_bytes(data: memoryview) -> list[bytes]:
+    """The elements of a BYTES tensor; ValueError, with what ends early and why, if the lengths do
+    not add up."""
+    values: list[bytes] = []
+    add, size_at = values.append, _LENGTH.unpack_from
+    position, end = 0, len(data)
+    while position < end:
+        if position:
+            give_way()
+        text = bytes(data[position : position + SLICE_BYTES])
+        begin, stop = 0, len(text)
+        while stop - begin >= 4:
+            (size,) = size_at(text, begin)
+            behind = begin + 4 + size
+            if behind > stop:
+                break
+            add(text[begin + 4 : behind])
+            begin = behind
+        position += begin
+        if begin == 0:  # an element that is larger than a slice, or not all there
+            add(_one_element(data[position:]))
+            position += 4 + len(values[-1])
+    return values
+
+
+def _one_element(data: memoryview) -> bytes:
+    if len(data) < 4:
+        raise ValueError(
+            "length indicator", f"expecting 4 bytes but only {len(data)} bytes available"
+        )
+    (size,) = _LENGTH.unpack_from(data)
+    if size > len(data) - 4:
+        raise ValueError(
+            "data", f"expecting string of length {size} but only {len(data) - 4} bytes available"
+        )
+    return bytes(data[4 : 4 + size])
+
+
+def bf16_to_float32(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Exact: a bfloat16 is the upper half of a float32."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bf16(array: Array) -> npt.NDArray[np.uint16]:
+    """Rounded to the nearest, ties to even; a NaN stays a NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    quiet = (bits >> 16) | 0x40  # rounding could carry a NaN over into an infinity, or to zero
+    return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)

@@ -1,0 +1,353 @@
+"""How does a ModelInferRequest become columns, and columns a ModelInferResponse?
+
+Pure: decoded messages in, columns out, and columns in, bytes out. A codec is made once for each
+loaded model. What a tensor's bytes mean is the same as over HTTP, hence `input_codec.py` and
+`output_codec.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import DATATYPES, Form
+from wherry.core.values.errors import BadModelOutput, InvalidRequest
+from wherry.core.values.request import Array, Column, Columns, InferResponse
+from wherry.server.calls.offload import SLICE_ELEMENTS, join_in_slices
+from wherry.server.grpc.wire import Message, Values
+from wherry.server.v2.classification import check_classifiable
+from wherry.server.v2.decoded import DecodedRequest, WantedOutput, names_of
+from wherry.server.v2.grpc.answer_fields import AnswerFields
+from wherry.server.v2.input_codec import InputCodec
+from wherry.server.v2.model_tensors import ModelTensors, in_order
+from wherry.server.v2.output_codec import OutputCodec, is_large
+from wherry.server.v2.parameters import Parameters, checked_parameters, has_window
+
+#: Dimensions of a shape that are looked at: more than any input has, so that it has another shape.
+MOST_DIMS: Final = 1024
+#: Which field of `contents` carries a datatype.
+CONTENTS_FIELD: Final = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+#: And, of a field, its widest.
+KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.items()}
+
+#: What the fields of smaller integers carry.
+CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
+
+#: An array up to this many bytes is made contiguous within 0.1 ms or so.
+COPIED_BYTES: Final = 2**20
+
+EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
+FINAL_RESPONSE: Final = "triton_final_response"
+
+
+class InferCodec:
+    """The wire form of one model's requests and answers.
+
+    With `views`, arrays may be views of the request's message, which cannot be written to: an
+    instance copies what its model may write. `answer` is the ModelInferResponse.
+    """
+
+    def __init__(
+        self,
+        tensors: ModelTensors,
+        answer: Message,
+        *,
+        views: bool = True,
+    ) -> None:
+        self.model = tensors.model
+        self.tensors = tensors
+        #: Inputs whose columns may be views. Rows that are arrays each go to the model as they are.
+        self.viewed = frozenset(
+            name
+            for name, codec in tensors.inputs.items()
+            if views and codec.spec.form is not Form.ARRAYS
+        )
+        self._fields = AnswerFields(answer, tensors.model, tensors.version)
+        self._all_outputs = [WantedOutput(codec) for codec in tensors.outputs.values()]
+
+    # The request
+
+    def decode(self, wire: Values) -> DecodedRequest:
+        """InvalidRequest names the field that is wrong."""
+        columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
+        parameters: Parameters = {}
+        wants_end = False
+        if "parameters" in wire:
+            parameters = values_of(wire["parameters"])
+            wants_end = _wants_end(parameters)
+            _unsign(parameters)
+            checked_parameters(parameters)
+        wanted = self._wanted(wire["outputs"]) if "outputs" in wire else None
+        return DecodedRequest(
+            columns,
+            rows,
+            wire.get("id", ""),
+            parameters,
+            wanted,
+            None if wanted is None else names_of(wanted),
+            empty_final_response=wants_end,
+        )
+
+    def reads_in_place(self, wire: Values) -> bool:
+        """Whether all large parts of a request are raw contents that become views."""
+        inputs = self.tensors.inputs
+        names = [given.get("name", "") for given in wire.get("inputs", ())]
+        return all(inputs[name].views for name in names if name in inputs)
+
+    def _columns(self, inputs: list[Values], raw_contents: list[Buffer]) -> tuple[Columns, int]:
+        tensors = self.tensors
+        columns: Columns = {}
+        rows = 0
+        raw = iter(raw_contents) if raw_contents else None
+        for given in inputs:
+            name = given.get("name", "")
+            codec = tensors.input(name, given.get("datatype", ""), columns)
+            shape = list(given.get("shape", ())[:MOST_DIMS])
+            rows = tensors.rows(codec, shape, rows)
+            parameters = given.get("parameters")
+            if parameters and has_window(parameters, name):
+                if given.get("contents"):
+                    raise InvalidRequest(
+                        f"input '{name}' for model '{self.model}' has both contents and a shared"
+                        " memory region; send one of them"
+                    )
+                window = tensors.window(values_of(parameters), f"input '{name}'")
+                columns[name] = codec.from_binary(window.read(), rows, shape, shared=True)
+                continue
+            if raw is None:
+                values = self._contents(codec, given, math.prod(shape))
+                if codec.datatype == "BYTES":
+                    columns[name] = codec.from_elements(values, rows, shape)
+                    continue
+                data = self._numbers(codec, values)
+            else:
+                if given.get("contents"):
+                    raise InvalidRequest(
+                        "contents field must not be specified when using raw_input_contents for"
+                        f" '{name}' for model '{self.model}'"
+                    )
+                data = self._next_raw(raw, name, len(raw_contents))
+            columns[name] = codec.from_binary(data, rows, shape, shared=name in self.viewed)
+        return tensors.complete(columns), rows or 1  # all inputs may be optional
+
+    def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
+        data = next(raw, None)
+        if data is None:
+            raise InvalidRequest(
+                f"unable to find data for input tensor '{name}' for model '{self.model}' in"
+                f" request. raw_input_contents has only {count} entries"
+            )
+        return memoryview(data)
+
+    def _contents(self, codec: InputCodec, given: Values, count: int) -> Any:
+        """The elements of a tensor that stand in its typed field of `contents`."""
+        contents: Values = given.get("contents", {})
+        wanted = CONTENTS_FIELD.get(codec.datatype)
+        if wanted is None:
+            raise InvalidRequest(
+                f"input '{codec.name}' of model '{self.model}': {codec.datatype} has no field in"
+                " contents; use raw_input_contents"
+            )
+        for field, values in contents.items():
+            if field != wanted and len(values):
+                raise InvalidRequest(
+                    f"unexpected explicit tensor data for input tensor '{codec.name}' for model"
+                    f" '{self.model}' of type '{KIND_OF_FIELD[field]}', expected datatype"
+                    f" '{codec.datatype}'",
+                    more=f": it belongs into contents.{wanted}, not {field}",
+                )
+        values = contents.get(wanted, ())
+        if count and not len(values):
+            raise InvalidRequest(
+                f"unable to find data for input tensor '{codec.name}' for model '{self.model}' in"
+                " request."
+            )
+        if len(values) != count:
+            raise self._wrong_count(codec, count, len(values))
+        return values
+
+    def _numbers(self, codec: InputCodec, values: Any) -> memoryview:
+        """The bytes of a tensor's elements, in its own datatype."""
+        dtype = DATATYPES[codec.datatype].dtype
+        wanted = CONTENTS_FIELD[codec.datatype]
+        array: Array = np.asarray(values, CONTENTS_DTYPE.get(wanted, dtype))
+        if array.dtype.itemsize > dtype.itemsize and array.size:
+            limits = np.iinfo(str(dtype))
+            if array.min() < limits.min or array.max() > limits.max:
+                raise InvalidRequest(
+                    f"input '{codec.name}' of model '{self.model}': a number in contents.{wanted}"
+                    f" is out of the range of {codec.datatype}"
+                )
+        array = np.ascontiguousarray(array, dtype)
+        return array.data.cast("B") if array.size else memoryview(b"")
+
+    def _wrong_count(self, codec: InputCodec, expected: int, got: int) -> InvalidRequest:
+        size = codec.spec.datatype.itemsize
+        if size:
+            return codec.errors.size_mismatch(expected * size, got * size)
+        return InvalidRequest(
+            f"expected {expected} string elements for inference input '{codec.name}' for model"
+            f" '{self.model}', got {got}"
+        )
+
+    def _wanted(self, outputs: list[Values]) -> list[WantedOutput]:
+        asked: dict[str, WantedOutput] = {}
+        for output in outputs:
+            codec = self.tensors.output(output.get("name", ""))
+            one = self._wanted_output(codec, values_of(output.get("parameters", {})))
+            asked.setdefault(codec.name, one)  # asked for twice, the first holds, as in Triton
+        return [*in_order(self.tensors.outputs, asked).values()]
+
+    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            raise InvalidRequest(
+                "invalid value type for 'classification' parameter, expected int64_param",
+                more=f": a whole number from 1 up (output '{codec.name}')",
+            )
+        if classes:
+            check_classifiable(codec.spec, self.model)
+        window = None
+        if has_window(parameters, codec.name):
+            window = self.tensors.window(parameters, f"output '{codec.name}'")
+        return WantedOutput(codec, classes=classes, window=window)
+
+    # The answer
+
+    def is_large(self, response: InferResponse, wanted: list[WantedOutput] | None) -> bool:
+        """Whether encoding this answer would hold up the loop."""
+        outputs = response.outputs
+        if not is_large(outputs):
+            return False
+        if wanted is None:
+            wanted = self._all_outputs
+        names = {one.codec.name for one in wanted if one.classes or not one.codec.views}
+        return is_large({
+            name: column for name, column in outputs.items()
+            if name in names or _takes_a_long_copy(column)
+        })  # fmt: skip
+
+    def encode(
+        self,
+        response: InferResponse,
+        id: str = "",
+        wanted: list[WantedOutput] | None = None,
+        *,
+        final: bool | None = None,
+    ) -> list[Buffer]:
+        """The pieces of a ModelInferResponse. Those of arrays are the arrays' own memory. `final`
+        is said in a stream only."""
+        fields = self._fields
+        head = fields.begin
+        if id:
+            head += fields.id(id)
+        if response.parameters or final is not None:
+            head += fields.parameters(self._parameters(response, final))
+        raw: list[Buffer] = []
+        for one in self._all_outputs if wanted is None else wanted:
+            codec = one.codec
+            column = response.outputs.get(codec.name)
+            if column is None or (isinstance(column, list) and _is_absent(column, codec)):
+                continue  # a stream may have nothing for one of its outputs this time
+            if one.classes:
+                codec, column = self.tensors.classified(codec, column, one.classes)
+            shape, flat = codec.flat(column)
+            data = (
+                codec.raw(flat)
+                if len(flat) <= SLICE_ELEMENTS
+                else join_in_slices([*codec.raw_parts(flat)])
+            )
+            if one.window is not None:
+                one.window.write(data)
+                data = b""  # each output has its entry: clients count them
+            head += fields.output(codec.name, codec.spec.datatype.name, shape)
+            raw += (fields.raw_head(len(data)), data)
+        return [head, *raw]
+
+    def _parameters(self, response: InferResponse, final: bool | None) -> dict[str, Values]:
+        given = response.parameters or {}
+        parameters = {name: parameter(self.model, name, value) for name, value in given.items()}
+        if final is not None:
+            parameters[FINAL_RESPONSE] = {"bool_param": final}
+        return parameters
+
+
+def values_of(wire: Mapping[str, Values]) -> Parameters:
+    """The plain values of a map of InferParameters; None where one has no value at all."""
+    return {name: next(iter(value.values()), None) for name, value in wire.items()}
+
+
+def _wants_end(parameters: Parameters) -> bool:
+    """Take out the parameter that asks for an empty last response, which Triton's C++ client sends.
+
+    It changes only what a stream of a model that streams says.
+    """
+    wants_end = parameters.pop(EMPTY_FINAL_RESPONSE, False)
+    if type(wants_end) is not bool:
+        raise InvalidRequest(
+            f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
+        )
+    return wants_end
+
+
+def _unsign(parameters: Parameters) -> None:
+    """Read a sequence's id as the unsigned number that Triton's clients put into an int64_param.
+
+    Only that: a timeout above 2^63 microseconds is not meant, and a negative one is a mistake.
+    """
+    value = parameters.get("sequence_id")
+    if type(value) is int and value < 0:
+        parameters["sequence_id"] = value + 2**64
+
+
+def parameter(model: str, name: str, value: Any) -> Values:
+    """An InferParameter."""
+    if isinstance(value, bool | np.bool_):
+        return {"bool_param": bool(value)}
+    if isinstance(value, int | np.integer):
+        return {"int64_param" if value < 2**63 else "uint64_param": int(value)}
+    if isinstance(value, float | np.floating):
+        return {"double_param": float(value)}
+    if isinstance(value, str):
+        return {"string_param": value}
+    raise BadModelOutput(
+        f"model '{model}': response parameter '{name}' must be a string, int, bool or float, not"
+        f" {type(value).__name__}"
+    )
+
+
+def _takes_a_long_copy(column: Column) -> bool:
+    """Whether an array is not in one piece; one that is goes out from where it lies."""
+    if not isinstance(column, np.ndarray) or column.flags.c_contiguous:
+        return False
+    return column.nbytes > COPIED_BYTES
+
+
+def _is_absent(column: list[Any], codec: OutputCodec) -> bool:
+    absent = [row for row in column if row is None]
+    if not absent:
+        return False
+    if len(absent) == len(column):
+        return True
+    raise InvalidRequest(
+        f"output '{codec.name}': the model has an answer for some rows of this request and not for"
+        " others, which is no tensor; send one row in each request"
+    )

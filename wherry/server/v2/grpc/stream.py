@@ -1,0 +1,346 @@
+"""How does ModelStreamInfer run: requests and answers on one call, each at its own pace?
+
+Requests run concurrently. Those of models that give one answer each are answered in the order in
+which they came, as in Triton; the answers of one that streams come when they come, the last one
+says so (`triton_final_response`). While a large request is read beside the loop, those behind it
+wait; so do the answers behind a large one that is written. A request that fails is a message, not
+the end of the stream, unless the client asked for that (metadata `triton_grpc_error: true`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.reply import Reply, StreamReply
+from wherry.core.values.request import InferRequest, InferResponse
+from wherry.server.calls.offload import LARGE_BYTES
+from wherry.server.grpc.answers import status_of
+from wherry.server.grpc.proto import Method
+from wherry.server.grpc.rpc import SOON, Rpc
+from wherry.server.v2.decoded import DecodedRequest
+from wherry.server.v2.entry import Beside
+from wherry.server.v2.grpc.entry import GrpcEntry
+from wherry.server.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
+from wherry.server.v2.grpc.known_requests import Decoded
+from wherry.server.v2.grpc.large_request import LargeRequest
+
+#: Requests that run and answers that the client has not taken: with so many, it is not read.
+MAX_OWED: Final = 1024
+
+
+class InferStream:
+    """One ModelStreamInfer call."""
+
+    def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
+        self.entry = entry
+        self.rpc = rpc
+        self._method = method
+        self._running: set[StreamedRequest] = set()
+        self._turns: deque[Turn] = deque()
+        self._unsent = 0
+        self._paused = False
+        self._half_closed = False
+        self._reading: LargeRequest | None = None
+        self._writing: Beside | None = None
+        self._later: deque[Callable[[], object]] = deque()  # what is to be told behind it
+        self.errors_end_it = rpc.metadata.get("triton_grpc_error") == "true"
+        rpc.on_message = self._message
+        rpc.on_half_close = self._half_close
+        rpc.on_leave = self._leave
+        entry.streams.add(self)
+
+    # From the client
+
+    def _message(self, message: Buffer) -> None:
+        request_id = ""
+        if len(message) > LARGE_BYTES:
+            request = LargeRequest(self.entry, self._method.request, message, self._read)
+            self._reading = request
+            request.start()
+            if self._reading is not None:
+                self._hold_back()
+            return
+        try:
+            self.entry.admission.check()
+            found = self.entry.known.decode(message)
+            if found is None:
+                wire = self._method.request.decode(message)
+                request_id = wire.get("id", "")
+                found = self.entry.decode(message, wire, *self.entry.find(wire))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._refuse(error, request_id)
+            return
+        self._submit(found)
+
+    def _read(self, request: LargeRequest, error: Exception | None) -> None:
+        """Submit a large request that was decoded, or refuse it with `error`."""
+        self._reading = None
+        if error is None:
+            self._submit(request.found)
+        else:
+            self._refuse(error, request.id)
+        self._hold_back()
+        self._end_if_done()
+
+    def _submit(self, found: Decoded) -> None:
+        loaded, codec, decoded = found
+        turn = None if loaded.signature.streams else self.turn()
+        try:
+            request = StreamedRequest(self, loaded, codec, decoded, turn)
+            request.submit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._refuse(error, decoded.id, turn)
+            return
+        self._running.add(request)
+        self._hold_back()
+
+    def _refuse(self, error: Exception, request_id: str, turn: Turn | None = None) -> None:
+        """Tell of a request that did not begin."""
+        if self.errors_end_it:
+            self.fail(error, request_id)
+        else:
+            (turn or self.turn()).comes(lambda: self.fail(error, request_id))
+
+    def _half_close(self) -> None:
+        self._half_closed = True
+        self._end_if_done()
+
+    def _leave(self) -> None:
+        self._cancel_all()
+        self.entry.streams.discard(self)
+
+    def drain(self) -> None:
+        self.rpc.pause()
+        self._end_if_done()
+
+    # To the client
+
+    def turn(self) -> Turn:
+        """The place of a request that has one answer, among the others of its kind."""
+        turn = Turn(self)
+        self._turns.append(turn)
+        return turn
+
+    def take_turns(self) -> None:
+        while self._turns and (tell := self._turns[0].tell) is not None:
+            self._turns.popleft().tell = None  # it may hold on to its request
+            self.in_order(tell)
+
+    def in_order(self, tell: Callable[[], object]) -> None:
+        """Call `tell`, which sends something, behind a large answer that is being written."""
+        if self._writing is not None or self._later:
+            self._later.append(tell)
+        else:
+            tell()
+
+    def write(
+        self,
+        encode: Callable[[], list[Buffer]],
+        request: StreamedRequest | None,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Send a large answer, once it is written beside the loop."""
+
+        def done(outcome: list[Buffer] | Exception) -> None:
+            self._writing = None
+            if isinstance(outcome, Exception):
+                failed(outcome)
+            else:
+                self._send(outcome, request)
+            while self._later and self._writing is None:
+                self._later.popleft()()
+            self._end_if_done()
+
+        work = Beside(
+            self.entry,
+            lambda: self._around(encode()),
+            done,
+        )
+        self._writing = work
+
+    def send(self, answer: list[Buffer], request: StreamedRequest | None) -> None:
+        """Send an answer, which comes as the pieces of a ModelInferResponse."""
+        self._send(self._around(answer), request)
+
+    def _around(self, answer: list[Buffer]) -> list[Buffer]:
+        return self._method.response.around("infer_response", answer)
+
+    def _send(self, message: list[Buffer], request: StreamedRequest | None) -> None:
+        self._unsent += 1
+
+        def sent() -> None:
+            self._unsent -= 1
+            if request is not None:
+                request.consumed()
+            self._hold_back()
+
+        self.rpc.send(*message, sent=sent)
+
+    def fail(self, error: Exception, request_id: str, **said: Any) -> None:
+        """Send one request's error, with the fields of its response that are known."""
+        if self.errors_end_it:
+            self._end()
+            self.rpc.fail(*status_of(self.rpc, error))
+            return
+        _, text, _ = status_of(self.rpc, error)
+        said = {"error_message": text, "infer_response": {"id": request_id, **said}}
+        self._send([self._method.response.encode(said)], None)
+
+    def done(self, request: StreamedRequest) -> None:
+        """Forget a request that is answered."""
+        self._running.discard(request)
+        self._hold_back()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._running or self._reading or self._writing or self._later or self.rpc.ended:
+            return
+        if self._half_closed:
+            self._end()
+            self.rpc.finish()
+        elif self.entry.streams_end:
+            self._end()
+            text = "the server is draining; open the stream again elsewhere"
+            self.rpc.fail("UNAVAILABLE", text, SOON)
+
+    def _end(self) -> None:
+        self._cancel_all()
+        self.entry.streams.discard(self)
+
+    def _cancel_all(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+        self._later.clear()
+        for request in self._running:
+            request.cancel()
+
+    def _hold_back(self) -> None:
+        """Pause reading while too many answers are owed, or a large request is being read."""
+        paused = len(self._running) + self._unsent >= MAX_OWED or self._reading is not None
+        if paused is self._paused or self.entry.streams_end:
+            return
+        self._paused = paused
+        if paused:
+            self.rpc.pause()
+        else:
+            self.rpc.resume()
+
+
+class Turn:
+    """The place of an answer: it is sent after those of the requests before it."""
+
+    def __init__(self, stream: InferStream) -> None:
+        self._stream = stream
+        self.tell: Callable[[], object] | None = None
+
+    def comes(self, tell: Callable[[], object]) -> None:
+        """Call `tell`, which sends the answer, as soon as all answers before it are sent."""
+        self.tell = tell
+        self._stream.take_turns()
+
+
+class StreamedRequest:
+    """One request of a stream, of a model that streams or of one that does not."""
+
+    def __init__(
+        self,
+        stream: InferStream,
+        loaded: LoadedModel,
+        codec: InferCodec,
+        decoded: DecodedRequest,
+        turn: Turn | None,
+    ) -> None:
+        self._stream = stream
+        self._loaded = loaded
+        self._codec = codec
+        self._decoded = decoded
+        self._request: InferRequest | None = None
+        self._failed: Exception | None = None
+        self._said_final = False
+        self._turn = turn
+        self._reply: Reply[InferResponse] | None = stream.entry.reply(
+            loaded, self._responded, self._in_turn
+        )
+
+    def submit(self) -> None:
+        assert self._reply is not None
+        entry = self._stream.entry
+        self._request = request = entry.request(
+            self._stream.rpc, self._loaded, self._decoded, self._reply
+        )
+        entry.port().submit(self._loaded, request)
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self._loaded.cancel(self._request)
+
+    def consumed(self) -> None:
+        """Note that the client has taken a response: the model may go on."""
+        if isinstance(self._reply, StreamReply):
+            self._reply.consumed()
+
+    def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
+        self._stream.in_order(partial(self._respond, response))
+
+    def _respond(self, response: InferResponse, *, settled: bool = False) -> None:
+        stream, decoded = self._stream, self._decoded
+        if self._failed is not None or stream.rpc.ended:
+            return
+        self._said_final = final = settled or response.final
+        taker = None if settled else self
+        encode = partial(self._codec.encode, response, decoded.id, decoded.wanted, final=final)
+        try:
+            if self._codec.is_large(response, decoded.wanted):
+                stream.write(encode, taker, self._cannot_be_sent)
+            else:
+                stream.send(encode(), taker)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._cannot_be_sent(error)
+
+    def _cannot_be_sent(self, error: Exception) -> None:
+        self._failed = error
+        self.cancel()
+
+    def _in_turn(self, reply: Reply[InferResponse]) -> None:
+        stream, outcome = self._stream, reply.outcome
+        stream.entry.admission.leave()
+        if stream.errors_end_it and isinstance(outcome, Exception):
+            self._settled(outcome)
+        elif self._turn is None:
+            stream.in_order(partial(self._settled, outcome))
+        else:
+            self._turn.comes(lambda: self._settled(outcome))
+
+    def _settled(self, outcome: InferResponse | Exception) -> None:
+        # Reference cycles would keep the request alive until the garbage collector runs.
+        self._request = self._reply = None
+        if not isinstance(outcome, Exception):
+            # A stream's end is an empty response, unless the last one has said that it was final.
+            if outcome.outputs or (self._decoded.empty_final_response and not self._said_final):
+                self._respond(outcome, settled=True)
+        elif self._failed is None:
+            self._failed = outcome
+        self._stream.in_order(self._end)
+
+    def _end(self) -> None:
+        """Send the error, if the request failed, and forget the request."""
+        stream = self._stream
+        if self._failed is not None:
+            # Here it is the model's last response; before it was submitted, it had no model.
+            stream.fail(
+                self._failed,
+                self._decoded.id,
+                model_name=self._loaded.name,
+                parameters={FINAL_RESPONSE: {"bool_param": True}},
+            )
+            self._failed = None
+        stream.done(self)

@@ -1,0 +1,272 @@
+"""Which model does a path name, and how does an HTTP request enter the runtime?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+from weakref import ref
+
+import msgspec
+
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.runtime.runtime import Runtime
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge, WherryError
+from wherry.core.values.reply import Reply
+from wherry.core.values.request import InferRequest, InferResponse
+from wherry.server.calls.admission import SMALL_BODY
+from wherry.server.calls.compression import decompressed
+from wherry.server.calls.offload import LARGE_BYTES
+from wherry.server.calls.terms import Terms, given_request_id, shorter_timeout
+from wherry.server.content.urls import TIMEOUT, Fetching
+from wherry.server.http.answers import fail
+from wherry.server.http.exchange import Exchange, RequestHead
+from wherry.server.v2.common import Common
+from wherry.server.v2.decoded import DecodedRequest, counted
+from wherry.server.v2.entry import Beside, Entry
+from wherry.server.v2.http.infer_codec import ModelCodec
+from wherry.server.v2.json_elements import parse_object
+from wherry.server.v2.long_arrays import check_values
+from wherry.server.v2.row_values import UrlFile, fetch_files
+from wherry.triton.loading.control import ModelControl
+
+#: Bytes of an operator's command, and of one with files once it is inflated.
+COMMAND_BYTES: Final = 2**20
+#: Values, names and brackets in one: a load may bring a thousand files.
+COMMAND_VALUES: Final = 2**14
+
+T = TypeVar("T")
+
+
+class HeadNotes(msgspec.Struct, frozen=True):
+    """What an infer request's head says, read once for all requests with the same head."""
+
+    terms: Terms
+    #: Inference-Header-Content-Length: the bytes of JSON before binary data.
+    json_bytes: int | None
+    #: Content-Encoding and Accept-Encoding as they came.
+    coding: str | None
+    accepts: str | None
+    #: X-Request-Id; "" if there is none that may be used.
+    request_id: str
+
+
+class HttpEntry(Entry):
+    """Reads bodies and submits requests. Shared by all V2 and OpenAI routes of one server."""
+
+    def __init__(
+        self, runtime: Runtime, common: Common, control: ModelControl | None = None
+    ) -> None:
+        super().__init__(runtime, common, common.forwarding.http)
+        self.control = control or ModelControl(runtime)
+        self.max_body_bytes = common.max_body_bytes
+
+    def body(self, exchange: Exchange, most: int | None = None) -> Buffer:
+        """Return the request's body without its Content-Encoding. RequestTooLarge if it has more
+        than `most` bytes when unpacked."""
+        request = exchange.request
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return request.body
+        limit = self.max_body_bytes
+        return decompressed(request.body, coding, limit if most is None else min(most, limit))
+
+    def note(self, head: RequestHead, json_bytes: int | None = None) -> HeadNotes:
+        """Read the head of a request to a model, and note in it what it says. InvalidRequest."""
+        headers = head.headers
+        notes = head.notes = HeadNotes(
+            self.terms(headers, head.trace),
+            json_bytes,
+            headers.get("content-encoding"),
+            headers.get("accept-encoding"),
+            given_request_id(headers),
+        )
+        return notes
+
+    def small_body(self, exchange: Exchange) -> Buffer | None:
+        """Return `body` if it costs little; None if it is work for another thread."""
+        request = exchange.request
+        if len(request.body) > LARGE_BYTES:
+            return None
+        if "content-encoding" not in request.headers:
+            return request.body
+        try:
+            return self.body(exchange, LARGE_BYTES)
+        except RequestTooLarge:
+            if self.max_body_bytes <= LARGE_BYTES:
+                raise
+            return None
+
+    def off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        fail: Callable[[Exchange, Exception], None] = fail,
+        *,
+        reads: bool,
+    ) -> None:
+        """Have `work()` done by another thread, and then `done` called in the loop with its result.
+
+        An error of either is the answer. The work of a client that leaves is cancelled. Work that
+        `reads` the request is refused with ServerBusy if too much is being read; work that writes
+        the answer never is.
+        """
+
+        def ended(outcome: Any) -> None:
+            exchange.on_disconnect = None
+            if isinstance(outcome, Exception):
+                fail(exchange, outcome)
+                return
+            try:
+                done(outcome)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+                fail(exchange, error)
+
+        # Also a small body may be much, once it is inflated.
+        nbytes = max(len(exchange.request.body), LARGE_BYTES) if reads else 0
+        exchange.on_disconnect = Beside(self, work, ended, nbytes).cancel
+
+    def fetch(
+        self,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        decoded: DecodedRequest,
+        files: list[UrlFile],
+        done: Callable[[DecodedRequest], None],
+    ) -> None:
+        """Have `files` fetched by another thread, and then `done` called in the loop.
+
+        An error of either is the answer. It ends with the time for URLs, with the request's own
+        timeout, or when the client leaves, whatever the thread waits for.
+        """
+        notes: HeadNotes = exchange.request.head.notes or self.note(exchange.request.head)
+        timeout = shorter_timeout(notes.terms.timeout, decoded.parameters)
+        timeout = loaded.config.request_timeout if timeout is None else timeout
+        seconds = TIMEOUT if timeout is None else min(TIMEOUT, timeout)
+        offload, loop = self.common.fetching, self.port().loop
+        began, taken = loop.time(), 0
+
+        def take(nbytes: int) -> None:
+            nonlocal taken
+            offload.take(nbytes)
+            taken += nbytes
+
+        fetching = Fetching(take, seconds)
+
+        def work() -> None:
+            try:
+                urls = self.common.input_urls
+                fetch_files(decoded.columns, files, urls, self.max_body_bytes, fetching)
+                counted(decoded)
+            finally:
+                offload.release(taken)
+
+        def ended(outcome: Any) -> None:
+            timer.cancel()
+            exchange.on_disconnect = None
+            try:
+                if isinstance(outcome, Exception):
+                    raise late() if fetching.is_over else outcome
+                if timeout is not None:
+                    decoded.seconds_left = max(0.0, timeout - (loop.time() - began))
+                done(decoded)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+                fail(exchange, error)
+
+        def late() -> WherryError:
+            what = f"model '{loaded.name}': the URLs of the request could not be fetched within"
+            if seconds == timeout:
+                return DeadlineExceeded(f"{what} its timeout ({seconds:g} s)")
+            return InvalidRequest(f"{what} {seconds:g} s")
+
+        def stop() -> None:
+            timer.cancel()
+            fetching.end()
+            beside.cancel()
+
+        def expire() -> None:
+            exchange.on_disconnect = None
+            stop()
+            fail(exchange, late())
+
+        beside = Beside(self, work, ended, LARGE_BYTES, offload)
+        timer = loop.call_later(seconds, expire)
+        exchange.on_disconnect = stop
+
+    def members(self, exchange: Exchange, *, has_files: bool = False) -> dict[str, Any]:
+        """Return the members of the JSON object in the body; {} for an empty body. `has_files`: it
+        may be large, and another thread reads it."""
+        body = self.command(exchange, self.max_body_bytes if has_files else COMMAND_BYTES)
+        return parse_object(body) if len(body) else {}
+
+    def command(self, exchange: Exchange, most: int = COMMAND_BYTES) -> Buffer:
+        """Return the body of an operator's command, which is read in the loop. RequestTooLarge if
+        it has more than `most` bytes, or many values."""
+        body = self.body(exchange, COMMAND_BYTES)
+        if len(body) > most:
+            raise RequestTooLarge(f"the body has {len(body)} bytes, and may have {most} here")
+        check_values(body, COMMAND_VALUES)
+        return body
+
+    def submit(
+        self,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        decoded: DecodedRequest,
+        reply: Reply[InferResponse],
+    ) -> InferRequest:
+        """Submit the request of an exchange, and free its body; when it is settled,
+        `admission.leave()` must follow. Raises what `admitted` does."""
+        http_request = exchange.request
+        notes: HeadNotes = http_request.head.notes or self.note(http_request.head)
+        # A body that is compressed, or has URLs, may be large in memory, however small it is.
+        is_counted = notes.coding is not None or decoded.held_bytes is not None
+        size = SMALL_BODY + 1 if is_counted else len(http_request.body)
+        http_request.body = b""  # the columns hold what is needed
+        request = self.admitted(
+            loaded,
+            decoded,
+            reply,
+            notes.terms,
+            caller=http_request.caller,
+            id=decoded.id or notes.request_id,
+            body_bytes=size,
+            seconds_left=decoded.seconds_left,
+        )
+        self.port().submit(loaded, request)
+        return request
+
+
+class ModelPath:
+    """The model that a path names. It is looked up again whenever it may be another one."""
+
+    def __init__(self, entry: HttpEntry, name: str, version: str | None) -> None:
+        self.entry = entry
+        self.name = name
+        self.version = version
+        # Not kept alive: paths are remembered, and an unloaded model must give its memory back.
+        self._found: Callable[[], LoadedModel | None] = _nothing
+        self._generation = -1
+        self._codec: ModelCodec | None = None
+
+    def loaded(self) -> LoadedModel:
+        """The model as it is loaded now. ModelNotFound if it is not."""
+        return self.entry.runtime.model(self.name, self.version)
+
+    def find(self) -> tuple[LoadedModel, ModelCodec]:
+        """`loaded`, with its codec."""
+        generation = self.entry.registry.generation
+        loaded, codec = self._found(), self._codec
+        if loaded is None or codec is None or generation != self._generation:
+            now = self.loaded()
+            if now is not loaded or codec is None:
+                codec = self._codec = ModelCodec(self.entry.tensors(now))
+                self._found = ref(now)
+            loaded = now
+            self._generation = generation  # as it was before `loaded` looked
+        return loaded, codec
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,217 @@
+"""How do `generate` and `generate_stream` run: one request, one or many responses?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Protocol
+
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.errors import InvalidRequest
+from wherry.core.values.reply import Reply, StreamReply
+from wherry.core.values.request import InferRequest, InferResponse
+from wherry.server.calls.compression import MAX_BYTES
+from wherry.server.http.answers import fail, packed, respond
+from wherry.server.http.exchange import Exchange, RequestHead
+from wherry.server.http.sse import EventStream
+from wherry.server.v2.decoded import DecodedRequest
+from wherry.server.v2.http.answer_body import Asked, TypedAnswer
+from wherry.server.v2.http.entry import HttpEntry, ModelPath
+from wherry.server.v2.output_codec import is_large
+from wherry.server.v2.row_values import url_files
+
+
+class BodyCodec(Protocol):
+    """The wire form of one model's requests and answers."""
+
+    #: Whether a row may be at a URL.
+    fetches: bool
+
+    def asked(self, head: RequestHead) -> Asked: ...
+    def read(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
+    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
+    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer: ...
+
+
+def generate(model: ModelPath, exchange: Exchange) -> None:
+    """One answer as one JSON object or file, also of a model that streams, if it has exactly
+    one."""
+    model.entry.admission.check()
+    loaded, codec = model.find()
+    GenerateCall(model.entry, loaded, codec.generate, exchange).begin()
+
+
+def generate_stream(model: ModelPath, exchange: Exchange) -> None:
+    """Each answer as an event, also the only one of a model that does not stream."""
+    model.entry.admission.check()
+    loaded, codec = model.find()
+    StreamCall(model.entry, loaded, codec.generate, exchange).begin()
+
+
+class GenerateRequest(ABC):
+    """A generate request, to a model that streams or one that does not."""
+
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
+    ) -> None:
+        self.entry = entry
+        self.exchange = exchange
+        self.loaded, self.codec = loaded, codec
+        self.asked = Asked()
+        self._request: InferRequest | None = None
+        self._reply: Reply[InferResponse] | None = entry.reply(
+            loaded, self._responded, self._settled
+        )
+
+    def begin(self) -> None:
+        """Read the request, here or in another thread, fetch its URLs, and `submit` it."""
+        entry, exchange, codec = self.entry, self.exchange, self.codec
+        head = exchange.request.head
+        body = entry.small_body(exchange)
+        done = self._fetch if codec.fetches else self.submit
+        if body is not None:
+            done(codec.read(head, body))
+        else:
+            entry.off_loop(
+                exchange,
+                lambda: codec.read_large(head, entry.body(exchange)),
+                done,
+                reads=True,
+            )
+
+    def _fetch(self, decoded: DecodedRequest) -> None:
+        if files := url_files(decoded.columns):
+            self.entry.fetch(self.exchange, self.loaded, decoded, files, self.submit)
+        else:
+            self.submit(decoded)
+
+    def submit(self, decoded: DecodedRequest) -> None:
+        """Send the request on its way: `respond` comes for each response, then `end`."""
+        assert self._reply is not None
+        self.asked.decoded(decoded)
+        self._request = self.entry.submit(self.exchange, self.loaded, decoded, self._reply)
+        self.exchange.on_disconnect = self.cancel
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self.loaded.cancel(self._request)
+
+    def consumed(self) -> None:
+        """Note that the client has read a response: the model may go on."""
+        if isinstance(self._reply, StreamReply):
+            self._reply.consumed()
+
+    def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
+        self.respond(response)
+
+    def _settled(self, reply: Reply[InferResponse]) -> None:
+        outcome = reply.outcome
+        self.entry.admission.leave()
+        # Reference cycles would keep the request alive until the garbage collector runs.
+        self.exchange.on_disconnect = self._request = self._reply = None
+        if isinstance(outcome, Exception):
+            self.end(outcome)
+            return
+        if outcome.outputs:  # a stream's end is an empty response
+            self.respond(outcome)
+        self.end(None)
+
+    @abstractmethod
+    def respond(self, response: InferResponse) -> None:
+        """Take one response."""
+
+    @abstractmethod
+    def end(self, error: Exception | None) -> None:
+        """Take the end of the responses, with the error if the request failed."""
+
+
+class GenerateCall(GenerateRequest):
+    """A request to `generate`: exactly one response is the answer, any other number an error."""
+
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
+    ) -> None:
+        super().__init__(entry, loaded, codec, exchange)
+        self.asked = codec.asked(exchange.request.head)
+        self._responses: list[InferResponse] = []
+
+    def respond(self, response: InferResponse) -> None:
+        self._responses.append(response)
+        if len(self._responses) == 2:
+            self.cancel()  # it has failed already: spare the model the rest
+
+    def end(self, error: Exception | None) -> None:
+        try:
+            count = len(self._responses)
+            if count > 1 or (count == 0 and error is None):
+                raise InvalidRequest(
+                    "generate expects model to produce exactly 1 response",
+                    more=", use generate_stream for models that produce any other number; model"
+                    f" '{self.loaded.name}' produced {'more than 1' if count else 'none'}",
+                )
+            if error is not None:
+                raise error
+            response, accepts = (
+                self._responses[0],
+                "accept-encoding" in self.exchange.request.headers,
+            )
+            if (accepts or not self.asked.file) and is_large(response.outputs):
+                self.entry.off_loop(
+                    self.exchange, partial(self._encoded_beside, response), self._send, reads=False
+                )
+            else:
+                self._send(self.codec.answer(response, self.asked))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
+            fail(self.exchange, problem)
+
+    def _encoded_beside(self, response: InferResponse) -> TypedAnswer:
+        """Encode and compress an answer in another thread."""
+        found = self.codec.answer(response, self.asked)
+        accepts = self.exchange.request.headers.get("accept-encoding")
+        if accepts is not None:
+            body, headers = packed(found.body, accepts, MAX_BYTES)
+            return TypedAnswer(body, found.content_type, (*found.headers, *headers), packed=True)
+        return found
+
+    def _send(self, found: TypedAnswer) -> None:
+        respond(
+            self.exchange,
+            found.body,
+            content_type=found.content_type,
+            headers=found.headers,
+            compress=not found.packed,
+        )
+
+
+class StreamCall(GenerateRequest):
+    """A request to `generate_stream`: each response is an event."""
+
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
+    ) -> None:
+        super().__init__(entry, loaded, codec, exchange)
+        self._events = self.events(exchange)
+        self._failed: Exception | None = None
+
+    def events(self, exchange: Exchange) -> EventStream:
+        """Make the stream that the responses go into."""
+        return EventStream(exchange, self.consumed)
+
+    def submit(self, decoded: DecodedRequest) -> None:
+        super().submit(decoded)  # may refuse it: then there is no stream
+        self._events.keep_alive()
+
+    def respond(self, response: InferResponse) -> None:
+        if self._failed is not None:
+            return
+        try:
+            data = self.codec.answer(response, self.asked).body
+            assert isinstance(data, bytes)
+            self._events.send(data)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._failed = error
+            self.cancel()
+
+    def end(self, error: Exception | None) -> None:
+        self._events.end(self._failed or error)

@@ -1,0 +1,272 @@
+"""How is JSON read: a whole body, and the `data` of an input as elements of its datatype?"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
+from wherry.core.values.errors import InvalidRequest, Tag
+from wherry.server.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, explain, malformed
+from wherry.server.v2.long_arrays import LongArray, check_values
+
+#: Floats that JSON has no number for. Triton's clients send and expect the bare literals, others
+#: send them as strings where a number is expected, as in protobuf's JSON.
+NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+#: What stands for the literals while the parser, which knows none, reads the text: numbers, so that
+#: they are no texts, with digits that no client can know.
+_DIGITS: Final = f"1.{10**15 + secrets.randbelow(9 * 10**15)}"
+_STAND_INS: Final = {
+    b"NaN": f"{_DIGITS}e301",
+    b"Infinity": f"{_DIGITS}e302",
+    b"-Infinity": f"-{_DIGITS}e302",
+}
+_OF_STAND_IN: Final = {
+    float(number): NON_FINITE[literal.decode()] for literal, number in _STAND_INS.items()
+}
+#: No float that a client may send is as large; FP64's rare ones that are take the long way.
+_MOST_USUAL: Final = 1e300
+
+#: A literal, or the end, behind all that is no literal: strings are taken whole, also one that does
+#: not end. It matches wherever it is tried, so that no byte is looked at twice.
+_TO_THE_NEXT_NON_FINITE: Final = re.compile(
+    rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
+    re.DOTALL,
+)
+
+_FIRST_INDEX: Final = re.compile(r"\[([0-9]+)\]")
+_UNTYPED: Final = msgspec.json.Decoder()
+_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+T = TypeVar("T")
+
+
+def parse_object(body: Buffer) -> dict[str, Any]:
+    """The members of a JSON object. InvalidRequest if the body is none."""
+    try:
+        return _decode_object(body)
+    except (ValueError, RecursionError) as error:
+        return decoded_again(_decode_object, body, error)
+
+
+def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception) -> T:
+    """Decode a body that `decode` has refused with `error`, without the mark of UTF-8 before it and
+    with the literals NaN and Infinity, which are floats in what it returns but for text that is not
+    decoded yet. InvalidRequest if it has neither, or is wrong otherwise."""
+    loose = None
+    begins = bytes(body[:2])
+    if 0 in begins or begins in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise InvalidRequest(
+            "failed to parse the request JSON buffer: it begins as UTF-16 or UTF-32 does; send JSON"
+            " as UTF-8",
+            tag=Tag.JSON,
+        )
+    if not isinstance(error, msgspec.ValidationError):
+        text = bytes(body).removeprefix(codecs.BOM_UTF8)
+        loose = _with_stand_ins(text)
+        if loose is None and len(text) < len(body):
+            loose = text
+    if loose is not None:
+        try:
+            found: T = literal_floats(decode(loose))
+            return found
+        except (ValueError, RecursionError) as other:
+            error = other
+    if isinstance(error, UnicodeDecodeError):  # its place is one within a text
+        try:
+            bytes(body).decode()
+        except UnicodeDecodeError as whole:
+            error = whole
+    raise malformed(error) from None
+
+
+def _with_stand_ins(text: bytes) -> bytes | None:
+    """JSON with numbers for NaN, Infinity and -Infinity; None if there are none."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    return _TO_THE_NEXT_NON_FINITE.sub(
+        # Between blanks: what stands directly beside a literal makes no number of it.
+        lambda found: (
+            b"%b %b " % (found[1], _STAND_INS[found[2]].encode()) if found[2] else found[1]
+        ),
+        text,
+    )
+
+
+def literal_floats(value: Any) -> Any:
+    """The value with nan and inf for what stands for them: lists and objects are changed, and the
+    parameters of requests."""
+    kind = type(value)
+    if kind is float:
+        return _OF_STAND_IN.get(value, value)
+    if kind is list:
+        value[:] = map(literal_floats, value)
+    elif kind is dict:
+        value.update({name: literal_floats(one) for name, one in value.items()})
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            setattr(value, name, literal_floats(getattr(value, name)))
+    return value
+
+
+def _restored(value: Any, text: Buffer | msgspec.Raw) -> Any:
+    """`literal_floats` of what was decoded from a part of a body that `decoded_again` has read."""
+    return literal_floats(value) if _DIGITS.encode() in bytes(memoryview(text)) else value
+
+
+def _untyped(text: Buffer | msgspec.Raw | str) -> Any:
+    """Any JSON value, with the literals. ValueError, RecursionError."""
+    try:
+        return _UNTYPED.decode(text)
+    except msgspec.DecodeError:
+        loose = _with_stand_ins(text.encode() if isinstance(text, str) else bytes(memoryview(text)))
+        if loose is None:
+            raise
+        return literal_floats(_UNTYPED.decode(loose))
+
+
+def element_type(datatype: Datatype) -> Any:
+    """Return the type of one element of `data`; the range of an integer is part of it."""
+    if datatype is BYTES:
+        return str
+    if datatype is BOOL:
+        return bool
+    if datatype.dtype.kind == "f":
+        return float
+    limits = np.iinfo(datatype.dtype.name)
+    # msgspec's bounds have 64 signed bits: numpy refuses what is too large for a UINT64.
+    most = None if datatype is UINT64 else int(limits.max)
+    return Annotated[int, msgspec.Meta(ge=int(limits.min), le=most)]
+
+
+def _fast_element_type(datatype: Datatype) -> Any:
+    """Return a narrower type that is fast to check: floats that it refuses are checked again."""
+    if datatype.dtype.kind == "f":
+        limit = float(np.finfo(np.float32).max) if datatype is FP32 else _MOST_USUAL
+        return Annotated[float, msgspec.Meta(ge=-limit, le=limit)]
+    return element_type(datatype)
+
+
+class JsonElements:
+    """Reads the elements of one input from JSON: flat or nested in any way, strings for the floats
+    that JSON has not."""
+
+    __slots__ = ("_errors", "_list_type", "_spec", "are_rows", "decode", "usual_type")
+
+    def __init__(self, spec: TensorSpec, errors: InputErrors) -> None:
+        self._spec = spec
+        self._errors = errors
+        #: Whether each element is a row: any JSON value.
+        self.are_rows = spec.form is Form.JSON and spec.shape == ()
+        self._list_type: Any = list[element_type(spec.datatype)]  # type: ignore[misc]
+        fast: Any = list[_fast_element_type(spec.datatype)]  # type: ignore[misc]
+        #: The type of the usual `data`: a flat list.
+        self.usual_type: Any = list[Any] if self.are_rows else fast
+        #: Reads the usual `data`. What it refuses may be right (see `parse`).
+        decode = msgspec.json.Decoder(self.usual_type).decode
+        self.decode = _checked(decode) if self.are_rows else decode
+
+    def parse(self, data: Buffer | msgspec.Raw) -> list[Any]:
+        """The elements, slowly and with care. InvalidRequest says which is wrong."""
+        try:
+            value = _restored(_untyped(data), data)
+        except (ValueError, RecursionError) as error:
+            raise self.malformed(error) from None
+        return self.checked(value)
+
+    def malformed(self, error: Exception) -> InvalidRequest:
+        return self._errors.invalid(f"data: {explain(error)}", Tag.JSON)
+
+    def pieces(self, data: LongArray) -> Iterator[list[Any]]:
+        first = 0
+        try:
+            for text in data.texts():
+                piece = self._piece(text, first)
+                first += len(piece)
+                yield piece
+        except InvalidRequest:
+            raise
+        except (ValueError, RecursionError) as error:
+            said = explain(error).partition(" (byte ")[0]  # of the piece, not of the body
+            raise self._errors.invalid(f"data: {said}", Tag.JSON) from None
+
+    def _piece(self, text: bytes, first: int) -> list[Any]:
+        try:
+            values: list[Any] = self.decode(text)
+            return values
+        except msgspec.DecodeError:
+            pass  # it is nested, or has literals that JSON has not, or is wrong
+        return self.checked(_untyped(text), first)
+
+    def checked(self, values: Any, first: int = 0) -> list[Any]:
+        """Flat elements of the right type, from anything that JSON may be; there are `first`
+        before them."""
+        if not isinstance(values, list):
+            raise self._errors.invalid(f"data: expected array, got {_json_kind(values)}", Tag.JSON)
+        if self.are_rows:
+            return values
+        flat = _flat(values)
+        if self._spec.datatype.dtype.kind == "f":
+            flat = [NON_FINITE.get(v, v) if type(v) is str else v for v in flat]
+        try:
+            checked: list[Any] = msgspec.convert(flat, self._list_type)
+            return checked
+        except msgspec.ValidationError as error:
+            said = explain(error, "data")
+            if first:
+                said = _FIRST_INDEX.sub(lambda found: f"[{int(found[1]) + first}]", said, count=1)
+            raise self._errors.wrong_kind(said) from None
+
+    def of(self, value: Any) -> list[Any]:
+        """The elements of a value without a shape: one, or a list of them."""
+        if not self.are_rows:
+            return _flat(value)
+        if not isinstance(value, list):
+            return [value]
+        if self._spec.holds_lists:  # then it is one row, if its elements are none
+            return value if value and all(isinstance(row, list) for row in value) else [value]
+        return value
+
+
+def parse_element(text: str | bytes) -> Any:
+    """The JSON value of one element. ValueError, RecursionError; what `check_values` raises."""
+    check_values(text.encode() if isinstance(text, str) else text)
+    return _untyped(text)
+
+
+def _checked(decode: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+    """Of what may hold anything, an element is no deeper than a whole body may be."""
+
+    def checked(data: Buffer | msgspec.Raw) -> list[Any]:
+        check_values(memoryview(data))
+        values: list[Any] = _restored(decode(data), data)
+        return values
+
+    return checked
+
+
+def _flat(value: Any, depth: int = 1) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(TOO_DEEP, tag=Tag.JSON)
+    if not any(isinstance(element, list) for element in value):
+        return value
+    flat: list[Any] = []
+    for element in value:
+        flat.extend(_flat(element, depth + 1))
+    return flat
+
+
+def _json_kind(value: Any) -> str:
+    names = {dict: "object", str: "string", bool: "bool", type(None): "null"}
+    return names.get(type(value), "number")

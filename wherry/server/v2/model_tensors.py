@@ -1,0 +1,165 @@
+"""Which inputs must a request of this model have, and which outputs may it ask for?
+
+The same for every protocol, in Triton's words. Made once for each loaded model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.signature import Signature
+from wherry.core.values.errors import InvalidRequest
+from wherry.core.values.request import Column, Columns
+from wherry.server.content.urls import InputUrls
+from wherry.server.v2.input_codec import InputCodec
+from wherry.server.v2.output_codec import OutputCodec
+from wherry.server.v2.parameters import Parameters
+from wherry.server.v2.shared_memory import SharedMemory, Window
+
+T = TypeVar("T")
+
+#: How many names of tensors an error tells.
+_NAMES_TOLD: Final = 20
+#: Batches that a request with more rows than one batch holds may run as. Each is a request to
+#: the queue: more of them would hold up all others, and a row may be one byte of a body.
+MAX_PARTS: Final = 2048
+
+
+class ModelTensors:
+    """A model's inputs and outputs by name. What a client gets wrong is an InvalidRequest.
+
+    `labels` are the names of an output's classes, by output.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        signature: Signature,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        shared_memory: SharedMemory | None = None,
+        urls: InputUrls | None = None,
+        most_bytes: int = sys.maxsize,
+    ) -> None:
+        """`most_bytes` may come from all URLs of a request."""
+        self.urls = urls or InputUrls()
+        self.most_bytes = most_bytes
+        self.model = config.name
+        self.version = config.version
+        batched = self._batched = config.max_batch_size > 0
+        self.most_rows = MAX_PARTS * max(1, config.max_batch_size)
+        self.inputs = {
+            spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
+        }
+        self.outputs = {
+            spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
+        }
+        self._labels = labels or {}
+        self._shared_memory = shared_memory or SharedMemory()
+
+    def input(self, name: str, datatype: str, columns: Columns) -> InputCodec:
+        """The input of a request that has `columns` already."""
+        codec = self.inputs.get(name)
+        if codec is None:
+            raise self._unexpected("input", name, self.inputs)
+        if datatype != codec.datatype:
+            raise InvalidRequest(
+                f"inference input '{name}' data-type is '{datatype}', but model"
+                f" '{self.model}' expects '{codec.datatype}'"
+            )
+        if name in columns:
+            raise InvalidRequest(f"input '{name}' already exists in request")
+        return codec
+
+    def rows(self, codec: InputCodec, shape: list[int], others: int) -> int:
+        """The rows of an input; `others` are those of the inputs before it, 0 for the first."""
+        rows = codec.rows_of(shape)
+        if rows > self.most_rows:
+            raise self._too_many(f"input '{codec.name}'", rows)
+        if others and rows != others:
+            raise InvalidRequest(
+                f"input '{codec.name}' batch size does not match other inputs for '{self.model}'",
+                more=f": {rows} rows, the others have {others}",
+            )
+        return rows
+
+    def check_rows(self, rows: int) -> None:
+        """Raise InvalidRequest if a request to this model may not have this number of rows."""
+        if rows > self.most_rows:
+            raise self._too_many("the request", rows)
+        if rows > 1 and not self._batched:
+            raise InvalidRequest(
+                f"model '{self.model}' takes one row in a request (max_batch_size is 0), not {rows}"
+            )
+
+    def _too_many(self, what: str, rows: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"{what} has {rows} rows, and a request to model '{self.model}' at most"
+            f" {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
+        )
+
+    def complete(self, columns: Columns) -> Columns:
+        """Return the columns in the model's order, so that requests alike may share a batch."""
+        if len(columns) != len(self.inputs):
+            self._check_missing(columns)
+        return columns if len(columns) < 2 else in_order(self.inputs, columns)
+
+    def _check_missing(self, columns: Columns) -> None:
+        required = [name for name, codec in self.inputs.items() if not codec.spec.optional]
+        missing = [name for name in required if name not in columns]
+        if not missing:
+            return
+        wanted = f"{len(required)} inputs"
+        if len(required) < len(self.inputs):
+            wanted = f"number of inputs between {len(required)} and {len(self.inputs)}"
+        raise InvalidRequest(
+            f"expected {wanted} but got {len(columns)} inputs for model '{self.model}'. Got"
+            f" input(s) [{_quoted(columns)}], but missing required input(s) [{_quoted(missing)}]."
+            " Please provide all required input(s)."
+        )
+
+    def output(self, name: str) -> OutputCodec:
+        codec = self.outputs.get(name)
+        if codec is None:
+            raise self._unexpected("output", name, self.outputs)
+        return codec
+
+    def _unexpected(self, kind: str, name: str, known: Iterable[str]) -> InvalidRequest:
+        named = ", ".join(f"'{one}'" for one in itertools.islice(known, _NAMES_TOLD))
+        return InvalidRequest(
+            f"unexpected inference {kind} '{name}' for model '{self.model}'",
+            more=f"; it has {named}",
+        )
+
+    def window(self, parameters: Parameters, what: str) -> Window:
+        """The shared memory that an input's or output's parameters name."""
+        region = parameters["shared_memory_region"]
+        size = parameters.get("shared_memory_byte_size")
+        offset = parameters.get("shared_memory_offset", 0)
+        if type(region) is not str:
+            raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
+        if type(size) is not int or type(offset) is not int:
+            raise InvalidRequest(
+                f"{what}: parameters 'shared_memory_byte_size' (required with"
+                " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
+            )
+        return self._shared_memory.window(region, offset, size, what)
+
+    def classified(
+        self, codec: OutputCodec, column: Column, classes: int
+    ) -> tuple[OutputCodec, Column]:
+        """The best classes of each row in the output's place."""
+        spec, texts = codec.classes(column, classes, self._labels.get(codec.name, ()))
+        return OutputCodec(spec, self.model, batched=self._batched), texts
+
+
+def in_order(names: Mapping[str, object], values: Mapping[str, T]) -> dict[str, T]:
+    """The values in the order of the names."""
+    return {name: values[name] for name in names if name in values}
+
+
+def _quoted(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ",".join(f"'{name}'" for name in names)

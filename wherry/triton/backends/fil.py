@@ -1,0 +1,287 @@
+"""How does a forest of decision trees (XGBoost, LightGBM, scikit-learn, Treelite) of a repository
+run?
+
+As Triton's FIL backend has it, by Treelite on the CPU, in threads that share one forest: it
+releases the GIL, and one row takes some 30 us. A pickle is code: one of scikit-learn is read only
+if the model's own config.pbtxt says ALLOW_PICKLE.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+
+from wherry.core.models.model import Device
+from wherry.core.values.datatypes import DATATYPES
+from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.values.request import Array, Column, Columns
+from wherry.triton.backends import parameters
+from wherry.triton.backends.completing import with_batching
+from wherry.triton.backends.library import library
+from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.backends.shared import Shared
+from wherry.triton.repository.triton_config import (
+    TritonConfig,
+    TritonInput,
+    TritonOutput,
+)
+
+#: The default file of each model_type.
+FILES: Final = {
+    "xgboost_ubj": "xgboost.ubj",
+    "xgboost_json": "xgboost.json",
+    "xgboost": "xgboost.model",
+    "lightgbm": "model.txt",
+    "treelite_checkpoint": "checkpoint.tl",
+    "sklearn": "model.pkl",
+}
+#: The model_type of a file whose configuration says none, by the end of its name.
+_BY_SUFFIX: Final = {os.path.splitext(name)[1]: kind for kind, name in FILES.items()} | {
+    ".joblib": "sklearn",
+    ".pickle": "sklearn",
+}
+
+#: A row costs little, so that many may go together.
+DEFAULT_MAX_BATCH_SIZE: Final = 1024
+
+_NOT_DONE: Final = "treeshap_output"
+
+
+@dataclass(frozen=True, slots=True)
+class ForestOutput:
+    """What a row's scores become, by the model's parameters."""
+
+    is_classifier: bool = False
+    predict_proba: bool = False
+    threshold: float | None = None
+
+    @classmethod
+    def of(cls, config: TritonConfig) -> ForestOutput:
+        # output_class is the older name of is_classifier.
+        named = [parameters.truth(config, name) for name in ("is_classifier", "output_class")]
+        proba = parameters.truth(config, "predict_proba") or False
+        said = next((value for value in named if value is not None), proba)
+        return cls(said, proba, parameters.number(config, "threshold"))
+
+    def width(self, scores: int) -> int:
+        """How many numbers the output of a row with `scores` scores has."""
+        return 1 if self.is_classifier and not self.predict_proba else scores
+
+    def __call__(self, scores: Array, width: int) -> Array:
+        """The output of `width` numbers a row: scores, probabilities or the class's index."""
+        if self.is_classifier and not self.predict_proba:
+            return _classes(scores, self.threshold)
+        if scores.shape[1] == 1 and width == 2 and self.predict_proba:
+            return np.concatenate([1 - scores, scores], axis=1)
+        return scores
+
+
+def _classes(scores: Array, threshold: float | None) -> Array:
+    """A row's class: of two the second one if its score is above the threshold."""
+    if scores.shape[1] == 1 or (scores.shape[1] == 2 and threshold is not None):
+        found = scores[:, -1] > (0.5 if threshold is None else threshold)
+    else:
+        found = scores.argmax(axis=1)
+    return cast(Array, found.reshape(-1, 1))
+
+
+class FilModel(RepositoryModel):
+    """A forest of decision trees. Its instances are threads that share one copy."""
+
+    in_threads = True
+    default_instances = 2
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._forest: Shared[Forest] = Shared()
+        #: As read to complete the configuration, until it is loaded.
+        self._read_already: Forest | None = None
+        self._answer = ForestOutput.of(self.triton)
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        return cls.opened(folder, version, config).triton
+
+    @classmethod
+    def opened(
+        cls, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> FilModel:
+        """The model with its forest read, which knows the sizes of input and output."""
+        forest = Forest.read(os.path.join(folder, version), config)
+        model = cls(folder, version, complete(config, forest), program=program)
+        model._read_already = forest
+        return model
+
+    def take(self) -> bool:
+        """True: all instances run on the CPU, and share this object."""
+        return True
+
+    def load(self, device: Device) -> None:
+        self._forest.take(self._read)
+
+    def unload(self) -> None:
+        self._forest.give_back()
+
+    def execute(self, **columns: Column) -> Columns:
+        given, wanted = self.triton.input[0], self.triton.output[0]
+        forest = self._forest.value
+        rows = np.asarray(self.inward(columns)[given.name])
+        if rows.shape[-1] != forest.features:
+            raise InvalidRequest(
+                f"model {self.triton.name!r}: a row of {given.name!r} has {rows.shape[-1]}"
+                f" features; the trees know {forest.features}"
+            )
+        scores = forest.scores(rows.reshape(-1, forest.features))
+        dims = wanted.dims if wanted.reshape is None else wanted.reshape.shape
+        answer = self._answer(scores, dims[-1] if dims else 1)
+        shape = [*rows.shape[:-1], answer.shape[1]]
+        dtype = DATATYPES[wanted.data_type.removeprefix("TYPE_")].dtype
+        return self.outward({wanted.name: answer.astype(dtype, copy=False).reshape(shape)})
+
+    def _read(self) -> Forest:
+        forest, self._read_already = self._read_already, None
+        return forest or Forest.read(self.version_folder, self.triton)
+
+
+class Forest:
+    """Loaded trees. Any thread, also several at once."""
+
+    def __init__(self, treelite: Any, model: Any) -> None:
+        self._predict = treelite.gtil.predict
+        self._model = model
+        self._dtype = np.dtype(model.input_type)
+        self.features: int = model.num_feature
+        #: Scores of a row: one of a regression or of two classes, else one of each class.
+        self.width = self.scores(np.zeros((1, self.features))).shape[1]
+
+    @classmethod
+    def read(cls, folder: str, config: TritonConfig) -> Forest:
+        """The forest in a version's folder. ConfigError if there is none that can be read."""
+        kind, path = model_file(folder, config)
+        if kind == "sklearn" and not parameters.truth(config, "ALLOW_PICKLE"):
+            raise ConfigError(
+                f"model {config.name!r}: {os.path.basename(path)} is a pickle, and reading one runs"
+                " its code: save the model as treelite.sklearn.import_model(model)"
+                '.serialize("checkpoint.tl"), or say parameters { key: "ALLOW_PICKLE" value {'
+                ' string_value: "true" } }'
+            )
+        treelite = library("treelite", config.name, "'wherry[fil]'")
+        try:
+            return cls(treelite, _read(treelite, kind, path, config))
+        except ConfigError:
+            raise
+        except Exception as error:  # of any type, by what is in the file
+            why = re.sub(r"\[[\d:]+\] \S+:\d+: ", "", str(error)).partition("\n")[0]
+            raise ConfigError(
+                f"model {config.name!r}: {os.path.basename(path)} cannot be read as {kind}: {why}"
+            ) from error
+
+    def scores(self, rows: Array) -> Array:
+        """What the trees say of each row: numbers, or probabilities."""
+        rows = np.ascontiguousarray(rows, self._dtype)
+        # One thread: starting others costs more than the work, and there are more instances.
+        found = self._predict(self._model, rows, nthread=1)
+        return cast(Array, found.reshape(len(rows), -1))
+
+
+def model_file(folder: str, config: TritonConfig) -> tuple[str, str]:
+    """The model_type and the path of a version's file."""
+    kind = parameters.text(config, "model_type")
+    if kind is not None and kind not in FILES:
+        raise ConfigError(
+            f"model {config.name!r}: parameter 'model_type' must be one of {', '.join(FILES)}, not"
+            f" {kind!r}"
+        )
+    names = [config.default_model_filename] if config.default_model_filename else []
+    names = names or ([FILES[kind]] if kind else [*FILES.values(), "model.joblib"])
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            found = kind or _BY_SUFFIX.get(os.path.splitext(name)[1])
+            if found is None:
+                raise ConfigError(
+                    f"model {config.name!r}: the end of {name!r} says no kind of model: set the"
+                    f" parameter 'model_type' to one of {', '.join(FILES)}"
+                )
+            return found, path
+    raise ConfigError(
+        f"model {config.name!r}: version {os.path.basename(folder)} has no {' or '.join(names)}"
+    )
+
+
+def _read(treelite: Any, kind: str, path: str, config: TritonConfig) -> Any:
+    if kind.startswith("xgboost"):
+        form = {"xgboost_json": "json", "xgboost_ubj": "ubjson"}.get(kind, "inspect")
+        lenient = parameters.truth(config, "xgboost_allow_unknown_field") or False
+        load = treelite.frontend.load_xgboost_model
+        try:
+            return load(path, format_choice=form, allow_unknown_field=lenient)
+        except (treelite.TreeliteError, ValueError):  # ValueError: it is neither of the two
+            if kind != "xgboost":
+                raise
+            return treelite.frontend.load_xgboost_model_legacy_binary(path)
+    if kind == "lightgbm":
+        return treelite.frontend.load_lightgbm_model(path)
+    if kind == "treelite_checkpoint":
+        return treelite.Model.deserialize(path)
+    library("sklearn", config.name, "scikit-learn")
+    if path.endswith(".joblib"):
+        estimator = library("joblib", config.name, "joblib").load(path)
+    else:
+        with open(path, "rb") as file:
+            estimator = pickle.load(file)
+    return treelite.sklearn.import_model(estimator)
+
+
+def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
+    """`config` completed by what the trees take and give. ConfigError if the two contradict each
+    other."""
+    where = f"model {config.name!r}"
+    answer = ForestOutput.of(config)
+    width = answer.width(forest.width)
+    alone = all(len(tensor.dims) < 2 for tensor in config.output)
+    batches = alone and not (config.input or config.max_batch_size)
+    most = DEFAULT_MAX_BATCH_SIZE if batches else config.max_batch_size
+    lead = [] if most else [-1]
+    completed = msgspec.structs.replace(
+        config,
+        max_batch_size=most,
+        input=[msgspec.structs.replace(one) for one in config.input]
+        or [TritonInput(name="input__0", data_type="TYPE_FP32", dims=[*lead, forest.features])],
+        output=[msgspec.structs.replace(one) for one in config.output]
+        or [TritonOutput(name="output__0", data_type="TYPE_FP32", dims=[*lead, width])],
+    )
+    _check_sides(where, completed)
+    taken, given = completed.input[0], completed.output[0]
+    for tensor in (taken, given):
+        if tensor.data_type == "TYPE_INVALID":
+            tensor.data_type = "TYPE_FP32"
+        if tensor.data_type in ("TYPE_STRING", "TYPE_BF16", "TYPE_BOOL"):
+            raise ConfigError(f"{where}: {tensor.name!r} must be numbers, not {tensor.data_type}")
+    sizes = {width, 2} if width == 1 and answer.predict_proba else {width}
+    for tensor, right in ((taken, {forest.features}), (given, sizes)):
+        dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+        if not dims or dims[-1] not in {*right, -1}:
+            raise ConfigError(
+                f"{where}: {tensor.name!r} has dims {dims} in config.pbtxt; the file has"
+                f" {' or '.join(map(str, sorted(right)))}"
+            )
+    return with_batching(completed)
+
+
+def _check_sides(where: str, config: TritonConfig) -> None:
+    """Raise ConfigError unless there are one input and one output."""
+    for side, tensors in (("input", config.input), ("output", config.output)):
+        if any(tensor.name == _NOT_DONE for tensor in tensors):
+            raise ConfigError(
+                f"{where}: {side} {_NOT_DONE!r}: Shapley values are not computed here; use a"
+                " model.py with the library's own explainer"
+            )
+        if len(tensors) != 1:
+            raise ConfigError(f"{where}: trees have one {side}, not {len(tensors)}")

@@ -1,0 +1,51 @@
+"""What does a parameter of a config.pbtxt say, which is always text?
+
+Each returns None if the parameter is not there, and raises ConfigError if it is no such value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from wherry.core.values.errors import ConfigError
+from wherry.triton.repository.triton_config import TritonConfig
+
+_TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def text(config: TritonConfig, name: str) -> str | None:
+    found = config.parameters.get(name)
+    return None if found is None else found.string_value
+
+
+def truth(config: TritonConfig, name: str) -> bool | None:
+    said = text(config, name)
+    if said is None:
+        return None
+    if said.strip().lower() not in _TRUTH:
+        raise _wrong(config, name, "true or false", said)
+    return _TRUTH[said.strip().lower()]
+
+
+def whole(config: TritonConfig, name: str) -> int | None:
+    said = text(config, name)
+    try:
+        return None if said is None else int(said)
+    except ValueError:
+        raise _wrong(config, name, "a whole number", said) from None
+
+
+def number(config: TritonConfig, name: str) -> float | None:
+    said = text(config, name)
+    try:
+        value = None if said is None else float(said)
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise _wrong(config, name, "a number", said)
+    return value
+
+
+def _wrong(config: TritonConfig, name: str, kind: str, said: str | None) -> ConfigError:
+    return ConfigError(f"model {config.name!r}: parameter {name!r} must be {kind}, not {said!r}")

@@ -1,0 +1,209 @@
+"""What do all models of a repository have in common, whatever their backend?
+
+    class OnnxModel(RepositoryModel):
+        in_threads = True
+
+        @classmethod
+        def completed(cls, folder, version, config): ...  # fields that config does not set
+        def load(self, device): ...
+        def execute(self, **columns):                     # a mapping of columns out
+            return self.outward(self.run(self.inward(columns)))
+
+A column of numbers is an array, rows first. A column of strings is a list with an entry a row: the
+elements as bytes, flat (a ShapedRow where the configuration leaves several sizes open). Without a
+batch dimension (max_batch_size 0) execute() takes and returns a single row.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from wherry.core.instances.devices import or_on_cpu
+from wherry.core.instances.sequence_inputs import SequenceInputs
+from wherry.core.models.config import ModelConfig, model_config
+from wherry.core.models.model import Model
+from wherry.core.models.signature import Signature
+from wherry.core.values.errors import ConfigError
+from wherry.core.values.request import Column, Columns, ShapedRow
+from wherry.triton.backends.warmup import warmup_batch
+from wherry.triton.repository import mapping
+from wherry.triton.repository.inside import inside
+from wherry.triton.repository.metric_control import FIRST_RESPONSE, buckets
+from wherry.triton.repository.triton_config import TritonConfig, TritonInstanceGroup
+
+
+class RepositoryModel(Model):
+    """A model of a repository: its signature and settings come from its TritonConfig.
+
+    `folder` is the model's, with the versions inside; `config` was completed by `completed()`. All
+    arguments can be pickled: a worker process builds the same model from them.
+    """
+
+    #: Whether its instances are threads, wherever the server runs those of other models.
+    in_threads = False
+    #: How many instances it has where config.pbtxt names none; 0: as any model.
+    default_instances = 0
+    #: Of a package's backend: names of files that tell it where a configuration names none.
+    files: Sequence[str] = ()
+
+    def __init__(
+        self, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> None:
+        self.folder = folder
+        self.version = version
+        self.triton = config
+        #: The model.py of a Python-based backend, outside of the model's folder.
+        self.program = program
+        #: The labels of outputs with a label_filename, by index. Read here, as frontends use them
+        #: on their event loops, which must not block.
+        self.output_labels: dict[str, list[str]] = {
+            output.name: _lines(os.path.join(folder, output.label_filename))
+            for output in config.output
+            if output.label_filename
+        }
+        if (own := buckets(config).get(FIRST_RESPONSE)) is not None:
+            self.first_response_buckets = own
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        """`config` with the missing fields filled in from the model's files. Returns a copy;
+        blocks. ConfigError if the two contradict each other."""
+        return config
+
+    @classmethod
+    def opened(
+        cls, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> RepositoryModel:
+        """The model with its configuration completed. For backends that keep what they open to
+        complete it."""
+        return cls(folder, version, cls.completed(folder, version, config), program=program)
+
+    @property
+    def version_folder(self) -> str:
+        return os.path.join(self.folder, self.version)
+
+    @functools.cached_property
+    def inside(self) -> TritonConfig:
+        """The configuration including the inputs and outputs that only server and model
+        exchange."""
+        return inside(self.triton)
+
+    @functools.cached_property
+    def variable_strings(self) -> list[str]:
+        """String inputs whose rows must have the same shape within a batch, as in Triton."""
+        return [
+            tensor.name
+            for tensor in self.triton.input
+            if tensor.data_type == "TYPE_STRING"
+            and -1 in tensor.dims
+            and not tensor.allow_ragged_batch
+        ]
+
+    def config(self, **overrides: Any) -> ModelConfig:
+        name = overrides.pop("name", None) or self.triton.name or os.path.basename(self.folder)
+        return model_config(name, {**self.settings(), **overrides})
+
+    def settings(self) -> dict[str, Any]:
+        """The TritonConfig as fields of ModelConfig. A backend may add its own."""
+        found = {"version": self.version, **mapping.settings(self.triton, self.folder)}
+        if isinstance(groups := found["instances"], list):
+            found["instances"] = or_on_cpu(groups)
+        if self.default_instances and not self.triton.instance_group:
+            found["instances"] = self.default_instances
+        if self.in_threads:
+            found["isolation"] = "thread"
+        return found
+
+    def use_groups(self, groups: list[TritonInstanceGroup]) -> None:
+        """Have these instance_groups from now on, in what is made of its arguments too."""
+        self.triton = msgspec.structs.replace(self.triton, instance_group=groups)
+        (folder, version, _, *rest), options = self.constructed_with
+        self.constructed_with = (folder, version, self.triton, *rest), options
+        self.__dict__.pop("inside", None)
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        return any(group.kind == "KIND_GPU" or group.gpus for group in self.triton.instance_group)
+
+    def inward(self, columns: Columns) -> Columns:
+        """Reshape input columns from the clients' shape (`dims`) to the model's (`reshape`)."""
+        return self._in_shape(
+            columns,
+            {
+                tensor.name: (tensor.dims, tensor.reshape.shape)
+                for tensor in self.triton.input
+                if tensor.reshape is not None
+            },
+        )
+
+    def outward(self, columns: Columns) -> Columns:
+        """Reshape output columns from the model's shape to the clients'."""
+        return self._in_shape(
+            columns,
+            {
+                tensor.name: (tensor.reshape.shape, tensor.dims)
+                for tensor in self.triton.output
+                if tensor.reshape is not None
+            },
+        )
+
+    def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
+        """The batches of model_warmup with their numbers of rows, in the order to run them."""
+        signature = mapping.signature(self.triton)
+        added = {spec.name: spec for spec in self.signature().inputs}
+        added = {name: spec for name, spec in added.items() if signature.input(name) is None}
+        for sample in self.triton.model_warmup:
+            columns, rows = warmup_batch(sample, self.folder, signature, added)
+            if (batching := self.config().sequence) is not None:
+                # The inputs that the server adds to a sequence must be present too.
+                inputs = SequenceInputs(self.triton.name, batching, self.signature())
+                columns = inputs.for_warm_up(columns, rows)
+            yield from [(columns, rows)] * max(1, sample.count)
+
+    def _in_shape(
+        self, columns: Columns, shapes: Mapping[str, tuple[list[int], list[int]]]
+    ) -> Columns:
+        if not shapes:
+            return columns
+        batched = self.triton.max_batch_size > 0
+        return {
+            name: _reshaped(column, *shapes[name], batched) if name in shapes else column
+            for name, column in columns.items()
+        }
+
+    def signature(self, name: str = "") -> Signature:
+        """The signature as the model sees it. The runtime hides from callers what the server adds
+        and keeps."""
+        return mapping.signature(self.inside)
+
+
+def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batched: bool) -> Column:
+    """Reshape a column. Open sizes (-1) of `given` become those of `wanted`, in order."""
+    if isinstance(column, ShapedRow):
+        return ShapedRow(column, _sizes(column.shape, given, wanted))
+    if isinstance(column, list):  # other rows of strings are flat whatever their shape
+        return [
+            ShapedRow(row, _sizes(row.shape, given, wanted)) if isinstance(row, ShapedRow) else row
+            for row in column
+        ]
+    lead = column.shape[:1] if batched else ()
+    return column.reshape(*lead, *_sizes(column.shape[len(lead) :], given, wanted))
+
+
+def _sizes(shape: Sequence[int], given: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    open_sizes = iter([size for size, dim in zip(shape, given, strict=True) if dim == -1])
+    return [next(open_sizes) if dim == -1 else dim for dim in wanted]
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"label_filename {os.path.basename(path)!r}: {why}") from None

@@ -1,0 +1,282 @@
+"""Which batches and requests has a Python model's process, and what becomes of them?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from itertools import count
+from typing import Any
+
+from wherry.core.instances.execution import RESCHEDULED, Failure, Outcome
+from wherry.core.instances.instance import Answers, BatchRun, Instance
+from wherry.core.instances.linked_worker import LinkedWorker
+from wherry.core.instances.process import are_large
+from wherry.core.models.config import ModelConfig
+from wherry.core.observability.otel.following import begun
+from wherry.core.values.errors import ModelNotReady
+from wherry.core.values.request import Batch, InferRequest, InferResponse
+from wherry.core.workers.frames import Garbage
+from wherry.triton.python.messages import Plain
+from wherry.triton.python.request_codec import Decoded, ModelAnswer, RequestCodec
+from wherry.triton.python.running_batch import NothingToSend, RunningBatch
+
+
+class OpenRequests:
+    """Requests without their last response, by the numbers that identify them to the process.
+
+    For the thread that serves the process; `executing` and `number_of` for any thread.
+    """
+
+    __slots__ = ("_between", "_next", "_numbers", "_requests")
+
+    def __init__(self) -> None:
+        self._next = count(1)
+        self._requests: dict[int, InferRequest] = {}
+        self._numbers: dict[InferRequest, int] = {}
+        #: Numbers of requests to be run again, between two runs.
+        self._between: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<OpenRequests: {len(self._requests)}, of them {len(self._between)} between runs>"
+
+    def executing(self) -> list[InferRequest]:
+        """The requests in the process: all but those between two runs."""
+        return [one for number, one in list(self._requests.items()) if number not in self._between]
+
+    def all(self) -> list[tuple[int, InferRequest]]:
+        return list(self._requests.items())
+
+    def get(self, number: int) -> InferRequest | None:
+        """The request with this number; None after its last response."""
+        return self._requests.get(number)
+
+    def number_of(self, request: InferRequest) -> int | None:
+        return self._numbers.get(request)
+
+    def open(self, request: InferRequest) -> int:
+        """The number of a request about to run. It is the same in each run, as response senders may
+        be held. Forgets settled requests that were to run again."""
+        if self._between:
+            for number in [n for n in self._between if self._requests[n].reply.settled]:
+                self.forget(number)
+        number = self._numbers.get(request) or next(self._next)
+        self._between.discard(number)
+        self._requests[number] = request
+        self._numbers[request] = number
+        return number
+
+    def put_back(self, number: int) -> None:
+        """Note that execute() has returned this request to be run again."""
+        self._between.add(number)
+
+    def forget(self, number: int) -> bool:
+        """Forget a request after its last response, or when another instance runs it. False: it was
+        forgotten before."""
+        request = self._requests.pop(number, None)
+        if request is None:
+            return False
+        self._numbers.pop(request, None)
+        self._between.discard(number)
+        return True
+
+    def forget_put_back(self) -> None:
+        """Forget the requests to be run again."""
+        for number in list(self._between):
+            self.forget(number)
+
+
+class ModelRequests:
+    """The requests that an instance has been given. Where nothing else is said, for the thread of
+    the event loop.
+
+    A request may outlive its batch: it is open until its last response.
+    """
+
+    def __init__(
+        self, instance: Instance, worker: LinkedWorker, config: ModelConfig, codec: RequestCodec
+    ) -> None:
+        self._instance = instance
+        self._worker = worker
+        self._config = config
+        self._codec = codec
+        self._open = OpenRequests()
+        #: The batches that are with the process, which runs them in this order.
+        self._runs: deque[RunningBatch] = deque()
+        #: When the process had run the last batch, by perf_counter_ns().
+        self._ran_ns = 0
+        #: What is told instead of the instance's `answers`, while it warms up.
+        self.warm_up: Answers | None = None
+
+    @property
+    def executing(self) -> Collection[InferRequest]:
+        """The requests that are open, but for those between two runs. Any thread."""
+        return self._open.executing()
+
+    def has(self, request: InferRequest) -> bool:
+        """Whether it is open. Any thread."""
+        return self._open.number_of(request) is not None
+
+    def open_one(self, number: int) -> InferRequest | None:
+        """The open request of that number, if there is one."""
+        return self._open.get(number)
+
+    # To the process
+
+    def begin(self, batches: Sequence[Batch]) -> None:
+        """Send batches."""
+        answers = self.answers
+        for batch in batches:
+            self._begin(batch, answers)
+        self._worker.link.write()
+
+    def _begin(self, batch: Batch, answers: Answers) -> None:
+        try:
+            requests = answers.prepared(batch)
+            numbers = []
+            for request in requests:
+                numbers.append(self._open.open(request))  # noqa: PERF401 - takes less
+            run = RunningBatch(batch, requests, numbers, self._codec, answers.now())
+            for request in requests:
+                if request.trace is not None:
+                    run.trace = begun(requests, batch, self._instance, run.started)
+                    break
+            if requests:
+                self._runs.append(run)
+                large = not self._codec.sends_little and are_large([r.inputs for r in requests])
+                self._worker.link.add(run, large=large)
+            else:
+                self._worker.post(self._finish, run)
+        except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            answers.crashed(self._instance, batch)
+
+    def refused(self, run: RunningBatch, error: Exception) -> None:
+        """A batch cannot be encoded."""
+        if run not in self._runs:
+            return
+        self._runs.remove(run)
+        try:
+            if isinstance(error, ValueError):
+                text = f"model {self._config.name!r}: {error}"
+                run.refuse(Failure("RequestTooLarge", text))
+            elif not isinstance(error, NothingToSend):
+                raise error
+        except Exception:  # noqa: BLE001 - this process is short of something
+            self._forget(run.numbers)
+            self.answers.crashed(self._instance, run.batch)
+        else:
+            self._finish(run)
+
+    def _finish(self, run: RunningBatch) -> None:
+        """A batch ends without having run."""
+        self._forget(run.numbers)
+        run.end()
+        self.answers.finished(self._instance, (run,))
+
+    def cancel(self, request: InferRequest) -> None:
+        """Tell the model that this request's caller has left."""
+        number = self._open.number_of(request)
+        if number is not None:
+            self._worker.link.send(Plain(["cancel", number]))
+
+    def give_up(self) -> None:
+        """Fail the requests that have outlived the time to drain; a model that asks is_cancelled()
+        hears of it."""
+        if not self._worker.is_linked:  # they failed when its end was noticed
+            return
+        unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
+        for number, request in self._open.all():
+            self._open.forget(number)
+            self.answers.fail(request, unloading)
+            self._worker.link.send(Plain(["cancel", number]))
+
+    def forget_put_back(self) -> None:
+        """Forget the requests to be run again: the warm-up is over."""
+        self._open.forget_put_back()
+
+    # From the process
+
+    def executed(
+        self, started_at: int, infer_ns: int, failure: list[str] | None, answers: Sequence[Any]
+    ) -> BatchRun:
+        """The oldest batch has been run. An answer is a decoded response, None (responses are sent
+        separately), "again" or "failed"."""
+        if not self._runs:
+            raise Garbage("what came of no batch")
+        run = self._runs.popleft()
+        for index, answer in zip(run.members, answers, strict=True):
+            number = run.numbers[index]
+            if answer == "again" and self._open.get(number) is not None:
+                run.outcomes[index] = self._again()
+                self._open.put_back(number)
+            elif answer is not None and self._open.forget(number):
+                run.outcomes[index] = self._outcome(run, index, failure, answer)
+            else:
+                run.leave(index)
+        if len(run.members) < len(run.numbers):
+            sent = set(run.members)
+            self._forget([n for index, n in enumerate(run.numbers) if index not in sent])
+        self._ran_ns = run.ran(started_at, infer_ns, self._ran_ns)
+        return run
+
+    def responded(self, number: int, final: bool, decoded: Decoded | Failure | None) -> None:
+        """A response sender has sent something."""
+        request = self._open.get(number)
+        if request is None:
+            return  # its client is gone, or had an error
+        answers, instance = self.answers, self._instance
+        instance.busy_since = instance.busy_since and answers.now()  # progress
+        wanted = True
+        if decoded is not None:
+            outcome = self._codec.answer(request, decoded)
+            if isinstance(outcome, Failure):
+                answers.failed(request, outcome, instance.name)
+                wanted = False
+            elif self._codec.decoupled:
+                wanted = answers.respond(request, _response(request, outcome, final))
+            else:
+                self._open.forget(number)
+                answers.answer(request, _response(request, outcome, final))
+                return
+        if final:
+            self._open.forget(number)
+            if wanted:
+                answers.answer(request, InferResponse({}, 0))
+        elif not wanted:
+            self._open.forget(number)
+            self._worker.link.send(Plain(["cancel", number]))
+
+    def _outcome(
+        self, run: RunningBatch, index: int, failure: list[str] | None, answer: Any
+    ) -> Outcome:
+        if failure is not None:
+            text, traceback = failure
+            return Failure("ModelFailed", text, traceback)
+        request = run.requests[index]
+        outcome = self._codec.answer(request, answer)
+        if isinstance(outcome, Failure):
+            return outcome
+        outputs, said = outcome
+        if said:
+            run.parameters[request] = said
+        return outputs
+
+    def _again(self) -> Failure:
+        return Failure(
+            RESCHEDULED,
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: that needs model"
+            f" {self._config.name!r} to have sequence_batching {{ iterative_sequence: true }}",
+        )
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._open.forget(number)
+
+    @property
+    def answers(self) -> Answers:
+        """What is told what comes of requests."""
+        return self.warm_up or self._instance.answers
+
+
+def _response(request: InferRequest, answer: ModelAnswer, final: bool) -> InferResponse:
+    outputs, said = answer
+    return InferResponse(outputs, request.rows, said, final)

@@ -1,0 +1,48 @@
+"""Which inputs and outputs does a model have that its callers do not see?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wherry.triton.repository.triton_config import (
+    TritonConfig,
+    TritonDataType,
+    TritonInput,
+    TritonOutput,
+    TritonSequenceBatchingControl,
+)
+
+
+def inside(triton: TritonConfig) -> TritonConfig:
+    """The configuration with the inputs that the server fills in (`control_input`, `state`) and
+    the outputs that it keeps for the next step of a sequence (`state`)."""
+    sequence = triton.sequence_batching
+    if sequence is None:
+        return triton
+    here = {i.name for i in triton.input} | {o.name for o in triton.output}
+    controls = [
+        TritonInput(name=given.name, data_type=_type_of(given.control[0]), dims=[1])
+        for given in sequence.control_input
+        if given.control and given.name not in here
+    ]
+    states = [
+        TritonInput(name=state.input_name, data_type=state.data_type, dims=state.dims)
+        for state in sequence.state
+        if state.input_name not in here
+    ]
+    kept = [
+        TritonOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
+        for state in sequence.state
+        if state.output_name not in here
+    ]
+    return msgspec.structs.replace(
+        triton, input=[*triton.input, *controls, *states], output=[*triton.output, *kept]
+    )
+
+
+def _type_of(control: TritonSequenceBatchingControl) -> TritonDataType:
+    if control.kind == "CONTROL_SEQUENCE_CORRID":
+        return control.data_type
+    if control.int32_false_true:
+        return "TYPE_INT32"
+    return "TYPE_FP32" if control.fp32_false_true else "TYPE_BOOL"
