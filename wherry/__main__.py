@@ -20,7 +20,7 @@ def main() -> int:
         if os.getpid() == 1:
             go_on_below()
         write_what_can_be_written()
-        from wherry.server.cli import main as command
+        from wherry.server.api import main as command
 
         code = command()
     except KeyboardInterrupt:
@@ -95,7 +95,7 @@ def write_what_can_be_written() -> None:
 
 
 if __name__ == "__main__":
-    from wherry.core.workers.python_path import standard_first
+    from wherry.core.api import standard_first
 
     sys.path[:] = standard_first(sys.path)  # `python -m` has put this folder before all
     sys.exit(main())

@@ -1,7 +1,7 @@
 """What does a scheduler do? A deterministic discrete-event simulation of callers and instances.
 
-It drives the very objects that the product runs (wherry.core.scheduler.policy.Scheduler): time is an
-argument, so virtual seconds do.
+It drives the very objects that the product runs (wherry.core.scheduler.policy.Scheduler): time is
+an argument, so virtual seconds do.
 """
 
 from __future__ import annotations

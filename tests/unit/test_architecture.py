@@ -1,7 +1,9 @@
 """What docs/explanation/architecture.md says of files, rooms and imports is so."""
 
 import ast
+import importlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,11 +23,29 @@ WAYS = {
 
 
 @cache
+def offers(api: str) -> Mapping[str, str]:
+    """The file behind each name of a part's api."""
+    return {
+        alias.name: home
+        for node in ast.walk(ast.parse((PACKAGE / api).read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+        for home in (f"{node.module}.{alias.name}", node.module)
+        if (PACKAGE.parent / f"{home.replace('.', '/')}.py").is_file()
+    }
+
+
+@cache
 def imports(file: str) -> frozenset[str]:
-    """The files that a file of wherry/ imports, also in functions and for types only."""
+    """The files that a file of wherry/ imports, also in functions, for types only and through the
+    api of a part."""
     names = []
     for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
+            if node.module.endswith(".api"):
+                behind = offers(f"{node.module.removeprefix('wherry.').replace('.', '/')}.py")
+                names += [behind[alias.name] for alias in node.names if alias.name in behind]
+                continue
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
@@ -45,18 +65,38 @@ def test_every_file_that_the_page_names_exists() -> None:
     assert [s[0] for way in WAYS.values() for s in way if not (PACKAGE / s[0]).is_file()] == []
 
 
-def test_every_room_is_on_the_page_and_imports_rooms_of_its_row_or_below() -> None:
+def test_every_part_is_on_the_page_and_imports_parts_of_its_row_or_below() -> None:
     rows = [re.findall(r"`(\w+)/`", row) for row in re.findall(r"^\| (`\w+/`.*?) \|", TEXT, re.M)]
     place = {room: row for row, rooms in enumerate(rows) for room in rooms}
     assert set(place) == {folder.parent.name for folder in PACKAGE.glob("*/__init__.py")}
     upward = [
         (str(path.relative_to(PACKAGE)), file)
-        for room in place
-        for path in (PACKAGE / room).rglob("*.py")
+        for part in place
+        for path in (PACKAGE / part).rglob("*.py")
         for file in imports(str(path.relative_to(PACKAGE)))
-        if "/" in file and place[file.partition("/")[0]] < place[room]
+        if "/" in file and place[file.partition("/")[0]] < place[part]
     ]
+    # The server offers the protocols and engines of llm, and needs none of them.
+    upward = [(user, used) for user, used in upward if (user[:6], used[:3]) != ("server", "llm")]
     assert upward == []
+
+
+@pytest.mark.parametrize("part", ["core", "server", "triton", "llm"])
+def test_an_api_offers_what_type_checkers_read_of_it(part: str) -> None:
+    api = importlib.import_module(f"wherry.{part}.api")
+    tree = ast.parse((PACKAGE / part / "api.py").read_text())
+    typed = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"wherry.{part}.")
+        for alias in node.names
+    }
+    for name, home in typed.items():
+        assert getattr(api, name) is getattr(importlib.import_module(home or ""), name), name
+    homes = [ast.literal_eval(node) for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    assert sorted(" ".join(homes[0].values()).split()) == sorted(typed)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        api.other  # noqa: B018
 
 
 def test_there_are_ways_for_a_request_a_stream_a_load_and_a_stop() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 #: Seconds for a server to show its certificate.
 PATIENCE = 5.0

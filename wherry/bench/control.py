@@ -15,9 +15,7 @@ import msgspec
 
 from wherry.bench.certificate import tls_context
 from wherry.bench.connection import Wire
-from wherry.core.client.connections import UnixConnection
-from wherry.core.client.unreachable import advice
-from wherry.core.values.errors import ConfigError, WherryError
+from wherry.core.api import ConfigError, UnixConnection, WherryError, advice
 
 
 class Unreachable(WherryError):

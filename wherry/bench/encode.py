@@ -10,9 +10,7 @@ import numpy as np
 
 from wherry.bench.connection import Encoded
 from wherry.bench.inputs import Row
-from wherry.core.client.wire import ModelDescription, infer_body
-from wherry.core.values.datatypes import BYTES
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import BYTES, ConfigError, ModelDescription, infer_body
 
 Headers = Mapping[str, str]
 

@@ -18,10 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from wherry.core.client.wire import ModelDescription, Tensor
-from wherry.core.values.datatypes import BOOL, BYTES, Form
-from wherry.core.values.errors import ConfigError
-from wherry.core.workers.python_path import import_from
+from wherry.core.api import BOOL, BYTES, ConfigError, Form, ModelDescription, Tensor, import_from
 
 Row = dict[str, Any]
 T = TypeVar("T")

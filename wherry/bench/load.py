@@ -15,8 +15,7 @@ from wherry.bench import messages
 from wherry.bench.connection import Encoded, Wire
 from wherry.bench.plan import Plan
 from wherry.bench.record import Recorder
-from wherry.core.values.errors import WherryError
-from wherry.core.workers.python_path import for_children
+from wherry.core.api import WherryError, for_children
 
 #: Seconds between "all are ready" and the common beginning.
 HEAD_START = 0.02

@@ -24,10 +24,16 @@ from wherry.bench.record import OK, Recorder
 from wherry.bench.report import TargetFacts
 from wherry.bench.schedule import joins, moments, thinks
 from wherry.bench.targets import Sending, rows_for
-from wherry.core.client.wire import ModelDescription, by_place, describe
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError, DeadlineExceeded, WherryError
-from wherry.server.v2.describe import model_config, statistics
+from wherry.core.api import (
+    ConfigError,
+    DeadlineExceeded,
+    ModelDescription,
+    Runtime,
+    WherryError,
+    by_place,
+    describe,
+)
+from wherry.server.api import model_config, statistics
 
 #: Calls the model; gives the pieces of a stream, and None for a whole answer.
 Call = Callable[[], AnswerReader | None]

@@ -14,12 +14,16 @@ from typing import Any
 import msgspec
 
 from wherry.bench.inputs import Row
-from wherry.core.instances.executable import Executable
-from wherry.core.instances.own_rows import gather
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Device, Model
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.request import Columns, concatenate
+from wherry.core.api import (
+    Columns,
+    ConfigError,
+    Device,
+    Executable,
+    Model,
+    ModelConfig,
+    concatenate,
+    gather_rows,
+)
 
 #: A batch size is good if it reaches this share of the best one's rows/s.
 GOOD = 0.95
@@ -142,4 +146,4 @@ class Offline:
         )
 
     def _execute(self, columns: Columns, size: int) -> None:
-        self._executable.execute(gather([columns], once=False), size)
+        self._executable.execute(gather_rows([columns], once=False), size)

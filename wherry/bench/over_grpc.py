@@ -22,10 +22,8 @@ from wherry.bench.control import Address, NotThere, Unreachable
 from wherry.bench.encode import columns_of
 from wherry.bench.inputs import Row
 from wherry.bench.record import OK
-from wherry.core.client.unreachable import advice
-from wherry.core.client.wire import ModelDescription, infer_body
-from wherry.core.values.errors import ConfigError
-from wherry.server.grpc.proto import Schema, load
+from wherry.core.api import ConfigError, ModelDescription, advice, infer_body
+from wherry.server.api import Schema, load
 
 if TYPE_CHECKING:
     import grpc.aio

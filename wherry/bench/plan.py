@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):

@@ -16,7 +16,7 @@ import msgspec
 from wherry.bench.figures import Figures, Interval, Table
 from wherry.bench.observe import ServerSide
 from wherry.bench.plan import Load
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 SCHEMA: Final = 1
 

@@ -15,8 +15,7 @@ from wherry.bench.connection import Encoded, Wire
 from wherry.bench.control import Address, HttpControl, NotThere, Unreachable, address
 from wherry.bench.inputs import Lengths
 from wherry.bench.observe import Observer, over_http
-from wherry.core.client.wire import ModelDescription, describe
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError, ModelDescription, describe
 
 Protocol = Literal[
     "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "messages", "http",

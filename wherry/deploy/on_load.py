@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.api import LoadReport
 
 #: How busy replicas are that are enough: the share of their instances that full batches would need.
 BUSY: Final = 0.7

@@ -13,12 +13,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError, ModelNotReady
+from wherry.core.api import ConfigError, ModelNotReady, Runtime
 from wherry.deploy.on_load import autoscaling_stats, routing_stats
-from wherry.server.asgi import asgi
-from wherry.server.http.asgi import AsgiApp, Receive, Scope, Send
-from wherry.server.targets import load_targets
+from wherry.server.api import AsgiApp, Receive, Scope, Send, asgi, load_targets
 
 logger = logging.getLogger("wherry")
 

@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.models.model import Model
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.plugins import Plugins
+from wherry.core.api import ConfigError, Model, Plugins
 
 log = logging.getLogger("wherry")
 

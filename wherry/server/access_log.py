@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wherry.core.observability.otel.tracing import RequestTrace
+from wherry.core.api import RequestTrace
 from wherry.server.calls.terms import given_request_id
 from wherry.server.http.exchange import LEFT, Exchange, PassedOn
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.api import LoadReport
 from wherry.server.calls.client_text import without_paths
 from wherry.server.connections.sockets import address_text
 

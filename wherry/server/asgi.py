@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from wherry.core.models.model import Model
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import in_thread
+from wherry.core.api import Model, Runtime, in_thread
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.admission import Admission
 from wherry.server.connections.limits import Limits
@@ -18,7 +16,7 @@ from wherry.server.http_app import HttpApp, refusal_form
 from wherry.server.options import Access, Capacity, Life, Options
 from wherry.server.parts import plan_for, runtime_of
 from wherry.server.v2.common import Common, OpenAISettings
-from wherry.triton.loading.loader import log_ready
+from wherry.triton.api import log_ready
 
 
 class Asgi:

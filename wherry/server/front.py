@@ -20,11 +20,16 @@ from typing import Final
 
 import msgspec
 
-from wherry.core.observability.fronts import FrontFigures, ProcessFigures, process_figures
-from wherry.core.observability.logging import configure
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import ThreadPool, in_thread
-from wherry.core.workers.message_socket import MessageSocket
+from wherry.core.api import (
+    FrontFigures,
+    MessageSocket,
+    ProcessFigures,
+    Runtime,
+    ThreadPool,
+    configure,
+    in_thread,
+    process_figures,
+)
 from wherry.server.connections.full_memory import MemoryPlan
 from wherry.server.listeners import Listeners
 from wherry.server.options import OF_A_SERVER, Options

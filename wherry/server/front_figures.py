@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from wherry.core.observability.fronts import FrontFigures
-from wherry.core.observability.loop_stall import BUCKETS
-from wherry.core.observability.statistics import Histogram
+from wherry.core.api import BUCKETS, FrontFigures, Histogram
 from wherry.server.remote.messages import FrontMeasured, Measure
 from wherry.server.rows.connection import FrontConnection
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wherry.core.runtime.threads import in_thread
+from wherry.core.api import in_thread
 from wherry.server.access.origins import Binding, binding_of
 from wherry.server.connections.passed import passed_socket
 from wherry.server.connections.reuse_port import let_no_more_in

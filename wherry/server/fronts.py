@@ -16,10 +16,7 @@ from typing import Final
 
 import msgspec
 
-from wherry.core.runtime.threads import ThreadPool, in_thread
-from wherry.core.values.errors import LoadFailed
-from wherry.core.workers.message_socket import MessageSocket
-from wherry.core.workers.python_path import for_children
+from wherry.core.api import LoadFailed, MessageSocket, ThreadPool, for_children, in_thread
 from wherry.server.access.origins import Binding
 from wherry.server.connections.backlog import HANDSHAKES
 from wherry.server.front_figures import FiguresOfFronts

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from wherry.core.runtime.runtime import Runtime
+from wherry.core.api import Runtime
 from wherry.server.access.restricted import Restrictions
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.terms import REQUEST_ID, given_request_id
@@ -30,7 +30,7 @@ from wherry.server.v2.grpc.settings import SettingCalls
 from wherry.server.v2.grpc.shared_memory import SharedMemoryCalls
 from wherry.server.v2.grpc.stream import InferStream
 from wherry.server.v2.triton_errors import code_and_sentence
-from wherry.triton.loading.control import ModelControl
+from wherry.triton.api import ModelControl
 
 SERVICE: Final = "inference.GRPCInferenceService"
 

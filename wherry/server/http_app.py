@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from wherry.core.observability.fronts import FrontsSource
-from wherry.core.observability.metrics import Metrics
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ServerBusy
-from wherry.llm.anthropic.errors import error_body as anthropic_error
-from wherry.llm.anthropic.routes import MESSAGES
-from wherry.llm.openai.errors import error_object
-from wherry.llm.openai.paths import speaks_openai
+from wherry.core.api import FrontsSource, Metrics, Runtime, ServerBusy
+from wherry.llm.api import MESSAGES, error_object, speaks_openai
+from wherry.llm.api import error_body as anthropic_error
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.access.restricted import GROUPS, Restrictions
 from wherry.server.calls.client_text import without_paths
@@ -41,7 +36,7 @@ from wherry.server.v2.http.repository import RepositoryRoutes
 from wherry.server.v2.http.settings import setting_routes
 from wherry.server.v2.http.shared_memory import SharedMemoryRoutes
 from wherry.server.v2.triton_errors import TritonErrors
-from wherry.triton.loading.control import ModelControl
+from wherry.triton.api import ModelControl
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -10,9 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wherry.core.observability.otel.providers import metrics_of
-from wherry.core.runtime.threads import in_thread
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError, in_thread, metrics_of
 from wherry.server.access.origins import Binding
 from wherry.server.access.restricted import GROUPS
 from wherry.server.connections.full_memory import MemoryPlan

@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wherry.core.models.model import Model
-from wherry.core.observability.machine import Machine
-from wherry.core.observability.metrics_config import MetricsConfig
-from wherry.core.observability.otel.providers import tracing_of
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError, Machine, MetricsConfig, Model, Runtime, tracing_of
 from wherry.server.access.api_keys import ApiKeys, keys_of
 from wherry.server.access.restricted import Restrictions
 from wherry.server.agent_check import AgentCheck
@@ -29,7 +24,7 @@ from wherry.server.v2.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.shared_memory import SharedMemory
 from wherry.server.v2.trace_settings import TraceSettings
 from wherry.server.watched_files import WatchedFiles
-from wherry.triton.loading.control import ModelControl
+from wherry.triton.api import ModelControl
 
 if TYPE_CHECKING:
     from wherry.server.grpc_app import GrpcApp

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.http.answers import describe, respond
 from wherry.server.http.exchange import Exchange, error_body
 from wherry.server.http.route import Route

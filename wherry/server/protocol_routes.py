@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, Protocol, runtime_checkable
 
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.plugins import Plugins
+from wherry.core.api import ConfigError, Plugins
 from wherry.server.http.route import Patterns, Route
 from wherry.server.rows.pass_on import PassOn
 from wherry.server.v2.http.entry import HttpEntry

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import MutableMapping
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 
 class ReadyPipe:

@@ -21,10 +21,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from wherry.core.models.model import Model
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import in_thread
-from wherry.core.workers.loop import new_event_loop
+from wherry.core.api import Model, Runtime, in_thread, new_event_loop
 from wherry.server.connections.full_memory import MemoryPlan
 from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
@@ -37,8 +34,7 @@ from wherry.server.parts import (
 from wherry.server.ready_pipe import ReadyPipe
 from wherry.server.rows.owner import RowsOwner
 from wherry.server.stop_pipe import StopPipe
-from wherry.triton.loading.control import ModelControl
-from wherry.triton.loading.loader import log_ready
+from wherry.triton.api import ModelControl, log_ready
 
 log = logging.getLogger("wherry")
 

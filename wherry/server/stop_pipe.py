@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 
 class StopPipe:

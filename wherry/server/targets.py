@@ -22,14 +22,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from wherry.core.instances.source import import_file
-from wherry.core.models.model import FunctionModel, Model
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError, LoadFailed
-from wherry.core.workers.python_path import import_from
-from wherry.llm.engines import TargetError, is_checkpoint, language_model
-from wherry.triton.backends.load import FILES
-from wherry.triton.repository.mirror import is_remote
+from wherry.core.api import (
+    ConfigError,
+    FunctionModel,
+    LoadFailed,
+    Model,
+    Runtime,
+    import_file,
+    import_from,
+)
+from wherry.llm.api import TargetError, is_checkpoint, language_model
+from wherry.triton.api import FILES, is_remote
 
 #: How other servers call what is `execute` here.
 _OTHERS_EXECUTE = ("predict", "forward", "infer", "inference", "call", "run", "handle", "__call__")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.core.observability.otel.drafts import SpanKind
-from wherry.core.observability.otel.tracing import Tracing
+from wherry.core.api import SpanKind, Tracing
 from wherry.server.grpc.call import Call
 from wherry.server.grpc.rpc import Application, CallMetadata, Rpc
 

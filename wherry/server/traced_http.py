@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.observability.otel.drafts import SpanKind
-from wherry.core.observability.otel.tracing import RequestTrace, Tracing
+from wherry.core.api import RequestTrace, SpanKind, Tracing
 from wherry.server.access_log import QUIET
 from wherry.server.http.exchange import (
     LEFT,

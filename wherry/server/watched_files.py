@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.server.http.listener import tls_context
 from wherry.server.options import TlsFiles
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from wherry.core.models.model import Model
+from wherry.core.api import Model
 
 
 class GatedModel(Model):

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wherry.core.models.model import Model
-from wherry.server.server import Server
+from wherry.core.api import Model
+from wherry.server.api import Server
 
 
 @contextmanager

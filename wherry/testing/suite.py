@@ -23,16 +23,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.core.models.model import Model
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.shared_cache import CACHES
-from wherry.core.values.errors import WherryError
-from wherry.llm.engines import language_model
-from wherry.server.protocol_routes import PROTOCOLS
+from wherry.core.api import CACHES, Model, Runtime, WherryError
+from wherry.llm.api import language_model
+from wherry.server.api import PROTOCOLS
 from wherry.testing.servers import local_server
-from wherry.triton.backends.load import backend_for
-from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository.layout import look
+from wherry.triton.api import RepositoryModel, backend_for, look
 
 
 def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:

@@ -19,19 +19,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wherry.core.instances.execution import Failure
-from wherry.core.pipelines.fan_out import gather, stop
-from wherry.core.values.datatypes import TensorSpec
-from wherry.core.values.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
-from wherry.core.values.request import (
+from wherry.core.api import (
+    BadModelOutput,
     Column,
     Columns,
+    Failure,
     InferRequest,
     InferResponse,
+    InvalidRequest,
+    ModelNotReady,
+    ModelOfModels,
     SequenceStep,
+    TensorSpec,
+    WherryError,
+    for_code,
+    gather,
+    is_tensor,
     shared,
+    stop,
+    view,
 )
-from wherry.core.values.tensors import for_code, is_tensor, view
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.repository.triton_config import TritonEnsemblingStep
 
@@ -43,13 +50,16 @@ Tensors = dict[str, Column]
 NO_SEQUENCE = SequenceStep(0)
 
 
-class EnsembleModel(RepositoryModel):
+class EnsembleModel(RepositoryModel, ModelOfModels):
     """An ensemble as the runtime loads it; an Ensemble runs its requests in the pipelines' loop."""
 
     is_ensemble = True
 
     def execute(self, **columns: Column) -> Columns:
         raise NotImplementedError("an ensemble runs in its members")
+
+    def body(self, calls: Members) -> Ensemble:
+        return Ensemble(self, calls)
 
 
 class Members(Protocol):

@@ -135,7 +135,7 @@ def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bring:
 
 
 def test_a_backend_that_is_right_passes(bring: Bring, scale: Path) -> None:
-    bring("wherry.triton.backends", Scale)
+    bring("wherry.backends", Scale)
     check_backend("mine", scale, X=ROWS)
 
 
@@ -151,7 +151,7 @@ def test_a_backend_that_is_right_passes(bring: Bring, scale: Path) -> None:
     ],
 )
 def test_a_backend_that_is_wrong_does_not(wrong: Any, told: str, bring: Bring, scale: Path) -> None:
-    bring("wherry.triton.backends", wrong)
+    bring("wherry.backends", wrong)
     with pytest.raises(AssertionError, match=told):
         check_backend("mine", scale, X=ROWS)
 

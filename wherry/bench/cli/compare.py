@@ -21,7 +21,7 @@ from wherry.bench.cli.run import BenchRun
 from wherry.bench.interval import turns
 from wherry.bench.report import Report
 from wherry.bench.show import Display, print_changes
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 #: Runs of each target, unless --repeat says otherwise: 10 % are found under noise of 5 % a run.
 PAIRS = 10

@@ -1,9 +1,9 @@
-"""What does `wherry bench` take? (Flags only: this is read for --help.)"""
+"""What do `wherry bench` and `wherry top` take? (Flags only: this is read for --help.)"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 EPILOG = """\
@@ -136,3 +136,37 @@ def add_flags(to: argparse.ArgumentParser) -> None:
         group = to.add_argument_group(title)
         for flag in flags:
             group.add_argument(flag.name, *flag.also, **flag.options())
+
+
+def add_commands(
+    commands: Any,
+    command: Callable[..., argparse.ArgumentParser],
+    add_client: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add bench and top to the command line's `commands`. `add_client` adds the flags of a command
+    that asks a running server."""
+    top = command(
+        commands,
+        "top",
+        "show what a running server does, in the terminal",
+        "bench.top.command:top",
+        "Keys: q quits; n, r, l, w, f sort by name, requests, latency, waiting, failures. Where"
+        " stdout is no terminal it prints the numbers once.",
+    )
+    top.add_argument("server", nargs="?", metavar="URL", help="the server, as --url")
+    top.add_argument("--once", action="store_true", help="print the numbers once, and end")
+    top.add_argument(
+        "--json", action="store_true", help="the server's answer; with --interval again and again"
+    )
+    top.add_argument("--interval", type=float, metavar="SECONDS", help="time between two looks [1]")
+    top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
+    add_client(top)
+    bench = command(
+        commands,
+        "bench",
+        "put load on a server, say how it does",
+        "bench.cli.command:bench",
+        EPILOG,
+        EVERYDAY,
+    )
+    add_flags(bench)

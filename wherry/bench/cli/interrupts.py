@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from wherry.core.values.errors import ConfigError, WherryError
+from wherry.core.api import ConfigError, WherryError
 
 MISSED = 1
 NOT_MEASURED = 2

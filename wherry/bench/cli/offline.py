@@ -18,12 +18,17 @@ from wherry.bench.cli.outputs import OUTPUTS, Outputs
 from wherry.bench.cli.run import without_secrets
 from wherry.bench.machine import facts
 from wherry.bench.offline import Offline, OfflineReport, length_of
-from wherry.core.client.wire import ModelDescription, Tensor
-from wherry.core.instances.devices import Gpus, may_use_gpus
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Model, Pipeline
-from wherry.core.values.errors import ConfigError
-from wherry.server.targets import load_targets
+from wherry.core.api import (
+    ConfigError,
+    Gpus,
+    Model,
+    ModelConfig,
+    ModelDescription,
+    Pipeline,
+    Tensor,
+    may_use_gpus,
+)
+from wherry.server.api import load_targets
 
 #: Rows of each kind, at least.
 ROWS = 64

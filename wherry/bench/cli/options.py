@@ -16,8 +16,8 @@ from wherry.bench.inputs import lengths
 from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay
 from wherry.bench.search import Objective
 from wherry.bench.targets import Sending
-from wherry.core.values.errors import ConfigError
-from wherry.server.options import PREFIX
+from wherry.core.api import ConfigError
+from wherry.server.api import PREFIX
 
 DEFAULT_CALLERS = "1,4,16,64"
 DEFAULT_DURATION = 5.0

@@ -14,7 +14,7 @@ from wherry.bench import report as reports
 from wherry.bench.report import Report
 from wherry.bench.search import Objective
 from wherry.bench.session import Measured
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 #: What stands in each file that is written at the end, by its flag.
 CONTENTS: Final[Mapping[str, Callable[[Report, Objective], str]]] = {

@@ -32,11 +32,8 @@ from wherry.bench.session import Measured, Served, Subject, measure
 from wherry.bench.show import Display
 from wherry.bench.targets import find
 from wherry.bench.verdict import missed, no_measurement, target_lost
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError, WherryError
-from wherry.server.cli.settings import read_settings
-from wherry.server.options import OPTIONS, PREFIX
-from wherry.server.targets import load_targets
+from wherry.core.api import ConfigError, Runtime, WherryError
+from wherry.server.api import OPTIONS, PREFIX, load_targets, read_settings
 from wherry.testing import ServerProcess
 
 #: Seconds for the models to load. Ctrl-C ends the waiting.

@@ -25,11 +25,8 @@ from rich.text import Text
 
 from wherry.bench.top.screen import SORTS, screen
 from wherry.bench.top.told import Snapshot, look, numbers_of
-from wherry.core.client import Client
-from wherry.core.values.errors import ConfigError, WherryError
-from wherry.core.values.quantities import duration
-from wherry.server.cli.call import client_of
-from wherry.server.cli.show import print_line
+from wherry.core.api import Client, ConfigError, WherryError, duration
+from wherry.server.api import client_of, print_line
 
 #: What ends the program when the terminal is gone.
 GONE = "q"

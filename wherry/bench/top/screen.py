@@ -9,8 +9,8 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from wherry.bench.top.told import GenerationTold, ModelTold, NumbersTold, Snapshot, TimesTold
-from wherry.core.values.quantities import duration, number
-from wherry.server.cli.show import printable
+from wherry.core.api import duration, number
+from wherry.server.api import printable
 
 GAP: Final = 2
 #: Characters of a text that are looked at: what is longer is never shown whole.

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.client import Client
-from wherry.core.values.errors import ModelNotFound, Unsupported, WherryError
+from wherry.core.api import Client, ModelNotFound, Unsupported, WherryError
 
 #: Owners of a pool that are asked for their own numbers, at most.
 MOST_OWNERS: Final = 32

@@ -37,7 +37,7 @@ from wherry.core.instances.media_rows import Decoded, MediaRows
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.model_outputs import ModelOutputs
 from wherry.core.instances.own_answers import OwnAnswers
-from wherry.core.instances.own_rows import gather
+from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import Reruns, Sent
 from wherry.core.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.core.models.config import ModelConfig
@@ -123,7 +123,7 @@ class Executable:
 
     def warm_up(self, device: Device) -> None:
         for columns, rows in self._warmup_batches():
-            columns = self.decoded(gather([columns], once=False))
+            columns = self.decoded(gather_rows([columns], once=False))
             if self.signature.streams:
                 for _ in self.stream(columns, rows):
                     pass
@@ -140,7 +140,7 @@ class Executable:
         if rows < 2 or not samples:
             return
         columns = concatenate([self.columns_of(samples[0])] * rows)
-        ran = self.run(gather([columns], once=False), [rows], lambda: columns)
+        ran = self.run(gather_rows([columns], once=False), [rows], lambda: columns)
         (outcome,) = ran.outcomes
         if isinstance(outcome, Failure):
             raise outcome.exception or outcome.as_exception()
@@ -272,7 +272,7 @@ class Executable:
 
     def _outcome_again(self, columns: Columns, rows: int) -> Outcome:
         try:
-            columns = self.decoded(gather([columns]))
+            columns = self.decoded(gather_rows([columns]))
         except (InvalidRequest, MemoryError) as error:
             return self.failure(error)
         return self._own_outcome(columns, rows)

@@ -21,7 +21,7 @@ from wherry.core.workers.encoding import UNSENDABLE, copied
 _STRINGS = {str, bytes}
 
 
-def gather(parts: Sequence[Columns], *, once: bool = True, device: str = "") -> Columns:
+def gather_rows(parts: Sequence[Columns], *, once: bool = True, device: str = "") -> Columns:
     """The rows of several requests as columns that the code may change; tensors on several devices,
     on this one. Not `once`: even a lone row runs again."""
     lone = len(parts) == 1

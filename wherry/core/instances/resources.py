@@ -1,7 +1,7 @@
 """How do the dispatchers of several models agree on what they share?
 
-The shell around `core/scheduler/device_share.py`. A dispatcher asks under its own lock; it is told of
-what was granted to it while no lock is held.
+The shell around `core/scheduler/device_share.py`. A dispatcher asks under its own lock; it is told
+of what was granted to it while no lock is held.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.messages import Join, Leave
 from wherry.core.instances.model_errors import model_errors
-from wherry.core.instances.own_rows import gather
+from wherry.core.instances.own_rows import gather_rows
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.models.rows import describe
@@ -86,7 +86,7 @@ class StepLoop:
         """Load the model and run its warm-up rows to their end."""
         self._executable.load_on(device)
         for row in self._config.warmup or self._config.examples[:1]:
-            columns = gather([self._executable.columns_of(row)], once=False)
+            columns = gather_rows([self._executable.columns_of(row)], once=False)
             share = self.join(0, columns)
             while share is None or not (share.done or share.failure):
                 share = self.step()[0]
@@ -99,7 +99,7 @@ class StepLoop:
     def join(self, key: int, columns: Columns) -> Share | None:
         """A request joins; its end if it cannot."""
         try:
-            own = gather([columns])
+            own = gather_rows([columns])
             self._active[key] = self._executable.call(self._executable.decoded(own), 1)
         except model_errors() as error:
             return Share(key, failure=self._executable.failure(error))

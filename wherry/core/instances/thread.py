@@ -16,7 +16,7 @@ from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Execution, Failure, Outcome
 from wherry.core.instances.instance import BatchRun, Instance
 from wherry.core.instances.model_errors import model_errors
-from wherry.core.instances.own_rows import gather
+from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import Sent
 from wherry.core.instances.stream_run import StreamRun
 from wherry.core.models.config import ModelConfig
@@ -111,7 +111,7 @@ class ThreadInstance(Instance):
         """Run the rows of these requests; what the model raises is an outcome."""
         started = perf_counter_ns()
         inputs = [request.inputs for request in requests]
-        columns = gather(inputs, device=self.executable.device)
+        columns = gather_rows(inputs, device=self.executable.device)
         gathered = perf_counter_ns()
         counts = [request.rows for request in requests]
         sent = partial(concatenate, inputs, self.executable.device)
@@ -151,7 +151,7 @@ class ThreadInstance(Instance):
             run.wait_for_room()
             return run.respond(index, rows)
 
-        columns = gather([r.inputs for r in requests], device=self.executable.device)
+        columns = gather_rows([r.inputs for r in requests], device=self.executable.device)
         return stream(self.executable, columns, [r.rows for r in requests], respond)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure:
@@ -159,7 +159,7 @@ class ThreadInstance(Instance):
             self.executable.outputs.lossless = True
         try:
             if self.executable.takes_arrays:
-                columns = gather([columns])
+                columns = gather_rows([columns])
         except MemoryError as error:
             return self.executable.failure(error)
         if self.executable.decodes:

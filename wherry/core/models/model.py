@@ -151,6 +151,11 @@ class Model:
     #: The further names by which clients may ask for this model: adapters of a language model.
     variant_store: VariantStore | None = None
 
+    def cache_identity(self) -> bytes | None:
+        """Bytes that are others when what it answers may be another: its files, its configuration.
+        None if these do not tell, as with code of a program. Reads its folder."""
+        return None
+
     def variants(self) -> Sequence[str]:
         """Those names. May read files."""
         return () if self.variant_store is None else self.variant_store.names()
@@ -359,6 +364,14 @@ class FunctionModel(Model, Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
+
+
+class ModelOfModels(Model):
+    """A model that passes each request through other models: it has no instances."""
+
+    def body(self, calls: Any) -> Any:
+        """A `pipelines.pipeline.Body` that answers its requests by `calls` of the Runtime."""
+        raise NotImplementedError
 
 
 class Pipeline(FunctionModel[P, R]):

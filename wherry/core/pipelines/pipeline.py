@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.model_errors import model_errors
-from wherry.core.instances.own_rows import gather as gather_own
+from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.runner import Refused, Runner
 from wherry.core.instances.timer import Alarm, Timer
 from wherry.core.models.config import ModelConfig
@@ -147,7 +147,7 @@ class RowByRow:
         return self._own(outputs)
 
     async def _decoded(self, columns: Columns) -> Columns:
-        columns = gather_own([columns])
+        columns = gather_rows([columns])
         if not self._executable.decodes:
             return columns
         return await asyncio.to_thread(self._executable.decoded, columns)

@@ -23,7 +23,7 @@ from wherry.core.instances.step_runner import StepRunner
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig, SequenceBatching
-from wherry.core.models.model import Device, FunctionModel, Model, Pipeline
+from wherry.core.models.model import Device, FunctionModel, Model, ModelOfModels, Pipeline
 from wherry.core.models.signature import Signature
 from wherry.core.models.step_model import StepModel
 from wherry.core.observability.statistics import Histogram, ModelStatistics
@@ -37,7 +37,6 @@ from wherry.core.scheduler.policy import Scheduler
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.scheduler.sequence_batcher import SequenceBatcher
 from wherry.core.values.errors import ConfigError
-from wherry.triton.ensemble import Ensemble, EnsembleModel
 
 
 class Builder:
@@ -93,7 +92,7 @@ class Builder:
             inputs = SequenceInputs(config.name, config.sequence, signature)
             signature = callers_signature(signature, config.sequence)
         runner: Runner
-        if isinstance(model, Pipeline | EnsembleModel):
+        if isinstance(model, Pipeline | ModelOfModels):
             runner = self._pipeline(model, config)
         elif isinstance(model, StepModel):
             runner = self._steps(model, config, signature)
@@ -106,7 +105,7 @@ class Builder:
             if self._cache is not None:
                 cache = self._cache.of(config.name, config.version, model)
         size = _row_size(model, config, signature)
-        is_here = isinstance(model, Pipeline | EnsembleModel) or not self._elsewhere(model, config)
+        is_here = isinstance(model, Pipeline | ModelOfModels) or not self._elsewhere(model, config)
         if not is_here or config.response_cache:
             signature = signature.with_numpy()
         return LoadedModel(
@@ -118,11 +117,11 @@ class Builder:
         return model.config(**{**self._overrides.get(model.name, {}), **overrides})
 
     def _pipeline(
-        self, model: Pipeline[..., Any] | EnsembleModel, config: ModelConfig
+        self, model: Pipeline[..., Any] | ModelOfModels, config: ModelConfig
     ) -> PipelineRunner:
         return PipelineRunner(
-            Ensemble(model, self._caller)
-            if isinstance(model, EnsembleModel)
+            model.body(self._caller)
+            if isinstance(model, ModelOfModels)
             else RowByRow(Executable(model, config)),
             config,
             self._caller,
@@ -259,7 +258,7 @@ def _row_size(model: Model, config: ModelConfig, signature: Signature) -> RowSiz
 
 def _has_own_runner(model: Model) -> bool:
     """Whether something else than batches runs it."""
-    return isinstance(model, Pipeline | EnsembleModel | StepModel)
+    return isinstance(model, Pipeline | ModelOfModels | StepModel)
 
 
 def _tunes_itself(config: ModelConfig, signature: Signature) -> bool:

@@ -13,7 +13,6 @@ import copy
 import hashlib
 import logging
 import math
-import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +28,6 @@ from wherry.core.runtime.threads import ThreadPool
 from wherry.core.values.errors import ConfigError
 from wherry.core.values.plugins import Plugins
 from wherry.core.values.request import InferResponse, ShapedRow
-from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository import layout
 
 log = logging.getLogger("wherry")
 
@@ -88,10 +85,11 @@ class SharedCache:
 
     def of(self, name: str, version: str, model: Model) -> ModelCache:
         """The part of one loaded model. Only what files and configuration say is shared."""
-        known = identity(model)
+        known = model.cache_identity()
         if known is None:
             return ModelCache(self, secrets.token_bytes(16))
-        return ModelCache(self, f"{name}:{version}:{known}".encode())
+        digest = hashlib.blake2b(known, digest_size=16).hexdigest()
+        return ModelCache(self, f"{name}:{version}:{digest}".encode())
 
     def in_thread(self, call: Callable[[], None]) -> None:
         self._pool.run(call)
@@ -178,19 +176,6 @@ def cache_of(
         kept = ", ".join(sorted(names | ({"local"} if max_bytes else set())))
         raise ConfigError(f"cache_config: answers are kept in one place, not in several: {kept}")
     return SharedCache(CACHES.make(names.pop(), settings), clock)
-
-
-def identity(model: Model) -> str | None:
-    """A text that is another one when the model's files or its configuration are; None if these do
-    not tell what it answers, as with an ensemble, whose members do, or code of a program."""
-    if not isinstance(model, RepositoryModel) or model.triton.ensemble_scheduling is not None:
-        return None
-    files = [
-        (os.path.relpath(path, model.folder), changed, size)
-        for path, changed, size in layout.fingerprint(model.folder)
-    ]
-    said = msgspec.json.encode([files, model.triton])
-    return hashlib.blake2b(said, digest_size=16).hexdigest()
 
 
 #: Changes with the form: what another form wrote is not read.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Plugins:
     """Those of one kind by their names: subclasses of `base`, or anything that makes one."""
 
-    #: As in the group's name: "backend" for the entry point group `wherry.triton.backends`.
+    #: As in the group's name: "backend" for the entry point group `wherry.backends`.
     kind: str
     base: type[Any]
     #: wherry's, each as module:attribute. A package cannot take the place of one of these.

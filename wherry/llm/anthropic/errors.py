@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from wherry.core.values.errors import PromptTooLong
+from wherry.core.api import PromptTooLong
 
 
 class AnthropicErrorFields(msgspec.Struct):

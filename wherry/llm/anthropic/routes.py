@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.anthropic.answer import (
     MessageAnswer,
     MessageCountAnswer,
@@ -26,11 +26,7 @@ from wherry.llm.openai.prompts import Prompts
 from wherry.llm.openai.reading import Reader, Start, read_and_start
 from wherry.llm.openai.token_answers import CountedTokens
 from wherry.llm.openai.tool_calls import AllowedCalls
-from wherry.server.http.answers import request_id_of
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import generation, inference
-from wherry.server.http.route import Route
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import Exchange, HttpEntry, Route, generation, inference, request_id_of
 
 T = TypeVar("T")
 MESSAGES = "/v1/messages"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import AdapterNotFound, ConfigError, InvalidRequest, Unsupported
+from wherry.core.api import AdapterNotFound, ConfigError, InvalidRequest, Unsupported
 from wherry.llm.engine.library_errors import brief
 from wherry.llm.engine.safetensors_header import stored_tensors
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine import gguf_header, gguf_tokenizer
 from wherry.llm.engine.damaged import AGAIN
 from wherry.llm.engine.known import ANOTHER_ENGINE, refusals

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import InvalidRequest, PromptTooLong
+from wherry.core.api import InvalidRequest, PromptTooLong
 from wherry.llm.engine.sampling import Parameters, Sampling
 
 #: Log probabilities in the answer to one request: 100 MB.

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import InvalidRequest
 from wherry.llm.engine.schemas import closed
 from wherry.llm.engine.tokenizer import Tokenizer
 

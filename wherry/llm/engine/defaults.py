@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.sampling import Sampling
 
 #: Names in generation_config.json, and ours.

@@ -18,8 +18,7 @@ from typing import Final
 
 from torch import Tensor
 
-from wherry.core.instances.device_errors import out_of_memory
-from wherry.core.values.errors import InvalidRequest, ModelFailed
+from wherry.core.api import InvalidRequest, ModelFailed, out_of_memory
 from wherry.llm.engine.checks import check_tokens, no_room
 from wherry.llm.engine.device_time import HostTimer, StepTimer
 from wherry.llm.engine.kv_cache import KVCache

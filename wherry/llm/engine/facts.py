@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine import gguf_header
 from wherry.llm.engine.checkpoint import MOST_REFUSALS, NOT_ALONE, Checkpoint
 from wherry.llm.engine.choice import Facts, Here

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.attention import Attention
 from wherry.llm.engine.checkpoint import FLOATS, INDICES, MOST_REFUSALS, Checkpoint
 from wherry.llm.engine.library_errors import brief

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO, Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine import gguf_tokenizer
 
 OTHER_ENGINE: Final = "serve it with llama-cpp:FILE.gguf"

@@ -89,8 +89,8 @@ class Architecture:
     fields: Mapping[str, Rule]
 
 
-#: By the name in the field "architectures". `tests/unit/llm/engine/test_exact.py` holds each to the logits
-#: of transformers.
+#: By the name in the field "architectures". `tests/unit/llm/engine/test_exact.py` holds each to the
+#: logits of transformers.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "LlamaForCausalLM": Architecture(
         "llama", {**_LLAMA, "attention_bias": _FLAG, "mlp_bias": _FLAG}

@@ -16,9 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from wherry.core.models.model import Device
-from wherry.core.models.step_model import Step, StepModel
-from wherry.core.values.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.core.api import ConfigError, Device, InvalidRequest, PromptTooLong, Step, StepModel
 from wherry.llm.engine.checks import bounded, check_one_prompt
 from wherry.llm.engine.constraint import MOST_CHARACTERS, AnswerForm
 from wherry.llm.engine.delta import Delta

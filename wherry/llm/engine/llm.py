@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from wherry.core.instances.devices import for_torch
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Device
-from wherry.core.models.step_model import Step, StepModel
-from wherry.core.values.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.core.api import (
+    ConfigError,
+    Device,
+    InvalidRequest,
+    ModelConfig,
+    PromptTooLong,
+    Step,
+    StepModel,
+    for_torch,
+)
 from wherry.llm.engine.adapters import AdapterFolders
 from wherry.llm.engine.checks import bounded, check_room, check_task, tokens_to_keep
 from wherry.llm.engine.choice import AUTO

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.choice import AUTO, Here, choose
 from wherry.llm.engine.device_time import timer_of

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.adapters import MOST_RANK, WEIGHTS, adapter_config
 from wherry.llm.engine.library_errors import brief
 from wherry.llm.engine.safetensors_header import stored_tensors

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wherry.core.observability.machine import Machine
+from wherry.core.api import Machine
 from wherry.llm.engine.needs import BYTES, Needs
 from wherry.llm.engine.processor import multiplies_bfloat16, reads_halves
 

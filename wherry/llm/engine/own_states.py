@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.damaged import AGAIN
 from wherry.llm.engine.fallback import TOLERANCE, load_net

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import InvalidRequest
 from wherry.llm.engine.checks import check_one_prompt
 from wherry.llm.engine.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.engine.strict_calls import FormedCalls, are_strict, strict_functions

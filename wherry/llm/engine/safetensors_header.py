@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine.library_errors import brief
 
 #: A file of 10,000 tensors has a header of 1 MB.

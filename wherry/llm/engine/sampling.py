@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import InvalidRequest
 from wherry.llm.engine.constraint import AnswerForm
 
 #: Maximum of `logprobs`: alternatives beside the chosen token.

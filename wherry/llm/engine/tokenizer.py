@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.core.api import ConfigError, InvalidRequest, PromptTooLong
 from wherry.llm.engine.chat_form import ChatForm, Messages, text_of
 from wherry.llm.engine.library_errors import brief
 from wherry.llm.engine.template_turns import TooManyTurns, limited

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.adapters import WEIGHTS, AdapterFolders, adapter_config
 from wherry.llm.engine.library_errors import brief
 

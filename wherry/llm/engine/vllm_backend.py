@@ -18,20 +18,24 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Device
-from wherry.core.models.signature import Signature
-from wherry.core.models.step_model import Step, StepModel
-from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.api import (
+    ConfigError,
+    Device,
+    InvalidRequest,
+    ModelConfig,
+    Signature,
+    Step,
+    StepModel,
+)
 from wherry.llm.engine.vllm_words import engine_arguments, logprobs_of, parameters_text, sampling_of
 from wherry.llm.engines import engine_of
-from wherry.triton.backends import parameters
-from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository.triton_config import (
+from wherry.triton.api import (
+    RepositoryModel,
     TritonConfig,
     TritonInput,
     TritonOutput,
     TritonTransactionPolicy,
+    parameters,
 )
 
 if TYPE_CHECKING:

@@ -16,9 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.models.model import Device
-from wherry.core.models.step_model import Step, StepModel
-from wherry.core.values.errors import ConfigError, InvalidRequest, WorkerDied
+from wherry.core.api import ConfigError, Device, InvalidRequest, Step, StepModel, WorkerDied
 from wherry.llm.engine.adapters import AdapterFolders
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.checks import bounded, check_task, check_tokens, no_room

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import InvalidRequest
 from wherry.llm.engine.sampling import Parameters
 
 #: vLLM's default, which is far below that of `Parameters`.

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import MOST_REFUSALS, NO_WEIGHT
 from wherry.llm.engine.device_time import end_of
 from wherry.llm.engine.known import ANOTHER_ENGINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.llm.formats.families import (
     THOUGHT_FAMILIES,
     TOOL_FAMILIES,

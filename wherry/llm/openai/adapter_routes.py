@@ -9,19 +9,23 @@ from typing import ClassVar, Final, TypeVar
 
 import msgspec
 
-from wherry.core.models.model import VariantStore
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import AccessDenied
+from wherry.core.api import AccessDenied, Buffer, VariantStore
 from wherry.llm.openai.errors import BadField, fail
 from wherry.llm.openai.fields.decoding import decoded
 from wherry.llm.openai.fields.not_done import NotDone
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.reading import read_and_start
-from wherry.server.http.answers import respond
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import ANY_TEXT, TEXT, Operation, json_of
-from wherry.server.http.route import Handler, Route
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import (
+    ANY_TEXT,
+    TEXT,
+    Exchange,
+    Handler,
+    HttpEntry,
+    Operation,
+    Route,
+    json_of,
+    respond,
+)
 
 #: It changes what the server has: who may load models may load adapters.
 GROUP: Final = "model-repository"

@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.request import InferResponse
+from wherry.core.api import InferResponse, LoadedModel
 from wherry.llm.openai.errors import ErrorForm, error_object
-from wherry.server.http.exchange import JSON
+from wherry.server.api import JSON
 
 Json = dict[str, Any]
 

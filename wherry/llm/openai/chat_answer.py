@@ -13,7 +13,7 @@ from wherry.llm.formats.calls import Said, ToolCall
 from wherry.llm.formats.families import FORCED
 from wherry.llm.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
 from wherry.llm.openai.tool_calls import AllowedCalls, call_id
-from wherry.server.http.answers import new_request_id
+from wherry.server.api import new_request_id
 
 #: Of a message without thoughts: clients of vLLM look at the second in each message.
 _NO_THOUGHTS: Final = {"reasoning_content": None, "reasoning": None}

@@ -10,19 +10,21 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import Form, TensorSpec
-from wherry.core.values.errors import BadModelOutput
-from wherry.core.values.request import Columns, InferResponse
+from wherry.core.api import (
+    BadModelOutput,
+    Buffer,
+    Columns,
+    Form,
+    InferResponse,
+    LoadedModel,
+    TensorSpec,
+)
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.beside import columns_beside
 from wherry.llm.openai.fields.embeddings import EmbeddingRequest, ToRead
 from wherry.llm.openai.fits import vector_fit
 from wherry.llm.openai.rows_call import ReadTokens, RowsCall
-from wherry.server.calls.offload import give_way
-from wherry.server.http.answers import request_id_of
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import HttpEntry, give_way, request_id_of
 
 Numbers = np.ndarray[Any, Any]
 

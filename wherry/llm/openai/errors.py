@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from wherry.core.values.errors import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
-from wherry.server.http.answers import describe
-from wherry.server.http.exchange import Exchange
+from wherry.core.api import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
+from wherry.server.api import Exchange, describe
 
 
 class OpenAIErrorFields(msgspec.Struct, kw_only=True):

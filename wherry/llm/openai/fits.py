@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.api import Form, Signature, TensorSpec
 from wherry.llm.openai.fields.beside import BESIDE
 
 

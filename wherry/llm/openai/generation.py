@@ -10,21 +10,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-from wherry.core.observability.otel.following import FollowedRequest
-from wherry.core.observability.otel.tracing import RequestTrace
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import (
+    FollowedRequest,
+    InferRequest,
+    InferResponse,
+    LoadedModel,
+    Reply,
+    RequestTrace,
+    StreamReply,
+)
 from wherry.llm.engine.chat_form import in_texts
 from wherry.llm.openai.answers import OpenAIAnswer
 from wherry.llm.openai.errors import BadField, described, fail
 from wherry.llm.openai.prompts import Inputs, Prompts
 from wherry.llm.openai.spans import answered_with, asked_for
-from wherry.server.calls.terms import terms_of
-from wherry.server.http.answers import respond
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.sse import EventStream
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import EventStream, Exchange, HttpEntry, respond, terms_of
 
 
 class Wanted(Protocol):

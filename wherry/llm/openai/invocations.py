@@ -10,15 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.decoding import decoded
 from wherry.llm.openai.models import ABLE, AbleModels
 from wherry.llm.openai.reading import read_and_start
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import EVENTS, inference
-from wherry.server.http.route import Route
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import EVENTS, Exchange, HttpEntry, Route, inference
 
 PATH: Final = "/invocations"
 _OF_TEXTS: Final = {"embeddings": "/v1/embeddings"}

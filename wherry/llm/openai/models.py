@@ -6,11 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from wherry.core.models.model import VariantStore
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import ModelNotFound
+from wherry.core.api import Form, LoadedModel, ModelNotFound, Runtime, VariantStore
 from wherry.llm.openai.errors import (
     BadField,
     ErrorForm,
@@ -24,9 +20,7 @@ from wherry.llm.openai.fits import (
     score_fit,
     vector_fit,
 )
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import Operation
-from wherry.server.http.route import Handler, Route
+from wherry.server.api import Exchange, Handler, Operation, Route
 
 NEEDS: Final = {
     "chat": "it has no input 'messages' and text as its output",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wherry.core.values.request import value_bytes
+from wherry.core.api import value_bytes
 from wherry.llm.engine.checks import MOST_LOGPROBS
 from wherry.llm.openai.errors import BadField
 

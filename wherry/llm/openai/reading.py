@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.errors import ErrorForm, error_object, fail
 from wherry.llm.openai.fields.decoding import header_of
-from wherry.server.calls.terms import given_request_id
-from wherry.server.http.answers import request_id_of
-from wherry.server.http.exchange import JSON, Body, Exchange, Headers, PassedOn
-from wherry.server.v2.http.entry import HttpEntry
-from wherry.server.v2.long_arrays import check_values
+from wherry.server.api import (
+    JSON,
+    Body,
+    Exchange,
+    Headers,
+    HttpEntry,
+    PassedOn,
+    check_values,
+    given_request_id,
+    request_id_of,
+)
 
 HEADER: Final = "X-Wherry-Ignored"
 ID: Final = "X-Request-Id"

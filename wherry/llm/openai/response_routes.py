@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.answers import Json
 from wherry.llm.openai.chat_answer import ChatAnswer
 from wherry.llm.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
@@ -31,20 +31,21 @@ from wherry.llm.openai.response_answer import (
 )
 from wherry.llm.openai.responses import NOTHING_KEPT, ResponsesRequest
 from wherry.llm.openai.token_answers import ResponseCountAnswer, ResponseTokens
-from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.http.answers import request_id_of, respond
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import (
+from wherry.server.api import (
     ANY_TEXT,
+    LARGE_BYTES,
+    Exchange,
+    HttpEntry,
     Operation,
+    Route,
+    check_values,
     generation,
     inference,
     named,
+    request_id_of,
+    respond,
     tells,
 )
-from wherry.server.http.route import Route
-from wherry.server.v2.http.entry import HttpEntry
-from wherry.server.v2.long_arrays import check_values
 
 PATH: Final = "/v1/responses"
 #: Items of one page of a response's input, the most and those without being asked.

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.adapter_routes import AdapterRoutes
 from wherry.llm.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
@@ -38,11 +38,16 @@ from wherry.llm.openai.response_routes import ResponseRoutes
 from wherry.llm.openai.task_routes import TaskRoutes
 from wherry.llm.openai.text_answer import TextAnswer, TextCompletion
 from wherry.llm.openai.token_answers import PromptAnswer, TokenList, TokensAnswer, TokensText
-from wherry.server.http.answers import request_id_of, respond
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import generation, inference, tells
-from wherry.server.http.route import Route
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import (
+    Exchange,
+    HttpEntry,
+    Route,
+    generation,
+    inference,
+    request_id_of,
+    respond,
+    tells,
+)
 
 T = TypeVar("T")
 WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)

@@ -8,19 +8,18 @@ from functools import partial
 
 import msgspec
 
-from wherry.core.observability.otel.following import FollowedRequest
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.reply import Reply
-from wherry.core.values.request import Columns, InferRequest, InferResponse
+from wherry.core.api import (
+    Buffer,
+    Columns,
+    FollowedRequest,
+    InferRequest,
+    InferResponse,
+    LoadedModel,
+    Reply,
+)
 from wherry.llm.openai.errors import fail
 from wherry.llm.openai.spans import asked_for
-from wherry.server.calls.offload import held_bytes
-from wherry.server.calls.terms import terms_of
-from wherry.server.http.answers import respond
-from wherry.server.http.exchange import Exchange
-from wherry.server.v2.http.entry import HttpEntry
-from wherry.server.v2.output_codec import is_large
+from wherry.server.api import Exchange, HttpEntry, held_bytes, is_large, respond, terms_of
 
 
 class ReadTokens(msgspec.Struct):

@@ -10,17 +10,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import BadModelOutput
-from wherry.core.values.request import Columns, InferResponse
+from wherry.core.api import BadModelOutput, Buffer, Columns, InferResponse, LoadedModel
 from wherry.llm.openai.embedding import Numbers, of_length_one
 from wherry.llm.openai.fields.beside import columns_beside
 from wherry.llm.openai.fields.scores import Pairs, RerankRequest, ScoreRequest
 from wherry.llm.openai.fits import ScoreFit, VectorFit, score_fit, vector_fit
 from wherry.llm.openai.rows_call import ReadTokens, RowsCall
-from wherry.server.http.answers import request_id_of
-from wherry.server.v2.http.entry import HttpEntry
+from wherry.server.api import HttpEntry, request_id_of
 
 
 class DocumentText(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.embedding import Embedding, Vectors
 from wherry.llm.openai.fields.decoding import decoded
 from wherry.llm.openai.fields.embeddings import EmbeddingRequest
@@ -25,26 +25,26 @@ from wherry.llm.openai.transcription import (
     TranscriptionAnswer,
     TranscriptionEvent,
 )
-from wherry.server.content.media_types import FORM
-from wherry.server.content.named_values import named_values
-from wherry.server.http.answers import request_id_of
-from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import (
+from wherry.server.api import (
     ANY_TEXT,
     EVENTS,
     FILE,
+    FORM,
     JSON,
     OF_INFERENCE,
     READS,
     STREAMED,
     TEXT,
+    Exchange,
+    HttpEntry,
     Operation,
+    Route,
     inference,
     list_of,
+    named_values,
     object_of,
+    request_id_of,
 )
-from wherry.server.http.route import Route
-from wherry.server.v2.http.entry import HttpEntry
 
 #: Abilities of models for pairs of texts, the better one first.
 OF_PAIRS: Final = ("scores", "cosines")

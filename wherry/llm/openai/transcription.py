@@ -8,8 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.request import InferResponse
+from wherry.core.api import InferResponse, LoadedModel
 from wherry.llm.openai.answers import ChoiceDelta, Json, OpenAIAnswer, piece_of
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.transcription import TranscriptionRequest

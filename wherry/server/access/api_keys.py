@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 log = logging.getLogger("wherry")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 Headers = Sequence[tuple[str, str]]
 

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from wherry.core.values.errors import AccessDenied, ConfigError
+from wherry.core.api import AccessDenied, ConfigError
 
 GROUPS: Final = (
     "health",

@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from wherry.core.values.budget import Budget, Loan
-from wherry.core.values.errors import Overloaded, RequestTooLarge, TooManyBytes
-from wherry.core.values.request import InferRequest, bytes_of
+from wherry.core.api import (
+    Budget,
+    InferRequest,
+    Loan,
+    Overloaded,
+    RequestTooLarge,
+    TooManyBytes,
+    bytes_of,
+)
 
 #: Seconds after which a refused client may try again: a slot is free when one request is done.
 RETRY_AFTER = 1.0

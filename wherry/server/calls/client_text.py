@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from wherry.core.values.errors import (
+from wherry.core.api import (
     AccessDenied,
     InvalidRequest,
     ModelNotFound,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest, RequestTooLarge, Unsupported
+from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge, Unsupported
 from wherry.server.calls.offload import SLICE_BYTES, give_way, join_in_slices
 
 GZIP: Final = 16 + zlib.MAX_WBITS

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.models.row_types import plain
+from wherry.core.api import plain
 
 
 def _plain(value: Any) -> Any:

@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from wherry.core.observability.numbers import significant
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.api import LoadReport, significant
 
 #: The header by which a client asks for the report: json, text or bin.
 ASKS: Final = "endpoint-load-metrics-format"

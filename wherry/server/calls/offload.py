@@ -17,9 +17,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import ServerBusy, WherryError
-from wherry.core.values.request import Column, Columns, bytes_of
+from wherry.core.api import Buffer, Column, Columns, ServerBusy, WherryError, bytes_of
 
 #: Above this many bytes of JSON or strings, or elements, work is for another thread; below,
 #: the way there and back costs more than the work holds up the loop (2 ms at worst).

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import InvalidRequest, Tag
+from wherry.core.api import InvalidRequest, Tag
 
 #: What names the tenant of a request: a Gateway's endpoint picker sets the first.
 NAMES_TENANT: Final = ("x-gateway-inference-fairness-id", "x-tenant-id")

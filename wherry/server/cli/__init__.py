@@ -22,10 +22,12 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from wherry import __version__
-from wherry.bench.cli import flags as bench_flags
 from wherry.server.cli.help import Parser
 from wherry.server.cli.triton_options import in_our_words
 from wherry.server.options import OPTIONS, PREFIX
+
+#: The part that brings bench and top. It stands above this one.
+_BENCH = "wherry.bench.api"
 
 FAILED = 1
 USAGE = 2
@@ -65,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _not_known(rest, args.of)
     if rest:
         args.value += rest
-    from wherry.core.values.errors import ConfigError, WherryError
+    from wherry.core.api import ConfigError, WherryError
 
     module, _, function = args.run.partition(":")
     try:
-        code = int(getattr(importlib.import_module(f"wherry.server.cli.{module}"), function)(args))
+        code = int(getattr(importlib.import_module(f"wherry.{module}"), function)(args))
         sys.stdout.flush()
         return code
     except WherryError as error:
@@ -120,15 +122,17 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"wherry {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
-    for add in (_add_serving, _add_call, _add_questions, _add_top, _add_around, _add_bench):
+    for add in (_add_serving, _add_call, _add_questions, _add_around):
         add(commands)
+    importlib.import_module(_BENCH).add_commands(commands, _command, _add_client)
+    _add_completion(commands)
     return root
 
 
 def _add_serving(commands: Any) -> None:
     """serve, check and config: they take a server's settings."""
     serve = _command(
-        commands, "serve", "serve models over HTTP", "serve:serve", PRECEDENCE, EVERYDAY
+        commands, "serve", "serve models over HTTP", "server.cli.serve:serve", PRECEDENCE, EVERYDAY
     )
     serve.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(serve)
@@ -137,7 +141,7 @@ def _add_serving(commands: Any) -> None:
         commands,
         "check",
         "load the models, run their examples, show their settings",
-        "check:check",
+        "server.cli.check:check",
         PRECEDENCE,
         EVERYDAY,
     )
@@ -145,7 +149,12 @@ def _add_serving(commands: Any) -> None:
     _add_settings(check)
 
     config = _command(
-        commands, "config", "show the server's settings", "show:show_settings", PRECEDENCE, EVERYDAY
+        commands,
+        "config",
+        "show the server's settings",
+        "server.cli.show:show_settings",
+        PRECEDENCE,
+        EVERYDAY,
     )
     _add_settings(config)
 
@@ -155,7 +164,7 @@ def _add_call(commands: Any) -> None:
         commands,
         "call",
         "call a model of a running server",
-        "call:call",
+        "server.cli.call:call",
         "Each VALUE is one row: of the model's only input, or a JSON object of its inputs; - reads"
         " a row from each line of stdin. To a model that chats it is what a user says, and"
         " max_tokens=20 beside it a parameter of the answer.",
@@ -180,34 +189,19 @@ def _add_call(commands: Any) -> None:
 
 def _add_questions(commands: Any) -> None:
     """models and explain: they ask a running server."""
-    models = _command(commands, "models", "list the models of a running server", "call:models")
+    models = _command(
+        commands, "models", "list the models of a running server", "server.cli.call:models"
+    )
     models.add_argument("--json", action="store_true", help="one JSON object a line")
     _add_client(models)
 
-    explain = _command(commands, "explain", "say why batches are as they are", "explain:explain")
+    explain = _command(
+        commands, "explain", "say why batches are as they are", "server.cli.explain:explain"
+    )
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")
     explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
-
-
-def _add_top(commands: Any) -> None:
-    top = _command(
-        commands,
-        "top",
-        "show what a running server does, in the terminal",
-        "top.command:top",
-        "Keys: q quits; n, r, l, w, f sort by name, requests, latency, waiting, failures. Where"
-        " stdout is no terminal it prints the numbers once.",
-    )
-    top.add_argument("server", nargs="?", metavar="URL", help="the server, as --url")
-    top.add_argument("--once", action="store_true", help="print the numbers once, and end")
-    top.add_argument(
-        "--json", action="store_true", help="the server's answer; with --interval again and again"
-    )
-    top.add_argument("--interval", type=float, metavar="SECONDS", help="time between two looks [1]")
-    top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
-    _add_client(top)
 
 
 def _add_around(commands: Any) -> None:
@@ -216,7 +210,7 @@ def _add_around(commands: Any) -> None:
         commands,
         "init",
         "write a first model into a folder, with its test and its image",
-        "init.command:init",
+        "server.cli.init.command:init",
         "Nothing that is there is written over.",
     )
     init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
@@ -225,7 +219,7 @@ def _add_around(commands: Any) -> None:
         commands,
         "doctor",
         "look at this machine: versions, devices, limits, ports",
-        "doctor.command:doctor",
+        "server.cli.doctor.command:doctor",
         "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
     )
     doctor.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -239,7 +233,7 @@ def _add_around(commands: Any) -> None:
         commands,
         "grafana",
         "print the Grafana board, or the alert rules",
-        "grafana:grafana",
+        "server.cli.grafana:grafana",
         "wherry grafana > board.json, and import it; wherry grafana --alerts > rules.yml, and name"
         " it in rule_files of Prometheus.",
     )
@@ -249,23 +243,12 @@ def _add_around(commands: Any) -> None:
     board.add_argument("--uid", help="uid of the board, which is in its URL [wherry]")
 
 
-def _add_bench(commands: Any) -> None:
-    """bench, and completion, which comes last."""
-    bench = _command(
-        commands,
-        "bench",
-        "put load on a server, say how it does",
-        "bench.command:bench",
-        bench_flags.EPILOG,
-        bench_flags.EVERYDAY,
-    )
-    bench_flags.add_flags(bench)
-
+def _add_completion(commands: Any) -> None:
     completion = _command(
         commands,
         "completion",
         "print a shell's script for the Tab key",
-        "completion:completion",
+        "server.cli.completion:completion",
         'bash: eval "$(wherry completion bash)" in ~/.bashrc; zsh: the same, in ~/.zshrc, after'
         " compinit; fish: wherry completion fish > ~/.config/fish/completions/wherry.fish",
     )
@@ -286,8 +269,8 @@ def _command(
     epilog: str | None = None,
     everyday: Sequence[str] = (),
 ) -> Parser:
-    """Add a command. `run`: module and function that carry it out. `everyday`: the flags that
-    --help shows, if not all."""
+    """Add a command. `run`: module below wherry and function that carry it out. `everyday`: the
+    flags that --help shows, if not all."""
     made: Parser = commands.add_parser(
         name,
         help=help,

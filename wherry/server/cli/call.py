@@ -15,16 +15,18 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.client import Client
-from wherry.core.client.unreachable import advice
-from wherry.core.client.wire import ModelDescription, by_place
-from wherry.core.values.datatypes import BYTES, Form
-from wherry.core.values.errors import (
+from wherry.core.api import (
+    BYTES,
+    Client,
     ConfigError,
     DeadlineExceeded,
+    Form,
     InvalidRequest,
+    ModelDescription,
     ModelNotFound,
     WherryError,
+    advice,
+    by_place,
 )
 from wherry.server.cli.chat import as_prompt, chats, is_parameter, parameter, user_says, write_text
 from wherry.server.cli.show import as_json, print_line

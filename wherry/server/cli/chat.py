@@ -8,9 +8,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.client.wire import ModelDescription
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import Form, InvalidRequest, ModelDescription
 from wherry.server.cli.show import print_line, write
 
 Row = dict[str, Any]

@@ -14,16 +14,22 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from wherry.core.instances.loadable import Loadable
-from wherry.core.models.config import FIELDS, ModelConfig
-from wherry.core.observability.logging import configure
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.datatypes import TensorSpec
-from wherry.core.values.errors import ConfigError, LoadFailed, WherryError
-from wherry.core.values.media import Audio, File
-from wherry.core.values.request import SequenceStep
-from wherry.llm.engines import with_options
+from wherry.core.api import (
+    FIELDS,
+    Audio,
+    ConfigError,
+    File,
+    Loadable,
+    LoadedModel,
+    LoadFailed,
+    ModelConfig,
+    Runtime,
+    SequenceStep,
+    TensorSpec,
+    WherryError,
+    configure,
+)
+from wherry.llm.api import with_options
 from wherry.server.cli.serve import (
     LOAD_FAILED,
     control_of,
@@ -36,13 +42,10 @@ from wherry.server.cli.settings import Settings, read_settings
 from wherry.server.cli.show import as_json, print_line, print_table, shown
 from wherry.server.options import OPTIONS
 from wherry.server.targets import TargetRaised, load_targets
-from wherry.triton.backends.load import not_here
-from wherry.triton.loading.folders import RepositoryFolders
-from wherry.triton.repository.ensemble_graph import members
-from wherry.triton.repository.layout import Found
+from wherry.triton.api import Found, RepositoryFolders, members, not_here
 
 if TYPE_CHECKING:  # imported where it is used: it takes time
-    from wherry.llm.engine.needs import Needs
+    from wherry.llm.api import Needs
 
 
 #: The engines that run in a worker of the server's, in wherry's loop.
@@ -59,9 +62,7 @@ def print_checkpoint(target: str) -> None:
     kind, _, source = target.partition(":")
     if kind != "llm":
         return
-    from wherry.llm.engine.choice import AUTO, choose
-    from wherry.llm.engine.facts import facts_of, here, is_local
-    from wherry.llm.engine.needs import needs_of
+    from wherry.llm.api import AUTO, choose, facts_of, here, is_local, needs_of
 
     source, given = with_options(source)
     if not is_local(source):
@@ -98,7 +99,7 @@ def _memory(
     needs: Needs, engine: str, dtype: str, given: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """What wherry's own engine takes on a CPU."""
-    from wherry.llm.engine.memory import free_bytes, parts_on_cpu, total_bytes
+    from wherry.llm.api import free_bytes, parts_on_cpu, total_bytes
 
     free = free_bytes()
     parts = parts_on_cpu(needs, engine=engine, dtype=dtype, options=given, free=free)

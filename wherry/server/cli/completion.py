@@ -127,8 +127,7 @@ def _values(
 
 def _models(before: Sequence[str], environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The models of the server that the words or the environment name; none if it is silent."""
-    from wherry.core.client import Client
-    from wherry.core.values.errors import WherryError
+    from wherry.core.api import Client, WherryError
     from wherry.server.cli import DEFAULT_URL
     from wherry.server.options import PREFIX
 

@@ -8,9 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from wherry.core.values import quantities
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.quantities import duration, number
+from wherry.core.api import ConfigError, duration, number, quantities
 from wherry.server.cli.call import client_of
 from wherry.server.cli.charts import STYLE, Bar, Chart, Listing, wrapped
 from wherry.server.cli.show import as_json, print_line

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from wherry.core.values.errors import ConfigError
-from wherry.triton.repository.mirror import is_remote
+from wherry.core.api import ConfigError
+from wherry.triton.api import is_remote
 
 log = logging.getLogger("wherry")
 

@@ -9,7 +9,7 @@ import sys
 from importlib import resources
 from typing import Any
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.server.cli.show import as_json, print_line
 
 

@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import wherry
-from wherry.core.models.model import Model
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import ThreadGroup, side_by_side
-from wherry.core.values.errors import ConfigError, WherryError
-from wherry.llm.engines import is_checkpoint
+from wherry.core.api import (
+    ConfigError,
+    LoadedModel,
+    Model,
+    Runtime,
+    ThreadGroup,
+    WherryError,
+    side_by_side,
+)
+from wherry.llm.api import is_checkpoint
 from wherry.server.targets import (
     import_from_here,
     is_repository,
@@ -31,9 +35,7 @@ from wherry.server.targets import (
     load_target,
     module_name,
 )
-from wherry.triton.loading.loader import log_ready
-from wherry.triton.loading.watch import RepositoryWatch
-from wherry.triton.repository.layout import Fingerprint, fingerprint
+from wherry.triton.api import Fingerprint, RepositoryWatch, fingerprint, log_ready
 
 log = logging.getLogger("wherry")
 

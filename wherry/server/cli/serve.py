@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from wherry.core.models.model import Model
-from wherry.core.observability.logging import configure
-from wherry.core.observability.otel import triton_mode
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError, LoadFailed
-from wherry.core.workers.descendants import end_descendants
-from wherry.llm.engines import with_engine
+from wherry.core.api import (
+    ConfigError,
+    LoadFailed,
+    Model,
+    Runtime,
+    configure,
+    end_descendants,
+    triton_mode,
+)
+from wherry.llm.api import with_engine
 from wherry.server.cli.folders import check_repositories_exist
 from wherry.server.cli.settings import Settings, read_settings
 from wherry.server.connections.descriptors import for_connections, raise_limit
@@ -27,11 +30,8 @@ from wherry.server.grpc.rpc import CannotListen
 from wherry.server.options import Tls
 from wherry.server.server import NOT_DRAINED, Server
 from wherry.server.targets import TargetRaised, is_repository, load_failure, load_targets
-from wherry.triton.backends.load import backend_for
-from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.loading.control import ModelControl
-from wherry.triton.repository.layout import names as repository_names
-from wherry.triton.repository.mirror import is_remote
+from wherry.triton.api import ModelControl, RepositoryModel, backend_for, is_remote
+from wherry.triton.api import names as repository_names
 
 FIRST: Final = 3
 #: The setting of each name, in the order in which sockets of other names are taken.

@@ -23,8 +23,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.models.config import FIELDS
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import FIELDS, ConfigError
 from wherry.server.access.api_keys import MIN_KEY_CHARS, parse_key
 from wherry.server.options import OPTIONS, PREFIX, Access, Option, Options, Tls, options_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.observability.logging import one_line
+from wherry.core.api import one_line
 from wherry.server.cli.settings import read_settings
 from wherry.server.options import OPTIONS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 
 def passed_socket(fd: int, setting: str) -> socket.socket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 
 
 class NamedValue(msgspec.Struct):

@@ -12,8 +12,7 @@ from typing import Final
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import Buffer, InvalidRequest
 from wherry.server.calls.offload import give_way
 from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import quoted

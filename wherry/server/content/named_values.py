@@ -6,8 +6,7 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
+from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge, UnsupportedMediaType
 from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import (
     FORM,

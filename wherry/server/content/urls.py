@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError, InvalidRequest, RequestTooLarge
+from wherry.core.api import ConfigError, InvalidRequest, RequestTooLarge
 from wherry.server.content.base64_text import decoded
 from wherry.server.content.media_types import MediaType, quoted
 

@@ -9,15 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from wherry.core.observability.numbers import (
-    RateWindow,
-    Reading,
-    Readings,
-    reading,
-    significant,
-    summed,
-)
-from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.api import LoadedModel, RateWindow, Reading, Readings, reading, significant, summed
 from wherry.server.calls.client_text import text_for_clients, without_paths
 from wherry.server.calls.json_text import encode_json
 from wherry.server.v2.batching import beliefs

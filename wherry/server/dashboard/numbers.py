@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wherry.core.observability.fronts import (
+from wherry.core.api import (
+    BUCKETS,
     FrontFigures,
     FrontsSource,
+    LoadedModel,
+    Machine,
     ProcessFigures,
+    Runtime,
+    Use,
+    in_thread,
     process_figures,
+    quantile,
+    significant,
     with_fronts,
 )
-from wherry.core.observability.loop_stall import BUCKETS
-from wherry.core.observability.machine import Machine, Use
-from wherry.core.observability.numbers import quantile, significant
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import in_thread
 from wherry.server.calls.client_text import without_paths
 from wherry.server.calls.json_text import encode_json
 from wherry.server.dashboard.model_numbers import ModelNumbers

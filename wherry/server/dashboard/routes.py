@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from wherry.core.observability.fronts import FrontsSource
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import Overloaded
+from wherry.core.api import FrontsSource, Overloaded, Runtime
 from wherry.server.dashboard.numbers import Sample, ServerNumbers
 from wherry.server.dashboard.page import page
 from wherry.server.dashboard.paths import EVENTS, NUMBERS

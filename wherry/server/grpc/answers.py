@@ -6,8 +6,7 @@ import itertools
 import math
 import os
 
-from wherry.core.observability.internal_errors import log_internal_error
-from wherry.core.values.errors import WherryError
+from wherry.core.api import WherryError, log_internal_error
 from wherry.server.calls.client_text import text_of
 from wherry.server.calls.terms import given_request_id
 from wherry.server.grpc.rpc import Metadata, Rpc

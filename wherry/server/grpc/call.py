@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.connections.held import HeldBytes
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.messages import PREFIX

@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest, RequestTooLarge
+from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge
 from wherry.server.calls import compression
 from wherry.server.connections.kept_buffers import KeptBuffers
 from wherry.server.grpc.rpc import Metadata

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import ServerBusy
+from wherry.core.api import Buffer, ServerBusy
 from wherry.server.calls.offload import LARGE_BYTES, Job, Offload, SoonPort
 from wherry.server.connections.held import HeldBytes
 from wherry.server.connections.kept_buffers import KeptBuffers

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.messages import packed
 from wherry.server.grpc.sender import FrameSender

@@ -12,8 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import WherryError
+from wherry.core.api import Buffer, WherryError
 from wherry.server.grpc.proto import Method
 
 #: Names and values that end a call.

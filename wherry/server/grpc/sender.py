@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.connections.gathered import gathered_write
 from wherry.server.connections.held import HeldBytes
 from wherry.server.grpc import frames

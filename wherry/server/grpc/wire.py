@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import BadModelOutput
+from wherry.core.api import BadModelOutput, Buffer
 from wherry.server.calls.offload import LARGE_BYTES, SLICE_BYTES, give_way
 from wherry.server.grpc.wire_numbers import (
     BLOCK,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wherry.core.values.errors import InvalidRequest, Tag
+from wherry.core.api import InvalidRequest, Tag
 from wherry.server.calls.offload import give_way
 
 VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5

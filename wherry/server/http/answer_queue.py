@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.connections.gathered import gathered_write
 from wherry.server.connections.held import FREE_BYTES
 from wherry.server.http.exchange import (

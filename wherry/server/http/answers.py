@@ -7,8 +7,7 @@ import math
 import os
 from typing import Any
 
-from wherry.core.observability.internal_errors import log_internal_error
-from wherry.core.values.errors import WherryError
+from wherry.core.api import WherryError, log_internal_error
 from wherry.server.calls.compression import (
     MAX_BYTES_IN_LOOP,
     MIN_BYTES,

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.connections.limits import Limits
 from wherry.server.http.exchange import (
     ANSWERED,

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import WherryError
+from wherry.core.api import Buffer, WherryError
 from wherry.server.calls.client_text import text_of
 
 #: The body of an answer: a sequence of buffers is sent end to end.

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from wherry.server.http.exchange import JSON
+
 Json = dict[str, Any]
 
-JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 EVENTS: Final = "text/event-stream"
 BINARY: Final = "application/octet-stream"

@@ -9,7 +9,7 @@ from typing import Final
 
 import httptools
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.connections.kept_buffers import KeptBuffers
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.remembered import RememberedHeads

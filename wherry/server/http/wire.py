@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 
 BODILESS: Final = frozenset({204, 304})
 """Statuses whose answer has no body and says nothing of one."""

@@ -14,11 +14,15 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.models.signature import Signature
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import BadModelOutput, InvalidRequest
-from wherry.core.values.request import Column, InferResponse
+from wherry.core.api import (
+    BadModelOutput,
+    Buffer,
+    Column,
+    Form,
+    InferResponse,
+    InvalidRequest,
+    Signature,
+)
 from wherry.server.calls.json_text import encode_json
 from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import EVENT_STREAM, JSON_LINES, preferred

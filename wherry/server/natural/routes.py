@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.core.values.errors import ModelNotFound
+from wherry.core.api import ModelNotFound
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.json_lines import JsonLines
 from wherry.server.http.route import Route

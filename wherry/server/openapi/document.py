@@ -11,17 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.llm.anthropic.errors import AnthropicError
-from wherry.llm.anthropic.routes import MESSAGES
-from wherry.llm.openai.errors import OpenAIError
-from wherry.llm.openai.models import abilities
-from wherry.llm.openai.paths import speaks_openai
+from wherry.core.api import LoadedModel
+from wherry.llm.api import MESSAGES, AnthropicError, OpenAIError, abilities, speaks_openai
 from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.http.exchange import JSON
 from wherry.server.http.operation import (
     ANY_TEXT,
     EVENTS,
-    JSON,
     Json,
     Operation,
     list_of,

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from wherry.core.models.model import FunctionModel
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.datatypes import Form
+from wherry.core.api import Form, FunctionModel, LoadedModel
 from wherry.server.content.media_types import FORM, JSON_LINES
+from wherry.server.http.exchange import JSON
 from wherry.server.http.operation import (
     BINARY,
     EVENTS,
     FILE,
-    JSON,
     OF_NATURAL,
     READS,
     Operation,

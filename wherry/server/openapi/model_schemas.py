@@ -9,14 +9,22 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.models.model import FunctionModel
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.datatypes import BF16, BOOL, BYTES, FP16, FP32, Form, TensorSpec
+from wherry.core.api import (
+    BF16,
+    BOOL,
+    BYTES,
+    FP16,
+    FP32,
+    Form,
+    FunctionModel,
+    LoadedModel,
+    TensorSpec,
+)
 from wherry.server.calls.json_text import encode_json
+from wherry.server.http.exchange import JSON
 from wherry.server.http.operation import (
     ANY_TEXT,
     FILE,
-    JSON,
     Json,
     list_of,
     named,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlencode
 
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import InvalidRequest
 from wherry.server.access.restricted import GROUPS, Restrictions
 from wherry.server.calls.json_text import encode_json
 from wherry.server.dashboard.page import whole_page

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.llm.openai.embedding import CUTS
-from wherry.llm.openai.fields.beside import BESIDE
-from wherry.llm.openai.fields.embeddings import MOST_INPUTS
-from wherry.llm.openai.fields.messages import MOST_ROLE_CHARS
-from wherry.llm.openai.fields.scores import MOST_PAIRS
-from wherry.llm.openai.fits import VectorFit, vector_fit
-from wherry.llm.openai.models import ABLE
+from wherry.core.api import LoadedModel
+from wherry.llm.api import (
+    ABLE,
+    BESIDE,
+    CUTS,
+    MOST_INPUTS,
+    MOST_PAIRS,
+    MOST_ROLE_CHARS,
+    VectorFit,
+    vector_fit,
+)
 from wherry.server.http.operation import ANY_TEXT, Json, list_of, object_of
 
 #: More names than these say nothing to a reader.

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from wherry.server.http.exchange import JSON
 from wherry.server.http.operation import (
     ANY_TEXT,
     BINARY,
     EVENTS,
     FILE,
-    JSON,
     NO_TEXT,
     OF_INFERENCE,
     OF_NATURAL,

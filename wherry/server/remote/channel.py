@@ -7,10 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wherry.core.models.signature import Signature
-from wherry.core.values.errors import InvalidRequest, WherryError
-from wherry.core.values.reply import StreamReply
-from wherry.core.values.request import InferRequest, InferResponse, parted
+from wherry.core.api import (
+    InferRequest,
+    InferResponse,
+    InvalidRequest,
+    Signature,
+    StreamReply,
+    WherryError,
+    parted,
+)
 from wherry.server.remote.columns import joined, packed, unpacked
 from wherry.server.remote.errors import error_of
 from wherry.server.remote.messages import (

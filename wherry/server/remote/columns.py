@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wherry.core.values.request import Column, Columns, ShapedRow, ShapedRows
+from wherry.core.api import Column, Columns, ShapedRow, ShapedRows
 
 #: Bytes of an array, at most, in columns that are small; rows or characters of a list.
 SMALL_BYTES: Final = 2**11

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.core.values import errors
-from wherry.core.values.errors import InvalidRequest, WherryError, WorkerDied
+from wherry.core.api import InvalidRequest, WherryError, WorkerDied, errors
 from wherry.server.remote.messages import RowsRefused
 
 #: The classes that every version of wherry knows, by name.

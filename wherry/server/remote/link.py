@@ -13,9 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from wherry.core.observability.server_load import FRESH, LoadReport
-from wherry.core.workers.link import LARGE_BYTES, Messages, WorkerLink
-from wherry.core.workers.loop import LoopCalls
+from wherry.core.api import FRESH, LARGE_BYTES, LoadReport, LoopCalls, Messages, WorkerLink
 from wherry.server.remote.channel import ModelChannel
 from wherry.server.remote.messages import (
     Ask,

@@ -13,11 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.models.config import ModelConfig
-from wherry.core.observability.fronts import FrontFigures
-from wherry.core.observability.server_load import LoadReport
-from wherry.core.values.datatypes import Form
-from wherry.core.values.request import SequenceStep
+from wherry.core.api import Form, FrontFigures, LoadReport, ModelConfig, SequenceStep
 
 #: Raised with each change of a message that older versions cannot read.
 PROTOCOL: Final = 1

@@ -12,11 +12,18 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Model
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import DATATYPES, Form, TensorSpec
-from wherry.core.values.media import AudioSpec, FileSpec, ImageSpec, MediaSpec
+from wherry.core.api import (
+    DATATYPES,
+    AudioSpec,
+    FileSpec,
+    Form,
+    ImageSpec,
+    MediaSpec,
+    Model,
+    ModelConfig,
+    Signature,
+    TensorSpec,
+)
 from wherry.server.remote.messages import ModelCard, SpecCard
 
 

@@ -6,10 +6,7 @@ from contextlib import suppress
 
 import msgspec
 
-from wherry.core.runtime.lifecycle import Status
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ModelNotFound
+from wherry.core.api import LoadedModel, ModelNotFound, Runtime, Status
 from wherry.server.remote.channel import ModelChannel
 from wherry.server.remote.link import OwnerLink
 from wherry.server.remote.messages import ModelCard, OwnedModels

@@ -10,15 +10,25 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from wherry.core.instances.runner import Refused, Runner
-from wherry.core.models.config import ModelConfig
-from wherry.core.observability.statistics import ModelStatistics
-from wherry.core.scheduler.door import late
-from wherry.core.values.errors import Cancelled, MayHaveRun, ModelNotReady, WherryError, WorkerDied
-from wherry.core.values.load import Load
-from wherry.core.values.reply import Reply, StreamReply, tell
-from wherry.core.values.request import InferRequest, InferResponse
-from wherry.core.workers.loop import LoopCalls
+from wherry.core.api import (
+    Cancelled,
+    InferRequest,
+    InferResponse,
+    Load,
+    LoopCalls,
+    MayHaveRun,
+    ModelConfig,
+    ModelNotReady,
+    ModelStatistics,
+    Refused,
+    Reply,
+    Runner,
+    StreamReply,
+    WherryError,
+    WorkerDied,
+    late,
+    tell,
+)
 from wherry.server.remote.channel import Answer, ModelChannel
 
 #: Seconds past a deadline that the owner has to say so.

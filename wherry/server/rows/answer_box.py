@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wherry.core.observability.internal_errors import log_internal_error
-from wherry.core.values.errors import WherryError
-from wherry.core.values.request import Columns, InferResponse, bytes_of
-from wherry.core.workers.link import LARGE_BYTES, WorkerLink
+from wherry.core.api import (
+    LARGE_BYTES,
+    Columns,
+    InferResponse,
+    WherryError,
+    WorkerLink,
+    bytes_of,
+    log_internal_error,
+)
 from wherry.server.remote.columns import is_small, joined, packed
 from wherry.server.remote.errors import refused
 from wherry.server.remote.messages import Response, RowAnswers

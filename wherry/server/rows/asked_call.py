@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.grpc.rpc import Metadata, Rpc
 from wherry.server.remote.messages import AskCall, ToldCall
 

@@ -13,14 +13,21 @@ from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
-from wherry.core.observability.internal_errors import log_internal_error
-from wherry.core.observability.otel.following import follow_in
-from wherry.core.observability.server_load import LoadReport
-from wherry.core.runtime.loop_port import LoopPort
-from wherry.core.values.errors import BadModelOutput, ModelNotReady, WherryError
-from wherry.core.values.request import InferRequest, InferResponse
-from wherry.core.workers.frames import Garbage
-from wherry.core.workers.link import LARGE_BYTES, Messages, WorkerLink
+from wherry.core.api import (
+    LARGE_BYTES,
+    BadModelOutput,
+    Garbage,
+    InferRequest,
+    InferResponse,
+    LoadReport,
+    LoopPort,
+    Messages,
+    ModelNotReady,
+    WherryError,
+    WorkerLink,
+    follow_in,
+    log_internal_error,
+)
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.remote.columns import is_small, unpacked
 from wherry.server.remote.errors import refused

@@ -10,10 +10,7 @@ from typing import Final
 
 import msgspec
 
-from wherry.core.runtime.lifecycle import ANY, Status
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.workers.message_socket import FrameSocket
+from wherry.core.api import ANY, FrameSocket, LoadedModel, Runtime, Status
 from wherry.server.grpc.rpc import Application as GrpcApplication
 from wherry.server.http.exchange import Application, Exchange
 from wherry.server.remote.messages import (

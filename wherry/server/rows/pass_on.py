@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.api import LoadReport
 from wherry.server.dashboard.paths import EVENTS
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route

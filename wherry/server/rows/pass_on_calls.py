@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.api import LoadReport
 from wherry.server.grpc.handler import MethodHandler
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, Rpc

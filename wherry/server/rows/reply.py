@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.loop_port import LoopPort
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import Columns, InferRequest, InferResponse, parted
+from wherry.core.api import (
+    Columns,
+    InferRequest,
+    InferResponse,
+    LoadedModel,
+    LoopPort,
+    Reply,
+    StreamReply,
+    parted,
+)
 from wherry.server.remote.model import shaped_strings
 
 

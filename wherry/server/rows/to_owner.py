@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.api import LoadReport
 from wherry.server.calls.header_names import as_sent
 from wherry.server.http.exchange import SOON, Exchange
 from wherry.server.remote.link import OwnerLink

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from wherry.core.observability.statistics import SECONDS_BUCKETS
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.scheduler.decisions import Decision
-from wherry.core.values.quantities import duration, number, rows
+from wherry.core.api import SECONDS_BUCKETS, Decision, LoadedModel, duration, number, rows
 
 Json = dict[str, Any]
 

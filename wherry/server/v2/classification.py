@@ -12,9 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wherry.core.values.datatypes import BOOL, BYTES, TensorSpec
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.request import Array
+from wherry.core.api import BOOL, BYTES, Array, InvalidRequest, TensorSpec
 
 #: A row is sorted whole, whatever is asked of it.
 MAX_CLASSES: Final = 1_000_000

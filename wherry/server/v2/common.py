@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import wherry
-from wherry.core.observability.loop_stall import LoopStall
-from wherry.core.observability.metrics_config import MetricsConfig
-from wherry.core.observability.otel.tracing import Tracing
+from wherry.core.api import LoopStall, MetricsConfig, Tracing
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.admission import Admission
 from wherry.server.calls.offload import Offload

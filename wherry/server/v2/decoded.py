@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from wherry.core.values.request import Columns
+from wherry.core.api import Columns
 from wherry.server.calls.offload import held_bytes
 from wherry.server.v2.output_codec import OutputCodec
 from wherry.server.v2.parameters import Parameters

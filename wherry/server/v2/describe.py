@@ -9,19 +9,27 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from wherry.core.observability.statistics import Compute, Duration, ModelStatistics
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.datatypes import TensorSpec
-from wherry.core.values.errors import InvalidRequest, ModelNotFound
-from wherry.core.values.media import MediaSpec
+from wherry.core.api import (
+    Compute,
+    Duration,
+    InvalidRequest,
+    LoadedModel,
+    MediaSpec,
+    ModelNotFound,
+    ModelStatistics,
+    Runtime,
+    TensorSpec,
+)
 from wherry.server.calls.client_text import without_paths
 from wherry.server.v2.wire_shape import wire_shape
-from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository.json_form import filled, to_json
-from wherry.triton.repository.kind import platform_of
-from wherry.triton.repository.mapping import triton_config
-from wherry.triton.repository.triton_config import TritonConfig
+from wherry.triton.api import (
+    RepositoryModel,
+    TritonConfig,
+    filled,
+    platform_of,
+    to_json,
+    triton_config,
+)
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from wherry.core.values.request import Array
+from wherry.core.api import Array
 from wherry.server.calls.offload import SLICE_BYTES, give_way
 
 _LENGTH: Final = struct.Struct("<I")

@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from wherry.core.observability.otel.following import FollowedRequest
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.loop_port import LoopPort
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import (
+    FollowedRequest,
+    InferRequest,
+    InferResponse,
+    LoadedModel,
+    LoopPort,
+    Reply,
+    Runtime,
+    StreamReply,
+)
 from wherry.server.calls.offload import Offload
 from wherry.server.calls.terms import Terms, shorter_timeout, terms_of
 from wherry.server.v2.common import Common

@@ -16,10 +16,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import BF16, BOOL, BYTES, FP16, Form, TensorSpec
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.request import Array, Column, ShapedRow
+from wherry.core.api import (
+    BF16,
+    BOOL,
+    BYTES,
+    FP16,
+    Array,
+    Buffer,
+    Column,
+    Form,
+    InvalidRequest,
+    ShapedRow,
+    TensorSpec,
+)
 from wherry.server.v2.element_bytes import bf16_to_float32, unpack_bytes
 from wherry.server.v2.json_elements import JsonElements, parse_element
 from wherry.server.v2.json_errors import InputErrors, explain

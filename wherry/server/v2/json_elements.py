@@ -12,9 +12,18 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import numpy as np
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
-from wherry.core.values.errors import InvalidRequest, Tag
+from wherry.core.api import (
+    BOOL,
+    BYTES,
+    FP32,
+    UINT64,
+    Buffer,
+    Datatype,
+    Form,
+    InvalidRequest,
+    Tag,
+    TensorSpec,
+)
 from wherry.server.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, explain, malformed
 from wherry.server.v2.long_arrays import LongArray, check_values
 

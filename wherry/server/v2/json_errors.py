@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from wherry.core.values.datatypes import BYTES, Datatype
-from wherry.core.values.errors import InvalidRequest, Tag
+from wherry.core.api import BYTES, Datatype, InvalidRequest, Tag
 from wherry.server.v2.wire_shape import dims_text
 
 MAX_DEPTH: Final = 100

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 
 
 class InBase64(msgspec.Struct, forbid_unknown_fields=True, gc=False):

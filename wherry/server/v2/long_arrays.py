@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest, RequestTooLarge, Tag
+from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge, Tag
 from wherry.server.calls.offload import LARGE_BYTES, SLICE_BYTES, give_way
 from wherry.server.v2.json_errors import MAX_DEPTH, TOO_DEEP
 

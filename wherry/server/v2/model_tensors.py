@@ -10,10 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.signature import Signature
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.request import Column, Columns
+from wherry.core.api import Column, Columns, InvalidRequest, ModelConfig, Signature
 from wherry.server.content.urls import InputUrls
 from wherry.server.v2.input_codec import InputCodec
 from wherry.server.v2.output_codec import OutputCodec

@@ -12,10 +12,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import BF16, BYTES, FP16, Form, TensorSpec
-from wherry.core.values.errors import BadModelOutput, InvalidRequest
-from wherry.core.values.request import Array, Column, Columns, ShapedRow, ShapedRows
+from wherry.core.api import (
+    BF16,
+    BYTES,
+    FP16,
+    Array,
+    BadModelOutput,
+    Buffer,
+    Column,
+    Columns,
+    Form,
+    InvalidRequest,
+    ShapedRow,
+    ShapedRows,
+    TensorSpec,
+)
 from wherry.server.calls.json_text import encode_json
 from wherry.server.calls.offload import (
     LARGE_BYTES,

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wherry.core.values.errors import ConfigError, InvalidRequest, Tag
-from wherry.core.values.request import SequenceStep
+from wherry.core.api import ConfigError, InvalidRequest, SequenceStep, Tag
 from wherry.server.calls.header_names import as_sent
 
 Parameters = dict[str, Any]

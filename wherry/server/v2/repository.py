@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from wherry.core.values.errors import AccessDenied, InvalidRequest, Tag
+from wherry.core.api import AccessDenied, InvalidRequest, Tag
 from wherry.server.calls.client_text import without_paths
 from wherry.server.content.base64_text import decoded
-from wherry.triton.loading.control import ModelStatus
+from wherry.triton.api import ModelStatus
 
 FILE: Final = "file:"
 _TEXTS: Final = {"config": "config", "config_patch": "patch"}

@@ -13,10 +13,20 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.values.datatypes import Form, TensorSpec
-from wherry.core.values.errors import InvalidRequest, RequestTooLarge, Tag
-from wherry.core.values.media import FileBytes, FileSpec
-from wherry.core.values.request import Array, Column, Columns, ShapedRow, bytes_of
+from wherry.core.api import (
+    Array,
+    Column,
+    Columns,
+    FileBytes,
+    FileSpec,
+    Form,
+    InvalidRequest,
+    RequestTooLarge,
+    ShapedRow,
+    Tag,
+    TensorSpec,
+    bytes_of,
+)
 from wherry.server.content.base64_text import decoded
 from wherry.server.content.urls import MAX_URLS, Fetched, Fetching, InputUrls, is_url
 from wherry.server.v2.json_elements import NON_FINITE, element_type

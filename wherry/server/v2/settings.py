@@ -11,13 +11,15 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.core.observability.logging import (
+from wherry.core.api import (
     HumanFormatter,
+    InvalidRequest,
     JsonFormatter,
+    Tag,
+    Unsupported,
     formatter_of,
     severities,
 )
-from wherry.core.values.errors import InvalidRequest, Tag, Unsupported
 
 log = logging.getLogger("wherry")
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wherry.core.values.errors import (
+from wherry.core.api import (
     AlreadyRegistered,
     InvalidRequest,
     RegionNotFound,

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wherry.core.observability.otel import triton_mode as opentelemetry
-from wherry.core.values.errors import ConfigError, InvalidRequest, Tag, Unsupported
+from wherry.core.api import ConfigError, InvalidRequest, Tag, Unsupported
+from wherry.core.api import triton_mode as opentelemetry
 
 TRACE_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 #: As after a start: text, as the protocol has it, except for the levels.

@@ -22,12 +22,15 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from wherry.core.observability.tracing import Span
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.loop_port import LoopPort
-from wherry.core.runtime.threads import ThreadPool
-from wherry.core.values.reply import Reply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import (
+    InferRequest,
+    InferResponse,
+    LoadedModel,
+    LoopPort,
+    Reply,
+    Span,
+    ThreadPool,
+)
 from wherry.server.v2.trace_settings import Sampler, TraceSettings
 
 log = logging.getLogger("wherry")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.core.values.errors import Tag, WherryError
+from wherry.core.api import Tag, WherryError
 from wherry.server.calls.client_text import text_for_clients
 from wherry.server.http.exchange import JSON, Body, Exchange, Headers, PassedOn
 

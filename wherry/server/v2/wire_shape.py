@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.api import Form, TensorSpec
 
 #: Dimensions of a shape that an error tells.
 _DIMS_TOLD: Final = 64

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDataType,

@@ -17,10 +17,7 @@ from typing import Any, Final, cast
 import msgspec
 import numpy as np
 
-from wherry.core.models.model import Device
-from wherry.core.values.datatypes import DATATYPES
-from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.core.values.request import Array, Column, Columns
+from wherry.core.api import DATATYPES, Array, Column, Columns, ConfigError, Device, InvalidRequest
 from wherry.triton.backends import parameters
 from wherry.triton.backends.completing import with_batching
 from wherry.triton.backends.library import library

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 
 def library(name: str, model: str, install: str) -> Any:

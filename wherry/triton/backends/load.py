@@ -14,9 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.instances.devices import gpu_count
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.plugins import Plugins
+from wherry.core.api import ConfigError, Plugins, gpu_count
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.repository.checksum import mismatches
 from wherry.triton.repository.kind import is_ensemble

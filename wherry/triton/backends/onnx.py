@@ -14,12 +14,17 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from wherry.core.instances.devices import cpu_instead
-from wherry.core.models.model import Device
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.core.values.request import Array, Column, Columns
+from wherry.core.api import (
+    Array,
+    Column,
+    Columns,
+    ConfigError,
+    Device,
+    Form,
+    InvalidRequest,
+    Signature,
+    cpu_instead,
+)
 from wherry.triton.backends import completing, parameters, ragged
 from wherry.triton.backends.completing import FileTensor
 from wherry.triton.backends.library import library

@@ -14,9 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wherry.core.models.model import Device
-from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.core.values.request import Array, Column, Columns
+from wherry.core.api import Array, Column, Columns, ConfigError, Device, InvalidRequest
 from wherry.triton.backends import parameters
 from wherry.triton.backends.completing import FileTensor, complete, with_batching
 from wherry.triton.backends.library import library

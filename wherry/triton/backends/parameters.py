@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.triton.repository.triton_config import TritonConfig
 
 _TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

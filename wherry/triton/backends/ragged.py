@@ -14,8 +14,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from wherry.core.values.errors import BadModelOutput, ConfigError
-from wherry.core.values.request import Array, Column, Columns
+from wherry.core.api import Array, BadModelOutput, Column, Columns, ConfigError
 from wherry.triton.repository.mapping import datatype_of
 from wherry.triton.repository.triton_config import TritonConfig
 

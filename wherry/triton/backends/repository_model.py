@@ -23,15 +23,20 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.instances.devices import or_on_cpu
-from wherry.core.instances.sequence_inputs import SequenceInputs
-from wherry.core.models.config import ModelConfig, model_config
-from wherry.core.models.model import Model
-from wherry.core.models.signature import Signature
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.request import Column, Columns, ShapedRow
+from wherry.core.api import (
+    Column,
+    Columns,
+    ConfigError,
+    Model,
+    ModelConfig,
+    SequenceInputs,
+    ShapedRow,
+    Signature,
+    model_config,
+    or_on_cpu,
+)
 from wherry.triton.backends.warmup import warmup_batch
-from wherry.triton.repository import mapping
+from wherry.triton.repository import layout, mapping
 from wherry.triton.repository.inside import inside
 from wherry.triton.repository.metric_control import FIRST_RESPONSE, buckets
 from wherry.triton.repository.triton_config import TritonConfig, TritonInstanceGroup
@@ -125,6 +130,15 @@ class RepositoryModel(Model):
         (folder, version, _, *rest), options = self.constructed_with
         self.constructed_with = (folder, version, self.triton, *rest), options
         self.__dict__.pop("inside", None)
+
+    def cache_identity(self) -> bytes | None:
+        if self.triton.ensemble_scheduling is not None:
+            return None  # its members' files tell
+        files = [
+            (os.path.relpath(path, self.folder), changed, size)
+            for path, changed, size in layout.fingerprint(self.folder)
+        ]
+        return msgspec.json.encode([files, self.triton])
 
     @property
     def asks_for_gpus(self) -> bool:

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from wherry.core.values.errors import BadModelOutput
-from wherry.core.values.request import Array, Column, Columns, ShapedRow
+from wherry.core.api import Array, BadModelOutput, Column, Columns, ShapedRow
 from wherry.triton.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 
 

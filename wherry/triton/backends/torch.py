@@ -16,12 +16,19 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from wherry.core.instances.devices import for_torch, gpu_count
-from wherry.core.models.model import Device
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import TensorSpec
-from wherry.core.values.errors import BadModelOutput, ConfigError, InvalidRequest
-from wherry.core.values.request import Array, Column, Columns
+from wherry.core.api import (
+    Array,
+    BadModelOutput,
+    Column,
+    Columns,
+    ConfigError,
+    Device,
+    InvalidRequest,
+    Signature,
+    TensorSpec,
+    for_torch,
+    gpu_count,
+)
 from wherry.triton.backends import torch_program
 from wherry.triton.backends.completing import complete
 from wherry.triton.backends.library import library

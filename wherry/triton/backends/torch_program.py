@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.triton.backends.completing import FileTensor
 from wherry.triton.repository.triton_config import TritonDataType, TritonInput, TritonOutput
 

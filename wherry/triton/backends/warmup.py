@@ -8,10 +8,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import BF16, BOOL, BYTES, Datatype, Form, TensorSpec
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.request import Column, Columns, ShapedRow
+from wherry.core.api import (
+    BF16,
+    BOOL,
+    BYTES,
+    Column,
+    Columns,
+    ConfigError,
+    Datatype,
+    Form,
+    ShapedRow,
+    Signature,
+    TensorSpec,
+)
 from wherry.triton.repository.mapping import datatype_of
 from wherry.triton.repository.triton_config import TritonWarmup, TritonWarmupInput
 

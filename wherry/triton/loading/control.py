@@ -17,10 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from wherry.core.runtime.lifecycle import ANY, Status
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import ThreadGroup, ThreadPool, side_by_side
-from wherry.core.values.errors import ConfigError, LoadFailed, ModelNotReady, WherryError
+from wherry.core.api import (
+    ANY,
+    ConfigError,
+    LoadFailed,
+    ModelNotReady,
+    Runtime,
+    Status,
+    ThreadGroup,
+    ThreadPool,
+    WherryError,
+    side_by_side,
+)
 from wherry.triton.backends.load import backend_for
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.loading.folders import Config, Patch, RepositoryFolders

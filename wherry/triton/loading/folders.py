@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wherry.core.values.errors import ConfigError, ModelNotFound, ModelNotReady, Tag
+from wherry.core.api import ConfigError, ModelNotFound, ModelNotReady, Tag
 from wherry.triton.repository import layout, upload
 from wherry.triton.repository.json_form import from_json, patched
 from wherry.triton.repository.layout import Fingerprint, Found

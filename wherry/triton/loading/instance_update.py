@@ -14,10 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.instances.dispatcher import Dispatcher
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.errors import ConfigError, LoadFailed
+from wherry.core.api import ConfigError, Dispatcher, LoadedModel, LoadFailed, Runtime
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.repository.layout import Fingerprint, Found, fingerprint
 from wherry.triton.repository.normalise import normalised

@@ -18,16 +18,16 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.runtime.lifecycle import Status
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.registry import Registry
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.runtime.threads import ThreadGroup
-from wherry.core.values.errors import (
+from wherry.core.api import (
     ConfigError,
+    LoadedModel,
     LoadFailed,
     ModelNotFound,
     ModelNotReady,
+    Registry,
+    Runtime,
+    Status,
+    ThreadGroup,
     WherryError,
 )
 from wherry.triton.backends.load import backend_for

@@ -14,21 +14,25 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from wherry.core.instances.process import are_large
-from wherry.core.models.signature import Signature
-from wherry.core.observability.otel.following import follow_below
-from wherry.core.observability.tracing import Span
-from wherry.core.values.errors import (
+from wherry.core.api import (
+    Columns,
+    InferRequest,
+    InferResponse,
     InvalidRequest,
     ModelFailed,
     ModelNotFound,
     ModelNotReady,
+    Reply,
     RequestTimeoutExpired,
+    SequenceStep,
+    Signature,
+    Span,
+    StreamReply,
     Unsupported,
     WherryError,
+    are_large,
+    follow_below,
 )
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import Columns, InferRequest, InferResponse, SequenceStep
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.python.codes import code_of
 from wherry.triton.python.stub.pb_utils import TritonError

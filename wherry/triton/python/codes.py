@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.core.values.errors import (
+from wherry.core.api import (
     AlreadyRegistered,
     Cancelled,
     InvalidRequest,

@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.core.values.errors import ConfigError
-from wherry.core.workers.python_path import for_children
+from wherry.core.api import ConfigError, for_children
 
 log = logging.getLogger("wherry")
 

@@ -11,19 +11,33 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from wherry.core.instances.device_errors import broken_by
-from wherry.core.instances.execution import RESCHEDULED, Execution, Failure, Outcome
-from wherry.core.instances.instance import BatchRun, Instance
-from wherry.core.instances.linked_worker import LinkedWorker
-from wherry.core.instances.sequence_inputs import WARM_UP
-from wherry.core.instances.stream_run import StreamRun
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Device
-from wherry.core.observability.custom_metrics import CustomMetrics, Kind
-from wherry.core.values.errors import LoadFailed, WherryError, WorkerDied
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse, rows_of
-from wherry.core.workers.frames import Garbage
+from wherry.core.api import (
+    RESCHEDULED,
+    WARM_UP,
+    Batch,
+    BatchRun,
+    Columns,
+    CustomMetrics,
+    Device,
+    Execution,
+    Failure,
+    Garbage,
+    InferRequest,
+    InferResponse,
+    Instance,
+    Kind,
+    LinkedWorker,
+    LoadFailed,
+    ModelConfig,
+    Outcome,
+    Reply,
+    StreamReply,
+    StreamRun,
+    WherryError,
+    WorkerDied,
+    broken_by,
+    rows_of,
+)
 from wherry.triton.python.calls import CallAnswer, Called, Calls, Host
 from wherry.triton.python.messages import Plain, StubMemory, StubMessage
 from wherry.triton.python.model_requests import ModelRequests

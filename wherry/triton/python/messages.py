@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Any, Protocol
 
-from wherry.core.workers.frames import Garbage
+from wherry.core.api import Garbage
 from wherry.triton.python.stub import wire
 from wherry.triton.python.stub.wire import Arena, Incoming, Outgoing, SlabViews
 

@@ -14,12 +14,15 @@ import threading
 import weakref
 from typing import Any
 
-from wherry.core.instances.instance import Instance
-from wherry.core.instances.source import refuse_while_importing
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Device
-from wherry.core.observability.custom_metrics import CustomMetrics
-from wherry.core.values.errors import ConfigError, LoadFailed
+from wherry.core.api import (
+    ConfigError,
+    CustomMetrics,
+    Device,
+    Instance,
+    LoadFailed,
+    ModelConfig,
+    refuse_while_importing,
+)
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.python.calls import Host
 from wherry.triton.python.environment import interpreter

@@ -7,15 +7,23 @@ from collections.abc import Collection, Sequence
 from itertools import count
 from typing import Any
 
-from wherry.core.instances.execution import RESCHEDULED, Failure, Outcome
-from wherry.core.instances.instance import Answers, BatchRun, Instance
-from wherry.core.instances.linked_worker import LinkedWorker
-from wherry.core.instances.process import are_large
-from wherry.core.models.config import ModelConfig
-from wherry.core.observability.otel.following import begun
-from wherry.core.values.errors import ModelNotReady
-from wherry.core.values.request import Batch, InferRequest, InferResponse
-from wherry.core.workers.frames import Garbage
+from wherry.core.api import (
+    RESCHEDULED,
+    Answers,
+    Batch,
+    BatchRun,
+    Failure,
+    Garbage,
+    InferRequest,
+    InferResponse,
+    Instance,
+    LinkedWorker,
+    ModelConfig,
+    ModelNotReady,
+    Outcome,
+    are_large,
+    begun,
+)
 from wherry.triton.python.messages import Plain
 from wherry.triton.python.request_codec import Decoded, ModelAnswer, RequestCodec
 from wherry.triton.python.running_batch import NothingToSend, RunningBatch

@@ -6,11 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from wherry.core.instances.restart import shortage
-from wherry.core.values.errors import LoadFailed
-from wherry.core.workers.frames import Garbage
-from wherry.core.workers.message_socket import FrameSocket
-from wherry.core.workers.process import start_worker
+from wherry.core.api import FrameSocket, Garbage, LoadFailed, shortage, start_worker
 from wherry.triton.python.environment import Interpreter
 from wherry.triton.python.messages import Plain, StubDecoder, StubEncoder, StubMemory
 from wherry.triton.python.stub import wire

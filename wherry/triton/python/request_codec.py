@@ -12,13 +12,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.core.instances.execution import Failure
-from wherry.core.models.config import ModelConfig
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import BF16, Form, TensorSpec
-from wherry.core.values.errors import WherryError
-from wherry.core.values.request import Columns, InferRequest
-from wherry.core.workers.link import LARGE_BYTES
+from wherry.core.api import (
+    BF16,
+    LARGE_BYTES,
+    Columns,
+    Failure,
+    Form,
+    InferRequest,
+    ModelConfig,
+    Signature,
+    TensorSpec,
+    WherryError,
+)
 from wherry.triton.python.codes import error_of
 from wherry.triton.python.stub.wire import Incoming, Outgoing
 from wherry.triton.python.tensors import get, put

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.core.instances.execution import Execution, Failure, Outcome
-from wherry.core.instances.instance import BatchRun
-from wherry.core.values.request import Batch, InferRequest
+from wherry.core.api import Batch, BatchRun, Execution, Failure, InferRequest, Outcome
 from wherry.triton.python.request_codec import RequestCodec
 from wherry.triton.python.stub.wire import Outgoing
 

@@ -13,9 +13,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.core.models.rows import as_array
-from wherry.core.values.datatypes import BF16, BYTES, DATATYPES, Form, TensorSpec
-from wherry.core.values.request import Array, Column, ShapedRow, ShapedRows
+from wherry.core.api import (
+    BF16,
+    BYTES,
+    DATATYPES,
+    Array,
+    Column,
+    Form,
+    ShapedRow,
+    ShapedRows,
+    TensorSpec,
+    as_array,
+)
 from wherry.triton.python.stub.wire import (
     Incoming,
     Outgoing,

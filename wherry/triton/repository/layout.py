@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from wherry.core.models.config import wrong_name
+from wherry.core.api import wrong_name
 from wherry.triton.repository import pbtxt
 from wherry.triton.repository.kind import is_ensemble
 from wherry.triton.repository.problems import BadConfig, is_blank

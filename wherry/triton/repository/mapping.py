@@ -12,17 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from wherry.core.models.config import (
+from wherry.core.api import (
+    BYTES,
+    DATATYPES,
+    ConfigError,
+    Datatype,
+    Form,
     InstanceGroup,
     ModelConfig,
     QueuePolicy,
     SequenceBatching,
     SequenceControl,
     SequenceState,
+    Signature,
+    TensorSpec,
 )
-from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import BYTES, DATATYPES, Datatype, Form, TensorSpec
-from wherry.core.values.errors import ConfigError
 from wherry.triton.repository.kind import default_count, is_decoupled
 from wherry.triton.repository.triton_config import (
     TritonConfig,

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.triton.repository.layout import is_name
 
 log = logging.getLogger("wherry")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 #: Where a value stands: names of fields, indices of lists, keys of maps.
 Path = tuple[str | int, ...]

@@ -16,7 +16,7 @@ import wherry
 from tests.properties import examples
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Execution, Failure
-from wherry.core.instances.own_rows import gather
+from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import MAX_RERUNS
 from wherry.core.models.model import Device, FunctionModel
 from wherry.core.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
@@ -35,7 +35,7 @@ def executable(function: Callable[..., Any], **config: Any) -> Executable:
 
 
 def run_batch(one: Executable, columns: Columns, counts: list[int]) -> Execution:
-    return one.run(gather([columns]), counts, lambda: columns)
+    return one.run(gather_rows([columns]), counts, lambda: columns)
 
 
 def run(
@@ -874,10 +874,10 @@ def test_what_a_model_returns_of_its_inputs_is_not_copied_unless_it_keeps_them()
         return x
 
     columns: Columns = {"x": np.ones((2, 2), np.float32)}
-    outputs = executable(model).outcome(gather([columns, columns]), 4)
+    outputs = executable(model).outcome(gather_rows([columns, columns]), 4)
     assert not isinstance(outputs, Failure)
     assert np.asarray(outputs["output"]).ctypes.data == given[0]
-    outputs = executable(keeping).outcome(gather([columns, columns]), 4)
+    outputs = executable(keeping).outcome(gather_rows([columns, columns]), 4)
     assert not isinstance(outputs, Failure)
     assert not np.shares_memory(kept[0], np.asarray(outputs["output"]))
 
@@ -885,7 +885,7 @@ def test_what_a_model_returns_of_its_inputs_is_not_copied_unless_it_keeps_them()
 @pytest.mark.parametrize("first", ["text", b"bytes", 1, None, [b"bytes"], [], np.ones(2)])
 def test_the_rows_of_neighbours_are_a_models_own_whatever_the_first_one_is(first: Any) -> None:
     row = {"left": [1]}
-    columns = gather([{"x": [first]}, {"x": [row]}, {"x": [[row]]}])
+    columns = gather_rows([{"x": [first]}, {"x": [row]}, {"x": [[row]]}])
     columns["x"][1].pop("left")
     columns["x"][2][0]["left"].append(2)
     assert row == {"left": [1]}

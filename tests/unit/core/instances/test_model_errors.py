@@ -1,4 +1,4 @@
-"""wherry.core.instances.model_errors: what a model raises ends its request, and no instance with it."""
+"""core/instances/model_errors.py: what a model raises ends its request, and no instance with it."""
 
 from __future__ import annotations
 

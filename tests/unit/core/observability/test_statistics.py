@@ -1,4 +1,7 @@
-"""core/observability/statistics.py: what a batch counts, and the responses of streams by their place."""
+"""What a batch counts, and the responses of streams by their place.
+
+`core/observability/statistics.py`.
+"""
 
 from wherry.core.observability.statistics import (
     MAX_RESPONSE_PLACES,

@@ -1,4 +1,7 @@
-"""core/runtime/shared_cache.py: answers in a store of a package, as examples/plugins/wherry_redis."""
+"""Answers in a store of a package, as examples/plugins/wherry_redis.
+
+`core/runtime/shared_cache.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import wherry
 from tests.plugins import install, install_example
 from tests.repositories import CONFIG, make, save
 from wherry.core.runtime.cache import ModelCache
-from wherry.core.runtime.shared_cache import CACHES, SharedCache, cache_of, identity
+from wherry.core.runtime.shared_cache import CACHES, SharedCache, cache_of
 from wherry.core.values.errors import ConfigError
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferRequest, InferResponse
@@ -121,11 +124,11 @@ def test_what_one_server_has_answered_another_one_finds(tmp_path: Path) -> None:
 
 
 def test_another_file_or_configuration_is_another_model(tmp_path: Path) -> None:
-    first = identity(model(tmp_path))
-    assert first == identity(found(tmp_path))
+    first = model(tmp_path).cache_identity()
+    assert first == found(tmp_path).cache_identity()
     (tmp_path / "a" / "1" / "number").write_text("22")
-    second = identity(found(tmp_path))
-    changed = identity(model(tmp_path, config=CONFIG + "response_cache { enable: true }"))
+    second = found(tmp_path).cache_identity()
+    changed = model(tmp_path, config=CONFIG + "response_cache { enable: true }").cache_identity()
     assert len({first, second, changed}) == 3
 
 
@@ -136,7 +139,7 @@ def test_code_of_a_program_shares_nothing() -> None:
 
     shelf, clock = Shelf(), Clock()
     cache = SharedCache(shelf, clock)
-    assert identity(shout) is None
+    assert shout.cache_identity() is None
     keep(cache.of("shout", "1", shout), shelf, "x", "X")
     assert asked(cache.of("shout", "1", shout), "x") is None
     cache.close()

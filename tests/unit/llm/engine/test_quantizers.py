@@ -1,4 +1,7 @@
-"""llm/engine/quantizers.py: what transformers needs for quantized weights, said before they are loaded."""
+"""What transformers needs for quantized weights, said before they are loaded.
+
+`llm/engine/quantizers.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""llm/engine/strict_calls.py: calls have their schema, wherever the model makes them; text is free."""
+"""Calls have their schema, wherever the model makes them; text is free.
+
+`llm/engine/strict_calls.py`.
+"""
 
 from __future__ import annotations
 

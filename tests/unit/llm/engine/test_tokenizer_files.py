@@ -1,4 +1,7 @@
-"""llm/engine/tokenizer_files.py: a damaged tokenizer is refused in one short error with a remedy."""
+"""A damaged tokenizer is refused in one short error with a remedy.
+
+`llm/engine/tokenizer_files.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How do the metrics that Prometheus scrapes reach a collector over OTLP?
 
-They are those of `core/observability/metrics.py`, read every OTEL_METRIC_EXPORT_INTERVAL milliseconds in
-a thread of its own, under the same names but for Prometheus' suffix `_total`.
+They are those of `core/observability/metrics.py`, read every OTEL_METRIC_EXPORT_INTERVAL
+milliseconds in a thread of its own, under the same names but for Prometheus' suffix `_total`.
 """
 
 from __future__ import annotations

@@ -11,10 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 
-from wherry.core.models.rows import column_of_value
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.request import Column, Columns
+from wherry.core.api import Column, Columns, InvalidRequest, LoadedModel, column_of_value
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.kinds import Whole
 

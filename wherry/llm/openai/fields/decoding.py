@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.json_faults import check_depth, fault_of
 from wherry.llm.openai.fields.not_done import NotDone

@@ -11,11 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest, RequestTooLarge
+from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge
 from wherry.llm.openai.errors import BadField
-from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.v2.long_arrays import check_values
+from wherry.server.api import LARGE_BYTES, check_values
 
 #: How deeply arrays and objects may be nested; real schemas have a tenth of it.
 MAX_DEPTH: Final = 100

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.decoding import decoded
 from wherry.llm.openai.fields.not_done import NotDone
-from wherry.server.content.form_value import NamedValue
+from wherry.server.api import NamedValue
 
 #: Fields that are no texts; a form has texts only.
 BARE: Final = ("temperature", "stream")

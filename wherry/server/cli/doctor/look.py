@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from wherry import __version__
-from wherry.core.instances.devices import gpu_count, try_gpus
-from wherry.core.observability.machine import Machine
+from wherry.core.api import Machine, gpu_count, try_gpus
 from wherry.server.cli.doctor import findings
 from wherry.server.cli.doctor.findings import Finding
 from wherry.server.connections.limits import Limits

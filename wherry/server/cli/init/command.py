@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from wherry import __version__
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 from wherry.server.cli.show import print_line
 
 #: The files, in the order in which they are told, and what they are.

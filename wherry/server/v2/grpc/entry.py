@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from wherry.core.models.model import Pipeline
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.reply import Reply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import (
+    Buffer,
+    InferRequest,
+    InferResponse,
+    InvalidRequest,
+    LoadedModel,
+    Pipeline,
+    Reply,
+    Runtime,
+)
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
@@ -21,7 +24,7 @@ from wherry.server.v2.decoded import DecodedRequest
 from wherry.server.v2.entry import Entry
 from wherry.server.v2.grpc.infer_codec import InferCodec
 from wherry.server.v2.grpc.known_requests import Decoded, KnownRequests
-from wherry.triton.loading.control import ModelControl
+from wherry.triton.api import ModelControl
 
 #: Of a version, which has 64 bits and a sign.
 _MOST_DIGITS: Final = 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from wherry.core.values.errors import ModelNotFound
+from wherry.core.api import ModelNotFound
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.v2.grpc.entry import GrpcEntry

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.loop_port import LoopPort
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import Unsupported
-from wherry.core.values.request import InferResponse
+from wherry.core.api import Buffer, InferResponse, LoadedModel, LoopPort, Unsupported
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.answers import fail
 from wherry.server.grpc.proto import Method

@@ -13,10 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import DATATYPES, Form
-from wherry.core.values.errors import BadModelOutput, InvalidRequest
-from wherry.core.values.request import Array, Column, Columns, InferResponse
+from wherry.core.api import (
+    DATATYPES,
+    Array,
+    BadModelOutput,
+    Buffer,
+    Column,
+    Columns,
+    Form,
+    InferResponse,
+    InvalidRequest,
+)
 from wherry.server.calls.offload import SLICE_ELEMENTS, join_in_slices
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.v2.classification import check_classifiable

@@ -12,11 +12,7 @@ from weakref import ref
 
 import msgspec
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.registry import Registry
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.request import Columns
+from wherry.core.api import Buffer, Columns, InvalidRequest, LoadedModel, Registry
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import Malformed, read_block

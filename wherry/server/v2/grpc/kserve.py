@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from wherry.core.values.errors import ModelNotFound, ModelNotReady
+from wherry.core.api import ModelNotFound, ModelNotReady
 from wherry.server.grpc.handler import MethodHandler, at_once
 from wherry.server.grpc.wire import Values
 from wherry.server.v2 import describe

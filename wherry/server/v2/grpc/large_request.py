@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.v2.decoded import counted
 from wherry.server.v2.entry import Beside

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from wherry.core.values.buffer import Buffer
+from wherry.core.api import Buffer
 from wherry.server.grpc import proto
 from wherry.server.grpc.descriptors import file_descriptor, symbols
 from wherry.server.grpc.proto import Method, Schema

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wherry.core.values.errors import Unsupported
+from wherry.core.api import Unsupported
 from wherry.server.grpc.answers import fail
 from wherry.server.grpc.handler import MethodHandler
 from wherry.server.grpc.proto import Method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wherry.core.values.errors import InvalidRequest, ModelNotFound
+from wherry.core.api import InvalidRequest, ModelNotFound
 from wherry.server.grpc.handler import MethodHandler, at_once
 from wherry.server.grpc.wire import Values
 from wherry.server.v2.grpc.entry import GrpcEntry

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
-from wherry.core.values.errors import RegionNotFound, Unsupported
+from wherry.core.api import RegionNotFound, Unsupported
 from wherry.server.grpc.handler import MethodHandler, at_once
 from wherry.server.grpc.wire import Values
 from wherry.server.v2.shared_memory import SharedMemory

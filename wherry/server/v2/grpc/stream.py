@@ -14,10 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import Buffer, InferRequest, InferResponse, LoadedModel, Reply, StreamReply
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.answers import status_of
 from wherry.server.grpc.proto import Method

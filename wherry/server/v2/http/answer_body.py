@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import NotAcceptable
+from wherry.core.api import Buffer, NotAcceptable
 from wherry.server.http.exchange import JSON, Headers
 from wherry.server.v2.decoded import DecodedRequest
 

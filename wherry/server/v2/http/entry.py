@@ -8,12 +8,18 @@ from weakref import ref
 
 import msgspec
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.runtime import Runtime
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge, WherryError
-from wherry.core.values.reply import Reply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import (
+    Buffer,
+    DeadlineExceeded,
+    InferRequest,
+    InferResponse,
+    InvalidRequest,
+    LoadedModel,
+    Reply,
+    RequestTooLarge,
+    Runtime,
+    WherryError,
+)
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.calls.compression import decompressed
 from wherry.server.calls.offload import LARGE_BYTES
@@ -28,7 +34,7 @@ from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.json_elements import parse_object
 from wherry.server.v2.long_arrays import check_values
 from wherry.server.v2.row_values import UrlFile, fetch_files
-from wherry.triton.loading.control import ModelControl
+from wherry.triton.api import ModelControl
 
 #: Bytes of an operator's command, and of one with files once it is inflated.
 COMMAND_BYTES: Final = 2**20

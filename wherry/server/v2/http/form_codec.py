@@ -10,11 +10,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import InvalidRequest, UnsupportedMediaType
-from wherry.core.values.media import AudioSpec, ImageSpec
-from wherry.core.values.request import Columns
+from wherry.core.api import (
+    AudioSpec,
+    Buffer,
+    Columns,
+    Form,
+    ImageSpec,
+    InvalidRequest,
+    UnsupportedMediaType,
+)
 from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import FORM, JSON, quoted
 from wherry.server.content.named_values import begins_json, named_values

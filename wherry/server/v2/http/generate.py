@@ -6,11 +6,15 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Protocol
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest
-from wherry.core.values.reply import Reply, StreamReply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.api import (
+    Buffer,
+    InferRequest,
+    InferResponse,
+    InvalidRequest,
+    LoadedModel,
+    Reply,
+    StreamReply,
+)
 from wherry.server.calls.compression import MAX_BYTES
 from wherry.server.http.answers import fail, packed, respond
 from wherry.server.http.exchange import Exchange, RequestHead

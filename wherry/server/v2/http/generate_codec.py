@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import BadModelOutput, InvalidRequest, Tag
-from wherry.core.values.request import Columns, InferResponse
+from wherry.core.api import (
+    BadModelOutput,
+    Buffer,
+    Columns,
+    Form,
+    InferResponse,
+    InvalidRequest,
+    Tag,
+)
 from wherry.server.calls.json_text import encode_json
 from wherry.server.http.exchange import RequestHead
 from wherry.server.v2.decoded import DecodedRequest, counted

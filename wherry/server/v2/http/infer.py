@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from wherry.core.runtime.loaded_model import LoadedModel
-from wherry.core.runtime.loop_port import LoopPort
-from wherry.core.values.errors import Unsupported
-from wherry.core.values.request import InferResponse
+from wherry.core.api import InferResponse, LoadedModel, LoopPort, Unsupported
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.calls.compression import MAX_BYTES, MIN_BYTES
 from wherry.server.calls.offload import LARGE_BYTES

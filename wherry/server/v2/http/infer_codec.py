@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import BadModelOutput, InvalidRequest, Tag
-from wherry.core.values.request import Columns, InferResponse
+from wherry.core.api import BadModelOutput, Buffer, Columns, InferResponse, InvalidRequest, Tag
 from wherry.server.calls.json_text import encode_json
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.v2.classification import check_classifiable

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from wherry.core.values.errors import ModelNotReady
+from wherry.core.api import ModelNotReady
 from wherry.server.http.answers import respond, respond_json
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route

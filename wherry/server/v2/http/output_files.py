@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from wherry.core.values.datatypes import Form
-from wherry.core.values.errors import NotAcceptable
-from wherry.core.values.media import FileBytes, FileSpec, media_type_of
-from wherry.core.values.request import Columns
+from wherry.core.api import Columns, FileBytes, FileSpec, Form, NotAcceptable, media_type_of
 from wherry.server.content.media_types import (
     JSON,
     OCTET_STREAM,

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from wherry.core.values.errors import InvalidRequest, Tag, Unsupported
+from wherry.core.api import InvalidRequest, Tag, Unsupported
 from wherry.server.calls.json_text import encode_json
 from wherry.server.http.answers import fail, respond
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route
 from wherry.server.v2.http.entry import HttpEntry
 from wherry.server.v2.repository import index_row, load_options, unload_dependents
-from wherry.triton.loading.control import ModelControl
+from wherry.triton.api import ModelControl
 
 GROUP: Final = "model-repository"
 

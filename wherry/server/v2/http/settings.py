@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.core.values.errors import InvalidRequest, ModelNotFound
+from wherry.core.api import InvalidRequest, ModelNotFound
 from wherry.server.http.answers import respond_json
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route

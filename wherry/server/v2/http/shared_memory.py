@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from wherry.core.values.errors import InvalidRequest, RegionNotFound, Tag, Unsupported
+from wherry.core.api import InvalidRequest, RegionNotFound, Tag, Unsupported
 from wherry.server.http.answers import respond, respond_json
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route

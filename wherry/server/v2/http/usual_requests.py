@@ -10,8 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.request import Columns, bytes_of
+from wherry.core.api import Buffer, Columns, bytes_of
 from wherry.server.v2.decoded import DecodedRequest, WantedOutput
 from wherry.server.v2.http.wire_request import (
     Shape,

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from wherry.core.values.buffer import Buffer
-from wherry.core.values.errors import InvalidRequest
+from wherry.core.api import Buffer, InvalidRequest
 from wherry.server.v2.json_elements import decoded_again
 from wherry.server.v2.parameters import InvalidParameter
 

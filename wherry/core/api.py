@@ -1,0 +1,322 @@
+"""What may the other parts use of core?
+
+A name is loaded when it is first asked for, so that a process pays only for what it uses.
+"""
+
+from typing import TYPE_CHECKING
+
+from wherry.doors import door
+
+if TYPE_CHECKING:
+    from wherry.core.client import Client as Client
+    from wherry.core.client.connections import UnixConnection as UnixConnection
+    from wherry.core.client.unreachable import advice as advice
+    from wherry.core.client.wire import ModelDescription as ModelDescription
+    from wherry.core.client.wire import Tensor as Tensor
+    from wherry.core.client.wire import by_place as by_place
+    from wherry.core.client.wire import describe as describe
+    from wherry.core.client.wire import infer_body as infer_body
+    from wherry.core.instances.device_errors import broken_by as broken_by
+    from wherry.core.instances.device_errors import out_of_memory as out_of_memory
+    from wherry.core.instances.devices import Gpus as Gpus
+    from wherry.core.instances.devices import cpu_instead as cpu_instead
+    from wherry.core.instances.devices import for_torch as for_torch
+    from wherry.core.instances.devices import gpu_count as gpu_count
+    from wherry.core.instances.devices import may_use_gpus as may_use_gpus
+    from wherry.core.instances.devices import or_on_cpu as or_on_cpu
+    from wherry.core.instances.devices import try_gpus as try_gpus
+    from wherry.core.instances.dispatcher import Dispatcher as Dispatcher
+    from wherry.core.instances.executable import Executable as Executable
+    from wherry.core.instances.execution import RESCHEDULED as RESCHEDULED
+    from wherry.core.instances.execution import Execution as Execution
+    from wherry.core.instances.execution import Failure as Failure
+    from wherry.core.instances.execution import Outcome as Outcome
+    from wherry.core.instances.instance import Answers as Answers
+    from wherry.core.instances.instance import BatchRun as BatchRun
+    from wherry.core.instances.instance import Instance as Instance
+    from wherry.core.instances.linked_worker import LinkedWorker as LinkedWorker
+    from wherry.core.instances.loadable import Loadable as Loadable
+    from wherry.core.instances.own_rows import gather_rows as gather_rows
+    from wherry.core.instances.process import are_large as are_large
+    from wherry.core.instances.restart import shortage as shortage
+    from wherry.core.instances.runner import Refused as Refused
+    from wherry.core.instances.runner import Runner as Runner
+    from wherry.core.instances.sequence_inputs import WARM_UP as WARM_UP
+    from wherry.core.instances.sequence_inputs import SequenceInputs as SequenceInputs
+    from wherry.core.instances.source import import_file as import_file
+    from wherry.core.instances.source import refuse_while_importing as refuse_while_importing
+    from wherry.core.instances.stream_run import StreamRun as StreamRun
+    from wherry.core.models.config import FIELDS as FIELDS
+    from wherry.core.models.config import InstanceGroup as InstanceGroup
+    from wherry.core.models.config import ModelConfig as ModelConfig
+    from wherry.core.models.config import QueuePolicy as QueuePolicy
+    from wherry.core.models.config import SequenceBatching as SequenceBatching
+    from wherry.core.models.config import SequenceControl as SequenceControl
+    from wherry.core.models.config import SequenceState as SequenceState
+    from wherry.core.models.config import model_config as model_config
+    from wherry.core.models.config import wrong_name as wrong_name
+    from wherry.core.models.model import Device as Device
+    from wherry.core.models.model import FunctionModel as FunctionModel
+    from wherry.core.models.model import Model as Model
+    from wherry.core.models.model import ModelOfModels as ModelOfModels
+    from wherry.core.models.model import Pipeline as Pipeline
+    from wherry.core.models.model import VariantStore as VariantStore
+    from wherry.core.models.row_types import plain as plain
+    from wherry.core.models.rows import as_array as as_array
+    from wherry.core.models.rows import column_of_value as column_of_value
+    from wherry.core.models.signature import Signature as Signature
+    from wherry.core.models.step_model import Step as Step
+    from wherry.core.models.step_model import StepModel as StepModel
+    from wherry.core.observability.custom_metrics import CustomMetrics as CustomMetrics
+    from wherry.core.observability.custom_metrics import Kind as Kind
+    from wherry.core.observability.fronts import FrontFigures as FrontFigures
+    from wherry.core.observability.fronts import FrontsSource as FrontsSource
+    from wherry.core.observability.fronts import ProcessFigures as ProcessFigures
+    from wherry.core.observability.fronts import process_figures as process_figures
+    from wherry.core.observability.fronts import with_fronts as with_fronts
+    from wherry.core.observability.internal_errors import log_internal_error as log_internal_error
+    from wherry.core.observability.logging import HumanFormatter as HumanFormatter
+    from wherry.core.observability.logging import JsonFormatter as JsonFormatter
+    from wherry.core.observability.logging import configure as configure
+    from wherry.core.observability.logging import formatter_of as formatter_of
+    from wherry.core.observability.logging import one_line as one_line
+    from wherry.core.observability.logging import severities as severities
+    from wherry.core.observability.loop_stall import BUCKETS as BUCKETS
+    from wherry.core.observability.loop_stall import LoopStall as LoopStall
+    from wherry.core.observability.machine import Machine as Machine
+    from wherry.core.observability.machine import Use as Use
+    from wherry.core.observability.metrics import Metrics as Metrics
+    from wherry.core.observability.metrics_config import MetricsConfig as MetricsConfig
+    from wherry.core.observability.numbers import RateWindow as RateWindow
+    from wherry.core.observability.numbers import Reading as Reading
+    from wherry.core.observability.numbers import Readings as Readings
+    from wherry.core.observability.numbers import quantile as quantile
+    from wherry.core.observability.numbers import reading as reading
+    from wherry.core.observability.numbers import significant as significant
+    from wherry.core.observability.numbers import summed as summed
+    from wherry.core.observability.otel import triton_mode as triton_mode
+    from wherry.core.observability.otel.drafts import SpanKind as SpanKind
+    from wherry.core.observability.otel.following import FollowedRequest as FollowedRequest
+    from wherry.core.observability.otel.following import begun as begun
+    from wherry.core.observability.otel.following import follow_below as follow_below
+    from wherry.core.observability.otel.following import follow_in as follow_in
+    from wherry.core.observability.otel.providers import metrics_of as metrics_of
+    from wherry.core.observability.otel.providers import tracing_of as tracing_of
+    from wherry.core.observability.otel.tracing import RequestTrace as RequestTrace
+    from wherry.core.observability.otel.tracing import Tracing as Tracing
+    from wherry.core.observability.server_load import FRESH as FRESH
+    from wherry.core.observability.server_load import LoadReport as LoadReport
+    from wherry.core.observability.statistics import SECONDS_BUCKETS as SECONDS_BUCKETS
+    from wherry.core.observability.statistics import Compute as Compute
+    from wherry.core.observability.statistics import Duration as Duration
+    from wherry.core.observability.statistics import Histogram as Histogram
+    from wherry.core.observability.statistics import ModelStatistics as ModelStatistics
+    from wherry.core.observability.tracing import Span as Span
+    from wherry.core.pipelines.fan_out import gather as gather
+    from wherry.core.pipelines.fan_out import stop as stop
+    from wherry.core.runtime.lifecycle import ANY as ANY
+    from wherry.core.runtime.lifecycle import Status as Status
+    from wherry.core.runtime.loaded_model import LoadedModel as LoadedModel
+    from wherry.core.runtime.loop_port import LoopPort as LoopPort
+    from wherry.core.runtime.registry import Registry as Registry
+    from wherry.core.runtime.runtime import Runtime as Runtime
+    from wherry.core.runtime.shared_cache import CACHES as CACHES
+    from wherry.core.runtime.threads import ThreadGroup as ThreadGroup
+    from wherry.core.runtime.threads import ThreadPool as ThreadPool
+    from wherry.core.runtime.threads import in_thread as in_thread
+    from wherry.core.runtime.threads import side_by_side as side_by_side
+    from wherry.core.scheduler.decisions import Decision as Decision
+    from wherry.core.scheduler.door import late as late
+    from wherry.core.values import errors as errors
+    from wherry.core.values import quantities as quantities
+    from wherry.core.values.budget import Budget as Budget
+    from wherry.core.values.budget import Loan as Loan
+    from wherry.core.values.buffer import Buffer as Buffer
+    from wherry.core.values.datatypes import BF16 as BF16
+    from wherry.core.values.datatypes import BOOL as BOOL
+    from wherry.core.values.datatypes import BYTES as BYTES
+    from wherry.core.values.datatypes import DATATYPES as DATATYPES
+    from wherry.core.values.datatypes import FP16 as FP16
+    from wherry.core.values.datatypes import FP32 as FP32
+    from wherry.core.values.datatypes import UINT64 as UINT64
+    from wherry.core.values.datatypes import Datatype as Datatype
+    from wherry.core.values.datatypes import Form as Form
+    from wherry.core.values.datatypes import TensorSpec as TensorSpec
+    from wherry.core.values.errors import AccessDenied as AccessDenied
+    from wherry.core.values.errors import AdapterNotFound as AdapterNotFound
+    from wherry.core.values.errors import AlreadyRegistered as AlreadyRegistered
+    from wherry.core.values.errors import BadModelOutput as BadModelOutput
+    from wherry.core.values.errors import Cancelled as Cancelled
+    from wherry.core.values.errors import ConfigError as ConfigError
+    from wherry.core.values.errors import DeadlineExceeded as DeadlineExceeded
+    from wherry.core.values.errors import InvalidRequest as InvalidRequest
+    from wherry.core.values.errors import LoadFailed as LoadFailed
+    from wherry.core.values.errors import MayHaveRun as MayHaveRun
+    from wherry.core.values.errors import ModelFailed as ModelFailed
+    from wherry.core.values.errors import ModelNotFound as ModelNotFound
+    from wherry.core.values.errors import ModelNotReady as ModelNotReady
+    from wherry.core.values.errors import NotAcceptable as NotAcceptable
+    from wherry.core.values.errors import Overloaded as Overloaded
+    from wherry.core.values.errors import PromptTooLong as PromptTooLong
+    from wherry.core.values.errors import RegionNotFound as RegionNotFound
+    from wherry.core.values.errors import RequestTimeoutExpired as RequestTimeoutExpired
+    from wherry.core.values.errors import RequestTooLarge as RequestTooLarge
+    from wherry.core.values.errors import ServerBusy as ServerBusy
+    from wherry.core.values.errors import Tag as Tag
+    from wherry.core.values.errors import TooManyBytes as TooManyBytes
+    from wherry.core.values.errors import Unsupported as Unsupported
+    from wherry.core.values.errors import UnsupportedMediaType as UnsupportedMediaType
+    from wherry.core.values.errors import WherryError as WherryError
+    from wherry.core.values.errors import WorkerDied as WorkerDied
+    from wherry.core.values.load import Load as Load
+    from wherry.core.values.media import Audio as Audio
+    from wherry.core.values.media import AudioSpec as AudioSpec
+    from wherry.core.values.media import File as File
+    from wherry.core.values.media import FileBytes as FileBytes
+    from wherry.core.values.media import FileSpec as FileSpec
+    from wherry.core.values.media import ImageSpec as ImageSpec
+    from wherry.core.values.media import MediaSpec as MediaSpec
+    from wherry.core.values.media import media_type_of as media_type_of
+    from wherry.core.values.plugins import Plugins as Plugins
+    from wherry.core.values.quantities import duration as duration
+    from wherry.core.values.quantities import number as number
+    from wherry.core.values.quantities import rows as rows
+    from wherry.core.values.reply import Reply as Reply
+    from wherry.core.values.reply import StreamReply as StreamReply
+    from wherry.core.values.reply import tell as tell
+    from wherry.core.values.request import Array as Array
+    from wherry.core.values.request import Batch as Batch
+    from wherry.core.values.request import Column as Column
+    from wherry.core.values.request import Columns as Columns
+    from wherry.core.values.request import InferRequest as InferRequest
+    from wherry.core.values.request import InferResponse as InferResponse
+    from wherry.core.values.request import SequenceStep as SequenceStep
+    from wherry.core.values.request import ShapedRow as ShapedRow
+    from wherry.core.values.request import ShapedRows as ShapedRows
+    from wherry.core.values.request import bytes_of as bytes_of
+    from wherry.core.values.request import concatenate as concatenate
+    from wherry.core.values.request import parted as parted
+    from wherry.core.values.request import rows_of as rows_of
+    from wherry.core.values.request import shared as shared
+    from wherry.core.values.request import value_bytes as value_bytes
+    from wherry.core.values.tensors import for_code as for_code
+    from wherry.core.values.tensors import is_tensor as is_tensor
+    from wherry.core.values.tensors import view as view
+    from wherry.core.workers.descendants import end_descendants as end_descendants
+    from wherry.core.workers.frames import Garbage as Garbage
+    from wherry.core.workers.link import LARGE_BYTES as LARGE_BYTES
+    from wherry.core.workers.link import Messages as Messages
+    from wherry.core.workers.link import WorkerLink as WorkerLink
+    from wherry.core.workers.loop import LoopCalls as LoopCalls
+    from wherry.core.workers.loop import new_event_loop as new_event_loop
+    from wherry.core.workers.message_socket import FrameSocket as FrameSocket
+    from wherry.core.workers.message_socket import MessageSocket as MessageSocket
+    from wherry.core.workers.process import start_worker as start_worker
+    from wherry.core.workers.python_path import for_children as for_children
+    from wherry.core.workers.python_path import import_from as import_from
+    from wherry.core.workers.python_path import standard_first as standard_first
+else:
+    __getattr__ = door(
+        __name__,
+        {
+            "client": "Client",
+            "client.connections": "UnixConnection",
+            "client.unreachable": "advice",
+            "client.wire": "ModelDescription Tensor by_place describe infer_body",
+            "instances.device_errors": "broken_by out_of_memory",
+            "instances.devices": (
+                "Gpus cpu_instead for_torch gpu_count may_use_gpus or_on_cpu try_gpus"
+            ),
+            "instances.dispatcher": "Dispatcher",
+            "instances.executable": "Executable",
+            "instances.execution": "Execution Failure Outcome RESCHEDULED",
+            "instances.instance": "Answers BatchRun Instance",
+            "instances.linked_worker": "LinkedWorker",
+            "instances.loadable": "Loadable",
+            "instances.own_rows": "gather_rows",
+            "instances.process": "are_large",
+            "instances.restart": "shortage",
+            "instances.runner": "Refused Runner",
+            "instances.sequence_inputs": "SequenceInputs WARM_UP",
+            "instances.source": "import_file refuse_while_importing",
+            "instances.stream_run": "StreamRun",
+            "models.config": (
+                "FIELDS InstanceGroup ModelConfig QueuePolicy SequenceBatching "
+                "SequenceControl SequenceState model_config wrong_name"
+            ),
+            "models.model": "Device FunctionModel Model ModelOfModels Pipeline VariantStore",
+            "models.row_types": "plain",
+            "models.rows": "as_array column_of_value",
+            "models.signature": "Signature",
+            "models.step_model": "Step StepModel",
+            "observability.custom_metrics": "CustomMetrics Kind",
+            "observability.fronts": (
+                "FrontFigures FrontsSource ProcessFigures process_figures with_fronts"
+            ),
+            "observability.internal_errors": "log_internal_error",
+            "observability.logging": (
+                "HumanFormatter JsonFormatter configure formatter_of one_line severities"
+            ),
+            "observability.loop_stall": "BUCKETS LoopStall",
+            "observability.machine": "Machine Use",
+            "observability.metrics": "Metrics",
+            "observability.metrics_config": "MetricsConfig",
+            "observability.numbers": (
+                "RateWindow Reading Readings quantile reading significant summed"
+            ),
+            "observability.otel": "triton_mode",
+            "observability.otel.drafts": "SpanKind",
+            "observability.otel.following": "FollowedRequest begun follow_below follow_in",
+            "observability.otel.providers": "metrics_of tracing_of",
+            "observability.otel.tracing": "RequestTrace Tracing",
+            "observability.server_load": "FRESH LoadReport",
+            "observability.statistics": (
+                "Compute Duration Histogram ModelStatistics SECONDS_BUCKETS"
+            ),
+            "observability.tracing": "Span",
+            "pipelines.fan_out": "gather stop",
+            "runtime.lifecycle": "ANY Status",
+            "runtime.loaded_model": "LoadedModel",
+            "runtime.loop_port": "LoopPort",
+            "runtime.registry": "Registry",
+            "runtime.runtime": "Runtime",
+            "runtime.shared_cache": "CACHES",
+            "runtime.threads": "ThreadGroup ThreadPool in_thread side_by_side",
+            "scheduler.decisions": "Decision",
+            "scheduler.door": "late",
+            "values": "errors quantities",
+            "values.budget": "Budget Loan",
+            "values.buffer": "Buffer",
+            "values.datatypes": (
+                "BF16 BOOL BYTES DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64"
+            ),
+            "values.errors": (
+                "AccessDenied AdapterNotFound AlreadyRegistered BadModelOutput Cancelled "
+                "ConfigError DeadlineExceeded InvalidRequest LoadFailed MayHaveRun "
+                "ModelFailed ModelNotFound ModelNotReady NotAcceptable Overloaded "
+                "PromptTooLong RegionNotFound RequestTimeoutExpired RequestTooLarge "
+                "ServerBusy Tag TooManyBytes Unsupported UnsupportedMediaType WherryError "
+                "WorkerDied"
+            ),
+            "values.load": "Load",
+            "values.media": (
+                "Audio AudioSpec File FileBytes FileSpec ImageSpec MediaSpec media_type_of"
+            ),
+            "values.plugins": "Plugins",
+            "values.quantities": "duration number rows",
+            "values.reply": "Reply StreamReply tell",
+            "values.request": (
+                "Array Batch Column Columns InferRequest InferResponse SequenceStep "
+                "ShapedRow ShapedRows bytes_of concatenate parted rows_of shared "
+                "value_bytes"
+            ),
+            "values.tensors": "for_code is_tensor view",
+            "workers.descendants": "end_descendants",
+            "workers.frames": "Garbage",
+            "workers.link": "LARGE_BYTES Messages WorkerLink",
+            "workers.loop": "LoopCalls new_event_loop",
+            "workers.message_socket": "FrameSocket MessageSocket",
+            "workers.process": "start_worker",
+            "workers.python_path": "for_children import_from standard_first",
+        },
+    )

@@ -1,0 +1,101 @@
+"""What may protocols and tools use of the server?
+
+A name is loaded when it is first asked for, so that a process pays only for what it uses.
+"""
+
+from typing import TYPE_CHECKING
+
+from wherry.doors import door
+
+if TYPE_CHECKING:
+    from wherry.server.asgi import asgi as asgi
+    from wherry.server.calls.offload import LARGE_BYTES as LARGE_BYTES
+    from wherry.server.calls.offload import give_way as give_way
+    from wherry.server.calls.offload import held_bytes as held_bytes
+    from wherry.server.calls.terms import given_request_id as given_request_id
+    from wherry.server.calls.terms import terms_of as terms_of
+    from wherry.server.cli import main as main
+    from wherry.server.cli.call import client_of as client_of
+    from wherry.server.cli.settings import read_settings as read_settings
+    from wherry.server.cli.show import print_line as print_line
+    from wherry.server.cli.show import printable as printable
+    from wherry.server.content.form_value import NamedValue as NamedValue
+    from wherry.server.content.media_types import FORM as FORM
+    from wherry.server.content.named_values import named_values as named_values
+    from wherry.server.grpc.proto import Schema as Schema
+    from wherry.server.grpc.proto import load as load
+    from wherry.server.http.answers import describe as describe
+    from wherry.server.http.answers import new_request_id as new_request_id
+    from wherry.server.http.answers import request_id_of as request_id_of
+    from wherry.server.http.answers import respond as respond
+    from wherry.server.http.asgi import AsgiApp as AsgiApp
+    from wherry.server.http.asgi import Receive as Receive
+    from wherry.server.http.asgi import Scope as Scope
+    from wherry.server.http.asgi import Send as Send
+    from wherry.server.http.exchange import JSON as JSON
+    from wherry.server.http.exchange import Body as Body
+    from wherry.server.http.exchange import Exchange as Exchange
+    from wherry.server.http.exchange import Headers as Headers
+    from wherry.server.http.exchange import PassedOn as PassedOn
+    from wherry.server.http.operation import ANY_TEXT as ANY_TEXT
+    from wherry.server.http.operation import EVENTS as EVENTS
+    from wherry.server.http.operation import FILE as FILE
+    from wherry.server.http.operation import OF_INFERENCE as OF_INFERENCE
+    from wherry.server.http.operation import READS as READS
+    from wherry.server.http.operation import STREAMED as STREAMED
+    from wherry.server.http.operation import TEXT as TEXT
+    from wherry.server.http.operation import Operation as Operation
+    from wherry.server.http.operation import generation as generation
+    from wherry.server.http.operation import inference as inference
+    from wherry.server.http.operation import json_of as json_of
+    from wherry.server.http.operation import list_of as list_of
+    from wherry.server.http.operation import named as named
+    from wherry.server.http.operation import object_of as object_of
+    from wherry.server.http.operation import tells as tells
+    from wherry.server.http.route import Handler as Handler
+    from wherry.server.http.route import Route as Route
+    from wherry.server.http.sse import EventStream as EventStream
+    from wherry.server.options import OPTIONS as OPTIONS
+    from wherry.server.options import PREFIX as PREFIX
+    from wherry.server.protocol_routes import PROTOCOLS as PROTOCOLS
+    from wherry.server.server import Server as Server
+    from wherry.server.targets import load_targets as load_targets
+    from wherry.server.v2.describe import model_config as model_config
+    from wherry.server.v2.describe import statistics as statistics
+    from wherry.server.v2.http.entry import HttpEntry as HttpEntry
+    from wherry.server.v2.long_arrays import check_values as check_values
+    from wherry.server.v2.output_codec import is_large as is_large
+else:
+    __getattr__ = door(
+        __name__,
+        {
+            "asgi": "asgi",
+            "calls.offload": "LARGE_BYTES give_way held_bytes",
+            "calls.terms": "given_request_id terms_of",
+            "cli": "main",
+            "cli.call": "client_of",
+            "cli.settings": "read_settings",
+            "cli.show": "print_line printable",
+            "content.form_value": "NamedValue",
+            "content.media_types": "FORM",
+            "content.named_values": "named_values",
+            "grpc.proto": "Schema load",
+            "http.answers": "describe new_request_id request_id_of respond",
+            "http.asgi": "AsgiApp Receive Scope Send",
+            "http.exchange": "Body Exchange Headers JSON PassedOn",
+            "http.operation": (
+                "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS STREAMED TEXT generation "
+                "inference json_of list_of named object_of tells"
+            ),
+            "http.route": "Handler  Route",
+            "http.sse": "EventStream",
+            "options": "OPTIONS PREFIX",
+            "protocol_routes": "PROTOCOLS",
+            "server": "Server",
+            "targets": "load_targets",
+            "v2.describe": "model_config statistics",
+            "v2.http.entry": "HttpEntry",
+            "v2.long_arrays": "check_values",
+            "v2.output_codec": "is_large",
+        },
+    )

@@ -1,0 +1,59 @@
+"""What may the other parts use of model repositories?
+
+A name is loaded when it is first asked for, so that a process pays only for what it uses.
+"""
+
+from typing import TYPE_CHECKING
+
+from wherry.doors import door
+
+if TYPE_CHECKING:
+    from wherry.triton.backends import parameters as parameters
+    from wherry.triton.backends.load import FILES as FILES
+    from wherry.triton.backends.load import backend_for as backend_for
+    from wherry.triton.backends.load import not_here as not_here
+    from wherry.triton.backends.repository_model import RepositoryModel as RepositoryModel
+    from wherry.triton.loading.control import ModelControl as ModelControl
+    from wherry.triton.loading.control import ModelStatus as ModelStatus
+    from wherry.triton.loading.folders import RepositoryFolders as RepositoryFolders
+    from wherry.triton.loading.loader import log_ready as log_ready
+    from wherry.triton.loading.watch import RepositoryWatch as RepositoryWatch
+    from wherry.triton.repository.ensemble_graph import members as members
+    from wherry.triton.repository.json_form import filled as filled
+    from wherry.triton.repository.json_form import to_json as to_json
+    from wherry.triton.repository.kind import platform_of as platform_of
+    from wherry.triton.repository.layout import Fingerprint as Fingerprint
+    from wherry.triton.repository.layout import Found as Found
+    from wherry.triton.repository.layout import fingerprint as fingerprint
+    from wherry.triton.repository.layout import look as look
+    from wherry.triton.repository.layout import names as names
+    from wherry.triton.repository.mapping import triton_config as triton_config
+    from wherry.triton.repository.mirror import is_remote as is_remote
+    from wherry.triton.repository.triton_config import TritonConfig as TritonConfig
+    from wherry.triton.repository.triton_config import TritonInput as TritonInput
+    from wherry.triton.repository.triton_config import TritonOutput as TritonOutput
+    from wherry.triton.repository.triton_config import (
+        TritonTransactionPolicy as TritonTransactionPolicy,
+    )
+else:
+    __getattr__ = door(
+        __name__,
+        {
+            "backends": "parameters",
+            "backends.load": "FILES backend_for not_here",
+            "backends.repository_model": "RepositoryModel",
+            "loading.control": "ModelControl ModelStatus",
+            "loading.folders": "RepositoryFolders",
+            "loading.loader": "log_ready",
+            "loading.watch": "RepositoryWatch",
+            "repository.ensemble_graph": "members",
+            "repository.json_form": "filled to_json",
+            "repository.kind": "platform_of",
+            "repository.layout": "Fingerprint Found fingerprint look names",
+            "repository.mapping": "triton_config",
+            "repository.mirror": "is_remote",
+            "repository.triton_config": (
+                "TritonConfig TritonInput TritonOutput TritonTransactionPolicy"
+            ),
+        },
+    )
