@@ -27,6 +27,21 @@ settings.register_profile("full", _ANY_MACHINE, derandomize=True)
 settings.register_profile("new-examples", _ANY_MACHINE)
 settings.load_profile("quick")
 
+
+def _full() -> re.Pattern[str]:
+    """The names of the tests in tests/full.txt."""
+    names = [line for line in Path(__file__).with_name("full.txt").read_text().splitlines() if line]
+    return re.compile(
+        "|".join(
+            re.escape(name).replace(r"\*", ".*") + r"(::.*|\[.*)?"
+            for name in names
+            if not name.startswith("#")
+        ),
+        re.DOTALL,
+    )
+
+
+_FULL = _full()
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
@@ -42,10 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in the background with these ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Grammars for formats of JSON schema that none here has: jsonschema makes them in 2 seconds.
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
     for package in filter(None, config.getoption("--without").split(",")):
         sys.modules[package] = None  # type: ignore[assignment] # as the import system has it
 
 
+@pytest.hookimpl(tryfirst=True)  # before those without the mark are taken out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse names that differ from run to run: tests that run side by side share their names."""
     changing = [item.nodeid for item in items if _ADDRESS.search(item.nodeid)]
@@ -55,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
     for item in items:
+        if _FULL.fullmatch(item.nodeid):
+            item.add_marker(pytest.mark.full)
         if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))
 

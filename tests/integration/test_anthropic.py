@@ -12,7 +12,6 @@ import wherry
 from tests.unit.llm.engine import tiny
 from wherry.llm import LLM
 
-anthropic = pytest.importorskip("anthropic")
 pytestmark = pytest.mark.timeout(180)
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Bergen"}}</tool_call>'
@@ -58,8 +57,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[wherry.Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def anthropic() -> Any:
+    return pytest.importorskip("anthropic")  # here: its import takes seconds
+
+
 @pytest.fixture
-def client(server: wherry.Server) -> Iterator[Any]:
+def client(anthropic: Any, server: wherry.Server) -> Iterator[Any]:
     with anthropic.Anthropic(base_url=server.url, api_key="x", max_retries=0) as client:
         yield client
 
@@ -111,7 +115,7 @@ def test_models_are_listed(client: Any) -> None:
     assert model.created_at.year >= 2024
 
 
-def test_errors_have_the_client_s_classes(client: Any) -> None:
+def test_errors_have_the_client_s_classes(anthropic: Any, client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError, match="'claude' does not exist") as missing:
         client.messages.create(model="claude", max_tokens=1, messages=user("?"))
     assert missing.value.body["error"]["type"] == "not_found_error"

@@ -13,7 +13,6 @@ import wherry
 from wherry.testing.servers import local_server
 
 openai = pytest.importorskip("openai")
-anthropic = pytest.importorskip("anthropic")
 pytestmark = pytest.mark.timeout(120)
 
 CALL: Final = '<tool_call>{"name": "weather", "arguments": {"city": "Bergen"}}</tool_call>'
@@ -90,6 +89,7 @@ def of_openai(url: str) -> Iterator[Any]:
 
 @pytest.fixture
 def of_anthropic(url: str) -> Iterator[Any]:
+    anthropic = pytest.importorskip("anthropic")  # here: its import takes seconds
     with anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as client:
         yield client
 
