@@ -18,8 +18,7 @@ CASES = recorded()
 GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
 
 
-#: A replay costs 20 CPU-seconds: in `make test` the one over fronts has Triton's errors too, which
-#: the page counts.
+#: A replay costs 20 CPU-seconds: `make test` has the first.
 WAYS = {
     "one process": (),
     "two fronts, Triton's errors": ("--fronts=2", "--triton-errors"),
@@ -36,9 +35,7 @@ def answered(way: str) -> Comparison:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # the first one asks the server everything
-@pytest.mark.parametrize(
-    "way", [*list(WAYS)[:2], pytest.param("two fronts", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_client_of_triton_gets_the_answers_it_knows(group: str, way: str) -> None:
     answers = iter(answered(way).answers)

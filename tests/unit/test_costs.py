@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests import costs
 from tests.costs import assert_linear
 
 
@@ -12,7 +13,8 @@ def test_a_linear_cost_passes() -> None:
 
 
 @pytest.mark.slow
-def test_a_quadratic_cost_fails() -> None:
+def test_a_quadratic_cost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "TRIES", 2)  # the fourth takes 64 times as long as the first
     # From every quote, the whole rest is searched for an end that is not there.
     string = re.compile(r'"[^x]*x')
     with pytest.raises(AssertionError, match="times the CPU"):

@@ -11,5 +11,5 @@ def test_each_line_names_a_file_and_a_test_that_there_are() -> None:
     assert len(names) == len(set(names)) > 10
     for name in names:
         file, _, test = name.partition("::")
-        function = test.partition("[")[0].removesuffix("*")
+        function = test.partition("[")[0].strip("*")
         assert f"def {function}" in (ROOT / file).read_text(), name
