@@ -2,7 +2,8 @@
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
-# make test    all tests of a change, with integration and examples: four minutes; without types
+# make test    all tests of a change, with integration and examples; without types
+#              (PART=core, server, triton, llm, bench or deploy: those of one part)
 # make test-full  all tests and the lint, with every page, demos, real language models; what CI runs
 # make test-long  test-full, faults at random (SECONDS_EACH=30), and fuzzing of every parser of foreign bytes
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
@@ -134,11 +135,14 @@ check: $(VENV)/.stamp-dev
 	$(call tests_beside,lint,fast unit tests,--quiet -r fE -m "not slow and not full" \
 	  --without torch$(comma)transformers tests/unit)
 
+# Of one part, or empty: all.
+TESTS = $(if $(PART),$(or $(shell $(BIN)/python -m tests.parts $(PART)),$(error no part $(PART))))
+
 test: $(VENV)/.stamp-dev
-	$(call tests_beside,quick-lint,tests,-m "not full")
+	$(call tests_beside,quick-lint,tests,-m "not full" $(TESTS))
 
 test-full: $(VENV)/.stamp-dev
-	$(call tests_beside,lint,all tests,--hypothesis-profile full)
+	$(call tests_beside,lint,all tests,--hypothesis-profile full $(TESTS))
 
 # Not in CI: minutes, moments that no seed repeats, and a package of its own. A find is a defect, or a bound that is missing.
 test-long: test-full
