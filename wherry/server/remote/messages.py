@@ -154,8 +154,6 @@ class OwnedModels(LinkMessage):
     """All versions that can be called, and why others cannot. The first message of an owner, and
     again after each change; the front answers each with `Seen`."""
 
-    protocol: int
-    version: str
     revision: int
     cards: list[ModelCard]
     #: Name, version, state and reason of each version that is not ready.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,10 @@ from wherry.core.api import (
     TensorSpec,
 )
 from wherry.server.remote.messages import ModelCard, SpecCard
+
+_MEDIA: Final[dict[str, type[MediaSpec]]] = {
+    "image": ImageSpec, "audio": AudioSpec, "file": FileSpec
+}  # fmt: skip
 
 
 class RemoteModel(Model):
@@ -106,12 +110,5 @@ def _spec(card: SpecCard) -> TensorSpec:
         card.form,
         card.optional,
         list if card.json_list else None,
-        None if card.media is None else _media(*card.media),
+        None if card.media is None else msgspec.convert(card.media[1], _MEDIA[card.media[0]]),
     )
-
-
-def _media(kind: str, settings: dict[str, Any]) -> MediaSpec | None:
-    """What it was; None of a kind that this version does not know."""
-    kinds: dict[str, type[MediaSpec]]
-    kinds = {"image": ImageSpec, "audio": AudioSpec, "file": FileSpec}
-    return msgspec.convert(settings, kinds[kind]) if kind in kinds else None

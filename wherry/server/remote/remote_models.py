@@ -35,7 +35,7 @@ class RemoteModels:
         cards = {card.number: card for card in models.cards}
         for number, channel in link.channels.items():
             if number not in cards:
-                _runner_of(channel).remove(channel)
+                channel.desk.remove(channel)
         for number, card in cards.items():
             if number not in link.channels:
                 self._add(link, card)
@@ -84,12 +84,6 @@ class RemoteModels:
                 if state == Status.UNAVAILABLE and (name, number) not in self._published:
                     life.failed(name, [number] if number else [], why)
         self._announced = list(loading)
-
-
-def _runner_of(channel: ModelChannel) -> OwnedModelRunner:
-    runner = channel.desk
-    assert isinstance(runner, OwnedModelRunner)
-    return runner
 
 
 def _own_runner(loaded: LoadedModel) -> OwnedModelRunner:

@@ -201,8 +201,6 @@ class OwnedModelRunner(Runner):
 
 
 def _why_lost(config: ModelConfig, request: InferRequest, error: Exception) -> WherryError:
-    if isinstance(error, WherryError):
-        return error
     what = "the stream broke off" if request.run is BEGUN else "the request was not answered"
     why = f" ({error})" if str(error) else ""
     kind = WorkerDied if config.run_again else MayHaveRun

@@ -91,8 +91,8 @@ class FrontConnection:
         aside: Callable[[Callable[[], None]], None],
     ) -> None:
         self.port = port
-        #: The front's name and version, once it has said them.
-        self.name = self.version = ""
+        #: The front's, once it has said it.
+        self.name = ""
         #: The last `OwnedModels` that it serves.
         self.revision = -1
         self.is_open = True
@@ -164,7 +164,7 @@ class FrontConnection:
     def _hello(self, message: Hello) -> None:
         if message.protocol != PROTOCOL:
             raise Garbage(f"a front of wherry {message.version} with another protocol")
-        self.name, self.version = message.name or "front", message.version
+        self.name = message.name or "front"
         self._owner.greet(self)
 
     def _rows(self, message: Rows) -> None:

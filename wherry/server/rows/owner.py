@@ -13,13 +13,7 @@ import msgspec
 from wherry.core.api import ANY, FrameSocket, LoadedModel, Runtime, Status
 from wherry.server.grpc.rpc import Application as GrpcApplication
 from wherry.server.http.exchange import Application, Exchange
-from wherry.server.remote.messages import (
-    PROTOCOL,
-    FrontSettings,
-    LinkMessage,
-    ModelCard,
-    OwnedModels,
-)
+from wherry.server.remote.messages import FrontSettings, LinkMessage, ModelCard, OwnedModels
 from wherry.server.remote.model import card_of
 from wherry.server.rows.asked import AnsweredLater
 from wherry.server.rows.asked_call import AskedCall
@@ -193,13 +187,7 @@ class RowsOwner:
         self._tell_waiting()
 
     def _models(self) -> OwnedModels:
-        return OwnedModels(
-            PROTOCOL,
-            self.common.version,
-            self.revision,
-            list(self._cards()),
-            self._others,
-        )
+        return OwnedModels(self.revision, list(self._cards()), self._others)
 
     def _cards(self) -> Iterator[ModelCard]:
         for number, served in self._served.items():

@@ -32,10 +32,3 @@ def test_the_card_of_a_model_carries_kind_and_settings() -> None:
 
     assert found == Media().signature()
     assert [spec.media.kind for spec in found.inputs if spec.media] == ["image", "audio", "file"]
-
-
-def test_a_kind_that_a_front_does_not_know_is_plain_bytes() -> None:
-    strange = card()
-    strange.inputs[0].media = ("hologram", {"depth": 3})
-
-    assert signature_of(strange).inputs[0].media is None
