@@ -54,10 +54,11 @@ def _command(of: argparse.ArgumentParser, heading: str) -> Iterator[str]:
     yield f"\n{heading}\n\n{_text(of.description)}\n"
     below = _commands(of)
     flags = {option.flag for option in OPTIONS.values()}
+    takes_settings = flags <= {*of._option_string_actions}
     own = [
         action
         for action in of._actions
-        if not flags & {*action.option_strings}
+        if not (takes_settings and flags & {*action.option_strings})
         and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
     ]
     if of.prog == "wherry bench":
@@ -65,9 +66,9 @@ def _command(of: argparse.ArgumentParser, heading: str) -> Iterator[str]:
     elif own:
         yield "\n| argument | meaning |\n|---|---|\n"
         yield from (f"| `{_cell(_written(one))}` | {_cell(_help(one))} |\n" for one in own)
-    if len(own) < len(of._actions) - 1 - bool(below):
+    if takes_settings:
         yield SETTINGS
-    if of.epilog:
+    elif of.epilog:
         yield f"\n{_text(of.epilog)}\n"
     for command, _ in below.values():
         yield from _command(command, f"### `{command.prog}`")

@@ -46,7 +46,8 @@ PYTHON = """\
 The public names of `wherry`, `wherry.testing`, `wherry.llm` and `wherry.deploy`: see also
 [annotations](annotations.md), [configuration](configuration.md), [errors](errors.md) and [what is
 public](public-api.md). Times are in seconds, sizes in bytes; a shape is that of one row, without
-the batch dimension. Methods are listed without the types of their arguments, which the source has.
+the batch dimension. Methods have the first paragraph of their docstrings, and no types of their
+arguments: the source has both.
 
 The examples run in the order of this page, beside a server of this model:
 
@@ -197,7 +198,8 @@ def _field(one: Field) -> str:
 
 
 def _method(one: Method) -> str:
-    return f"| {_code(one.short)} | {cell(one.doc)} |\n"
+    told = one.doc.partition("\n\n")[0]
+    return f"| {_code(one.short)} | {cell(told)} |\n"
 
 
 def _code(text: str) -> str:
