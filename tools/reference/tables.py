@@ -34,6 +34,8 @@ from wherry.server.http_app import HttpApp
 from wherry.server.openapi.document import DescribedServer, document
 from wherry.server.openapi.schemas import without_raw
 from wherry.server.options import OPTIONS
+from wherry.server.v2.common import Common
+from wherry.server.v2.shared_memory import SharedMemory
 
 BLOCK: Final = re.compile(r"(<!-- table of (.+?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -148,13 +150,9 @@ def _metric_table(metrics: Iterable[Any]) -> str:
 def _routes() -> str:
     """The paths of the OpenAPI document of a server that has every route."""
     with wherry.Runtime() as runtime:
-        app = HttpApp(runtime)
-        routes = {path: replace(route, needs=()) for path, route in app._described().items()}
-        paths = document(
-            DescribedServer(
-                version="1", models=(), route=app._own_route, routes=routes, shared_memory=True
-            )
-        )["paths"]
+        app = HttpApp(runtime, common=Common(shared_memory=SharedMemory(allowed=True)))
+        routes = {path: replace(route, needs=()) for path, route in app.described().items()}
+        paths = document(DescribedServer(version="1", models=(), routes=routes))["paths"]
     version = "/versions/{version}"
     names = {"{model}": "M", "{region}": "N", "{response}": "ID"}
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from wherry.bench import inputs
 from wherry.bench.answers import AnswerReader
 from wherry.bench.encode import columns_of
@@ -61,7 +63,7 @@ class Local:
 
     def observer(self) -> Observer:
         return Observer(
-            statistics=lambda: statistics(self._loaded),
+            statistics=lambda: msgspec.to_builtins(statistics(self._loaded)),
             queued=lambda: float(self._loaded.runner.queued_requests),
         )
 

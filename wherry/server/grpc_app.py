@@ -25,9 +25,6 @@ from wherry.server.v2.grpc.entry import GrpcEntry
 from wherry.server.v2.grpc.infer import infer
 from wherry.server.v2.grpc.kserve import KServeCalls
 from wherry.server.v2.grpc.reflection import Reflection, schemas
-from wherry.server.v2.grpc.repository import RepositoryCalls
-from wherry.server.v2.grpc.settings import SettingCalls
-from wherry.server.v2.grpc.shared_memory import SharedMemoryCalls
 from wherry.server.v2.grpc.stream import InferStream
 from wherry.server.v2.triton_errors import code_and_sentence
 from wherry.triton.api import ModelControl
@@ -73,10 +70,7 @@ class GrpcApp:
             "Check": MethodHandler(partial(health.check, entry), "health", open=True),
             "Watch": MethodHandler(partial(health.Watch, entry), "health", open=True),
             "ServerReflectionInfo": MethodHandler(partial(Reflection, entry), "metadata"),
-            **KServeCalls(entry, name=common.name, version=common.version).handlers(),
-            **RepositoryCalls(entry).handlers(),
-            **SharedMemoryCalls(common.shared_memory).handlers(),
-            **SettingCalls(entry).handlers(),
+            **KServeCalls(entry).handlers(),
         }
         if pass_on is not None:
             handlers = {

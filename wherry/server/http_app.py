@@ -24,17 +24,17 @@ from wherry.server.calls.offload import RETRY_AFTER
 from wherry.server.dashboard.routes import Dashboard
 from wherry.server.http.answers import describe, fail, respond
 from wherry.server.http.exchange import SOON, Exchange, RequestHead, WithHeaders, error_body
+from wherry.server.http.operation import ANY_TEXT, TEXT, Operation
 from wherry.server.http.route import Handler, Route
 from wherry.server.natural.routes import NaturalRoutes
 from wherry.server.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.server.protocol_routes import ProtocolRoutes
 from wherry.server.rows.pass_on import PassOn
+from wherry.server.v2.administration import health
 from wherry.server.v2.common import Common
+from wherry.server.v2.describe import ExactAnswer
 from wherry.server.v2.http.entry import HttpEntry
-from wherry.server.v2.http.kserve import KServeRoutes, respond_fine
-from wherry.server.v2.http.repository import RepositoryRoutes
-from wherry.server.v2.http.settings import setting_routes
-from wherry.server.v2.http.shared_memory import SharedMemoryRoutes
+from wherry.server.v2.http.kserve import V2Routes, respond_health
 from wherry.server.v2.triton_errors import TritonErrors
 from wherry.triton.api import ModelControl
 
@@ -52,6 +52,44 @@ MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"
 MAX_PATHS = 1024
 #: Seconds that metrics wait for the fronts, which tell in a third of that.
 FRONTS_PATIENCE: Final = 1.0
+
+
+class ServerLive(ExactAnswer):
+    """The server lives. Only for clients that say by Accept that they take JSON."""
+
+    live: bool
+
+
+class ServerReady(ExactAnswer):
+    """The server is ready. Only for clients that say by Accept that they take JSON."""
+
+    ready: bool
+
+
+class NotReady(msgspec.Struct):
+    """Why the server is not ready."""
+
+    error: str
+    draining: bool
+    #: The reason for each model that is not ready.
+    models: dict[str, str]
+
+
+IS_LIVE: Final = {"GET": health("Whether the server lives", ServerLive)}
+IS_READY: Final = {
+    "GET": health(
+        "Whether the server and its models are ready",
+        ServerReady,
+        failures={503: NotReady},
+        description="With status 503 the body has the reason for each model that is not.",
+    )
+}
+SCRAPE: Final = {
+    "GET": Operation(
+        summary="What the server counts, for Prometheus",
+        gives={TEXT: ANY_TEXT, "application/openmetrics-text": ANY_TEXT},
+    )
+}
 
 
 class HttpApp:
@@ -82,9 +120,7 @@ class HttpApp:
         load = runtime.registry.load_report if pass_on is None else pass_on.load_report
         self._load_reports = LoadReports(load, common.metrics.load_report)
         self._entry = entry = HttpEntry(runtime, common, control)
-        self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
-        self._shared_memory = SharedMemoryRoutes(entry)
-        self._repository = RepositoryRoutes(entry, control)
+        self._v2 = V2Routes(entry)
         self._protocols = ProtocolRoutes(entry, pass_on)
         self._natural = NaturalRoutes(entry)
         self._dashboard = Dashboard(
@@ -92,20 +128,17 @@ class HttpApp:
             common,
             control.not_ready,
         )
-        openapi = OpenApiRoutes(entry, self._own_route, self._described, self._restrictions)
+        openapi = OpenApiRoutes(entry, self.described, self._restrictions)
         self._metrics = Metrics(
             runtime, self.admission, common.version, common.loop_stall, common.metrics
         )
         self._routes: dict[str, Route] = {
-            **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
-            **{path: Route({"GET": self._ready}, "health", open=True) for path in READY},
-            **self._kserve.routes(),
-            **self._shared_memory.routes(),
-            **self._repository.routes(),
-            **setting_routes(entry),
+            **{path: Route({"GET": self._live}, "health", True, IS_LIVE) for path in LIVE},
+            **{path: Route({"GET": self._ready}, "health", True, IS_READY) for path in READY},
+            **self._v2.fixed,
             **self._dashboard.routes(),
             **openapi.routes(),
-            "/metrics": Route({"GET": self._scrape}, "metrics"),
+            "/metrics": Route({"GET": self._scrape}, "metrics", operations=SCRAPE),
             "*": Route({}, "health", open=True),  # OPTIONS of the server itself (RFC 9110, 9.3.7)
         }
         self._own = dict(self._routes)
@@ -196,7 +229,7 @@ class HttpApp:
         return self._natural.route(path) or self._protocols.route(path) or self._find(path)
 
     def _find(self, path: str) -> Route | None:
-        route = self._of_routers(path)
+        route = self._v2.route(path)
         if route is not None:
             if self._pass_on is not None:
                 route = self._pass_on.route(path, route)
@@ -205,25 +238,10 @@ class HttpApp:
             self._known[path] = route
         return route
 
-    def _of_routers(self, path: str) -> Route | None:
-        for router in (self._kserve, self._shared_memory, self._repository):
-            route = router.route(path)
-            if route is not None:
-                return route
-        return None
-
-    def _own_route(self, path: str) -> Route | None:
-        """The route of a path, as its handler's room has it. Any thread."""
-        return (
-            self._own.get(path)
-            or self._natural.route(path)
-            or self._protocols.own_route(path)
-            or self._of_routers(path)
-        )
-
-    def _described(self) -> dict[str, Route]:
-        """The routes by their paths as OpenAPI writes them. Any thread."""
-        return {**self._own, **self._protocols.described()}
+    def described(self) -> dict[str, Route]:
+        """The routes by their paths as OpenAPI writes them, but for those of models. Any thread."""
+        below = {**self._v2.models.routes, **self._v2.others.routes}
+        return {**self._protocols.described(), **self._own, **below}
 
     def _refusal(self, path: str, status: int, message: str) -> bytes:
         """A refusal as the clients of the path's route read it."""
@@ -255,23 +273,19 @@ class HttpApp:
 
     def _live(self, exchange: Exchange) -> None:
         """Answer 200: that this code runs shows that the event loop turns."""
-        respond_fine(exchange, {"live": True})
+        respond_health(exchange, ServerLive(live=True))
 
     def _ready(self, exchange: Exchange) -> None:
         """Answer 200, or 503 with the reason for each model that is not ready."""
         not_ready = self._control.not_ready()
         reasons = {name: without_paths(reason) for name, reason in not_ready.items()}
         if not self.draining and not reasons:
-            respond_fine(exchange, {"ready": True})
+            respond_health(exchange, ServerReady(ready=True))
             return
         why = [f"model '{name}': {reason}" for name, reason in reasons.items()]
         if self.draining:
             why.insert(0, "the server is draining")
-        body = {
-            "error": "not ready: " + "; ".join(why),
-            "draining": self.draining,
-            "models": reasons,
-        }
+        body = NotReady("not ready: " + "; ".join(why), self.draining, reasons)
         respond(exchange, msgspec.json.encode(body), status=503, headers=[SOON])
 
     def _scrape(self, exchange: Exchange) -> None:

@@ -53,11 +53,8 @@ class ProtocolRoutes:
         """The route at this path, as a front has it if this is one."""
         if (route := self._routes.get(path)) is not None:
             return route
-        return None if (own := self.own_route(path)) is None else self._passed(path, own)
-
-    def own_route(self, path: str) -> Route | None:
-        """The route at this path, as its handler's room has it. Any thread."""
-        return self._own.get(path) or self._patterns.route(path)
+        own = self._patterns.route(path)
+        return None if own is None else self._passed(path, own)
 
     def described(self) -> dict[str, Route]:
         """All that a document may describe, by the paths as OpenAPI writes them."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import wherry
@@ -90,7 +91,8 @@ def test_the_server_lives_and_is_ready(client: Client) -> None:
 def test_the_server_tells_its_name_and_extensions(client: Client) -> None:
     answer = client.ask("ServerMetadata").answer
     assert (answer["name"], answer["version"]) == ("wherry", wherry.__version__)
-    assert "system_shared_memory" in answer["extensions"]
+    assert "statistics" in answer["extensions"]
+    assert not {"system_shared_memory", "generate"} & {*answer["extensions"]}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,8 @@ def test_a_version_is_a_number(client: Client, method: str, version: str) -> Non
 
 def test_metadata_is_what_describe_says(client: Client) -> None:
     answer = client.ask("ModelMetadata", {"name": "count"}).answer
-    assert answer == describe.metadata(client.runtime, client.runtime.model("count"), None)
+    said = describe.metadata(client.runtime, client.runtime.model("count"), None)
+    assert answer == msgspec.to_builtins(said)
     code, text = client.ask("ModelMetadata", {"name": "nope"}).error
     assert (code, text) == ("NOT_FOUND", "Request for unknown model: 'nope' is not found")
 

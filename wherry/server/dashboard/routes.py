@@ -12,6 +12,8 @@ from wherry.server.dashboard.page import page
 from wherry.server.dashboard.paths import EVENTS, NUMBERS
 from wherry.server.http.answers import respond
 from wherry.server.http.exchange import Exchange
+from wherry.server.http.operation import ANY_TEXT, Operation, tells
+from wherry.server.http.operation import EVENTS as EVENT_STREAM
 from wherry.server.http.route import Route
 from wherry.server.http.sse import CONTENT_TYPE, UNBUFFERED
 from wherry.server.v2.common import Common
@@ -101,6 +103,23 @@ def _changes(sample: Sample, before: Sample) -> bytes:
     return b"event: changes\ndata: %b\n\n" % sample.changes_since(before)
 
 
+START_PAGE: Final = Operation(summary="The start page", gives={"text/html": ANY_TEXT})
+ALL_NUMBERS: Final = tells(
+    "The numbers of the dashboard, now",
+    {"type": "object", "required": ["at", "server", "models"]},
+    404,
+    reads=("replica",),
+)
+CHANGES: Final = Operation(
+    summary="The numbers of the dashboard, as they change",
+    description="The first event has all of them, the others what has changed.",
+    gives={EVENT_STREAM: {}},
+    events={"type": "object"},
+    errors=(404, 429),
+    reads=("replica",),
+)
+
+
 class Dashboard:
     """The page and its numbers, of one server. In its event loop."""
 
@@ -116,9 +135,9 @@ class Dashboard:
 
     def routes(self) -> dict[str, Route]:
         return {
-            "/": Route({"GET": page}, "metadata", open=True),
-            NUMBERS: Route({"GET": self._tell}, "statistics"),
-            EVENTS: Route({"GET": self._watch}, "statistics"),
+            "/": Route({"GET": page}, "metadata", True, {"GET": START_PAGE}),
+            NUMBERS: Route({"GET": self._tell}, "statistics", operations={"GET": ALL_NUMBERS}),
+            EVENTS: Route({"GET": self._watch}, "statistics", operations={"GET": CHANGES}),
         }
 
     def measure(self, fronts: FrontsSource) -> None:

@@ -261,9 +261,15 @@ Application = Callable[[Exchange], None]
 """Called for each request on the event loop's thread; must not block, may answer later."""
 
 
+class Error(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What went wrong, and what to do about it."""
+
+    error: str
+
+
 def error_body(message: str) -> bytes:
-    """The body of a refusal in the form of most paths: what went wrong and what to do about it."""
-    return msgspec.json.encode({"error": message})
+    """The body of a refusal in the form of most paths."""
+    return msgspec.json.encode(Error(error=message))
 
 
 def plain_form(path: str, status: int, message: str) -> bytes:

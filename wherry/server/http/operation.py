@@ -44,6 +44,8 @@ class Operation:
     events: Any = None
     #: Statuses of its errors, beside those that any request may have.
     errors: tuple[int, ...] = ()
+    #: The schemas of errors that have a form of their own, by the status.
+    failures: Mapping[int, Any] = field(default_factory=dict)
     #: Names of the parameters and headers that it reads, beside those in its path.
     reads: tuple[str, ...] = ()
     #: Other parameters, as they are written.
@@ -54,8 +56,6 @@ class Operation:
     tag: str = ""
     #: Its name in clients that are generated; "": from its method and path.
     id: str = ""
-    #: A path whose route tells its group, where its own comes and goes with a model.
-    like: str = ""
 
 
 def json_of(schema: Any) -> dict[str, Any]:

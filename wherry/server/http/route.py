@@ -29,30 +29,45 @@ class Route:
     #: Abilities of models; the document has the route if a model has one of them, or there is none.
     needs: tuple[str, ...] = ()
 
+    def of(self, *arguments: object) -> Route:
+        """The route whose handlers are called with these arguments, and the exchange."""
+        handlers = {name: partial(handler, *arguments) for name, handler in self.handlers.items()}
+        return replace(self, handlers=handlers)
+
 
 class Patterns:
-    """Routes of paths with parameters, as `/v2/models/{model}`; `{name*}` may have slashes in it.
+    """Routes of paths with parameters, as `/v2/models/{model}`; `{name*}` may have slashes in it,
+    and `{version:[0-9]+}` must match.
 
-    The handlers are called with the parameters' values and the exchange.
+    The handlers are called with the parameters' values, or what `argument` makes of them once for
+    each lookup, and the exchange.
     """
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    def __init__(
+        self, routes: Mapping[str, Route], argument: Callable[..., object] | None = None
+    ) -> None:
+        self._argument = argument
         #: By their paths as OpenAPI writes them.
-        self.routes = {pattern.replace("*", ""): route for pattern, route in routes.items()}
+        self.routes = {re.sub(r"(\*|:[^}]+)}", "}", path): route for path, route in routes.items()}
         self._compiled = [(_compiled(pattern), route) for pattern, route in routes.items()]
 
     def route(self, path: str) -> Route | None:
         """The route of a path; None if it matches no pattern."""
         for pattern, route in self._compiled:
             if (found := pattern.fullmatch(path)) is not None:
-                bound = {
-                    method: partial(handler, *found.groups())
-                    for method, handler in route.handlers.items()
-                }
-                return replace(route, handlers=bound)
+                values = found.groups()
+                return (
+                    route.of(*values)
+                    if self._argument is None
+                    else route.of(self._argument(*values))
+                )
         return None
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    escaped = re.sub(r"{\w+}", "([^/]+)", pattern.replace(".", r"\."))
-    return re.compile(re.sub(r"{\w+\*}", "(.*)", escaped))
+    # Texts, and between them what a parameter may be.
+    parts = re.split(r"{\w+(\*|:[^}]+|)}", pattern)
+    kinds = {"": "[^/]+", "*": ".*"}
+    groups = [f"({kinds.get(kind, kind[1:])})" for kind in parts[1::2]]
+    texts = [re.escape(text) for text in parts[::2]]
+    return re.compile("".join(a + b for a, b in zip(texts, [*groups, ""], strict=True)))

@@ -7,14 +7,14 @@ the tables of this room say what goes in and comes out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.core.api import LoadedModel
 from wherry.llm.api import MESSAGES, AnthropicError, OpenAIError, abilities, speaks_openai
 from wherry.server.access.restricted import GROUPS, Restrictions
-from wherry.server.http.exchange import JSON
+from wherry.server.http.exchange import JSON, Error
 from wherry.server.http.operation import (
     ANY_TEXT,
     EVENTS,
@@ -24,18 +24,16 @@ from wherry.server.http.operation import (
     named,
 )
 from wherry.server.http.route import Route
-from wherry.server.openapi.answers import Error, NotReady
 from wherry.server.openapi.model_operations import model_operations
 from wherry.server.openapi.schemas import SchemaShelf, without_raw
 from wherry.server.openapi.task_schemas import CHAT_MESSAGES, task_schemas
-from wherry.server.openapi.v2_operations import SHARED_MEMORY_OPERATIONS, V2_OPERATIONS
 
 #: Models that have paths of their own in a document; the others have those of any model. A
 #: thousand would be megabytes, which no page shows and no generator of clients survives.
 MAX_MODELS: Final = 100
 
-#: What stands for the parameters of a path when its route is looked up.
-SAMPLES: Final = {"model": "m", "version": "1", "region": "r", "response": "resp_1"}
+#: That of a loaded model, at whatever path.
+_OF_A_MODEL: Final = Route({}, "inference")
 
 
 def _in_path(name: str, description: str, **limits: Any) -> Json:
@@ -101,13 +99,10 @@ class DescribedServer:
 
     version: str
     models: Sequence[LoadedModel]
-    #: Finds the route of a path.
-    route: Callable[[str], Route | None]
-    #: Those that say themselves what goes in and comes out, by their paths.
+    #: By their paths; those of loaded models are written beside them.
     routes: Mapping[str, Route]
     has_keys: bool = False
     restrictions: Restrictions | None = None
-    shared_memory: bool = False
     #: The groups of routes that are left out.
     without: Collection[str] = ()
 
@@ -131,14 +126,11 @@ class OpenApiWriter:
     def written(self) -> Json:
         paths: dict[str, Json] = {}
         own = {loaded.config.route for loaded in self._served.models}
-        for (method, path), operation in self._operations():
-            if path in own and not operation.like:
-                continue  # a model has the place of what a protocol has there
-            route = self._route(operation.like or path)
-            if route is not None and method in route.handlers:
-                paths.setdefault(path, {})[method.lower()] = self._operation(
-                    method, path, operation, route
-                )
+        for path, route, operations in self._operations():
+            if path not in own or route is _OF_A_MODEL:  # which has the place of a protocol's
+                for method, operation in operations.items():
+                    described = self._operation(method, path, operation, route)
+                    paths.setdefault(path, {})[method.lower()] = described
         chats = {"ChatRequest": {"properties": {"messages": CHAT_MESSAGES}}}
         self._shelf.sharpen({**chats, **task_schemas(self._served.models)})
         about, tags = self._about(), [{"name": name} for name in self._tags]
@@ -168,33 +160,28 @@ class OpenApiWriter:
             )
         return text
 
-    def _operations(self) -> Iterator[tuple[tuple[str, str], Operation]]:
+    def _operations(self) -> Iterator[tuple[str, Route, Mapping[str, Operation]]]:
+        """The paths that clients may use."""
         served = self._served
-        for loaded in _highest(served.models)[:MAX_MODELS]:
-            yield from model_operations(loaded, self._shelf)
+        if self._is_served(_OF_A_MODEL):
+            for loaded in _highest(served.models)[:MAX_MODELS]:
+                for path, operation in model_operations(loaded, self._shelf):
+                    yield path, _OF_A_MODEL, {"POST": operation}
         able = {ability for loaded in served.models for ability in abilities(loaded)}
         for path, route in served.routes.items():
-            if not route.needs or able.intersection(route.needs):
-                for method, operation in route.operations.items():
-                    yield (method, path), operation
-        yield from V2_OPERATIONS.items()
-        if served.shared_memory:
-            yield from SHARED_MEMORY_OPERATIONS.items()
+            if self._is_served(route) and (not route.needs or able.intersection(route.needs)):
+                yield path, route, route.operations
 
-    def _route(self, path: str) -> Route | None:
-        """The route of a path; None if it is not served, or not to clients."""
-        served = self._served
-        route = served.route(path.format(**SAMPLES))
-        if route is None or route.group in served.without:
-            return None
-        rules = served.restrictions
-        return None if rules is not None and rules.is_off(route.group) else route
+    def _is_served(self, route: Route) -> bool:
+        rules = self._served.restrictions
+        is_off = rules is not None and rules.is_off(route.group)
+        return route.group not in self._served.without and not is_off
 
     def _operation(self, method: str, path: str, operation: Operation, route: Route) -> Json:
         made: Json = {
             "operationId": self._id(operation.id or _id_of(method, path)),
             "summary": operation.summary,
-            "tags": [self._tag(operation.tag or _tag_of(path, route.group))],
+            "tags": [self._tag(operation.tag or self._wire(path, route) or route.group)],
         }
         if operation.description:
             made["description"] = operation.description
@@ -210,7 +197,7 @@ class OpenApiWriter:
                     operation.examples,
                 ),
             }
-        made["responses"] = self._answers(operation, route, _wire_of(operation.like or path))
+        made["responses"] = self._answers(operation, route, self._wire(path, route))
         if security := self._security(route):
             made["security"] = security
         return made
@@ -239,22 +226,22 @@ class OpenApiWriter:
     def _answers(self, operation: Operation, route: Route, wire: str) -> Json:
         content = self._content(operation.gives, {}, operation.events)
         answers: Json = {"200": {"description": "Done.", "content": content}}
-        statuses = {*operation.errors, 403, 421}
+        statuses = {*operation.errors, *operation.failures, 403, 421}
         if not route.open:
             statuses |= {401, 503} if self._served.has_keys else {503}
         for status in sorted(statuses):
-            answers[str(status)] = self._failure(status, operation, wire, route)
+            answers[str(status)] = self._failure(status, operation, wire)
         return answers
 
-    def _failure(self, status: int, operation: Operation, wire: str, route: Route) -> Json:
+    def _failure(self, status: int, operation: Operation, wire: str) -> Json:
         name = f"{_ERRORS[wire].__name__}{status}"
         schema = self._shelf.of(Error)
         if wire:
             # What is refused before the route is known has the form of all others.
             both = [self._shelf.of(_ERRORS[wire]), schema]
             schema = {"anyOf": both} if status in (403, 421, 500, 503) else both[0]
-        if status == 503 and route.open:
-            name, schema = "NotReady", self._shelf.of(NotReady)
+        if (own := operation.failures.get(status)) is not None:
+            name, schema = own.__name__, self._shelf.of(own)
         content: Json = {JSON: {"schema": schema}}
         if operation.events is not None and not wire:
             # A stream whose first response is an error has its status, and is a stream still.
@@ -268,6 +255,14 @@ class OpenApiWriter:
             "content": content,
         }
         return {"$ref": f"#/components/responses/{name}"}
+
+    def _wire(self, path: str, route: Route) -> str:
+        """Whose clients a path is for; "" if they are not a language model's."""
+        if route is _OF_A_MODEL:
+            return ""
+        if path.startswith(MESSAGES):
+            return "anthropic"
+        return "openai" if speaks_openai(path) else ""
 
     def _parameter(self, name: str) -> Json:
         key = name.replace(" ", "_")
@@ -331,17 +326,6 @@ def _highest(models: Sequence[LoadedModel]) -> list[LoadedModel]:
 
 def _scheme_of(header: str) -> str:
     return "header." + re.sub(r"[^A-Za-z0-9_-]", "_", header.lower())
-
-
-def _wire_of(path: str) -> str:
-    """Whose clients a path is for; "" if they are not a language model's."""
-    if path.startswith(MESSAGES):
-        return "anthropic"
-    return "openai" if speaks_openai(path) else ""
-
-
-def _tag_of(path: str, group: str) -> str:
-    return _wire_of(path) or group
 
 
 def _id_of(method: str, path: str) -> str:

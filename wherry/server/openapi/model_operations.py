@@ -21,17 +21,11 @@ from wherry.server.http.operation import (
 )
 from wherry.server.openapi.model_schemas import ModelSchemas
 from wherry.server.openapi.schemas import SchemaShelf
-from wherry.server.openapi.v2_operations import (
-    GENERATE,
-    GENERATE_STREAM,
-    INFER,
-)
+from wherry.server.v2.http.described import GENERATE, GENERATE_STREAM, INFER
 
 
-def model_operations(
-    loaded: LoadedModel, shelf: SchemaShelf
-) -> Iterator[tuple[tuple[str, str], Operation]]:
-    """The operations of this model, typed by its inputs and outputs."""
+def model_operations(loaded: LoadedModel, shelf: SchemaShelf) -> Iterator[tuple[str, Operation]]:
+    """What this model has by POST, typed by its inputs and outputs."""
     described = ModelSchemas(loaded, shelf)
     about, path = about_model(loaded), f"/v2/models/{loaded.name}"
     first_line = about.partition("\n")[0]
@@ -40,16 +34,16 @@ def model_operations(
     route = loaded.config.route
     if described.speaks_json:
         if route is not None:
-            natural = _natural(loaded, described, f"{path}/generate")
-            yield ("POST", route), replace(natural, summary=summary, **common)
+            natural = _natural(loaded, described)
+            yield route, replace(natural, summary=summary, **common)
         typed = _generate(loaded, described)
         word = "generate_stream" if loaded.signature.streams else "generate"
         told = f"{summary} (V2)" if route else summary
         named = replace(typed, id=f"{word}_{loaded.name}", summary=told, **common)
-        yield ("POST", f"{path}/{word}"), named
+        yield f"{path}/{word}", named
     if not loaded.signature.streams:
         yield (
-            ("POST", f"{path}/infer"),
+            f"{path}/infer",
             replace(
                 INFER,
                 summary=f"{summary} (as tensors)",
@@ -70,7 +64,7 @@ def _generate(loaded: LoadedModel, described: ModelSchemas) -> Operation:
     return replace(GENERATE, takes=takes, examples=examples, gives=gives)
 
 
-def _natural(loaded: LoadedModel, described: ModelSchemas, like: str) -> Operation:
+def _natural(loaded: LoadedModel, described: ModelSchemas) -> Operation:
     """What the model has at its own route."""
     answer = described.natural_answer()
     made = Operation(
@@ -82,7 +76,6 @@ def _natural(loaded: LoadedModel, described: ModelSchemas, like: str) -> Operati
         reads=READS,
         parameters=(described.priority_header(),),
         id=loaded.name,
-        like=like,
     )
     if not loaded.signature.streams:
         return made

@@ -31,7 +31,7 @@ from wherry.server.http.operation import (
     object_of,
 )
 from wherry.server.openapi.schemas import SchemaShelf
-from wherry.server.openapi.v2_operations import (
+from wherry.server.v2.http.described import (
     ANSWERED,
     INPUT_TENSOR,
     PARAMETER,

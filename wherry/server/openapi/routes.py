@@ -17,6 +17,7 @@ from wherry.server.calls.json_text import encode_json
 from wherry.server.dashboard.page import whole_page
 from wherry.server.http.answers import respond
 from wherry.server.http.exchange import Exchange, RequestHead
+from wherry.server.http.operation import ANY_TEXT, Operation, tells
 from wherry.server.http.route import Route
 from wherry.server.v2.http.entry import HttpEntry
 
@@ -44,6 +45,17 @@ MAX_NAMES: Final = 16
 MAX_KEPT: Final = 4
 
 
+DOCUMENT: Final = tells(
+    "This document",
+    {"type": "object", "required": ["openapi", "info", "paths"]},
+    400,
+    404,
+    description="With `model=NAME`, which may be there more than once, of these models only.",
+    reads=("model of the document", "without"),
+)
+PAGE_OF_IT: Final = Operation(summary="This document as a page", gives={"text/html": ANY_TEXT})
+
+
 class OpenApiRoutes:
     """/openapi.json of one server.
 
@@ -54,14 +66,11 @@ class OpenApiRoutes:
     def __init__(
         self,
         entry: HttpEntry,
-        find: Callable[[str], Route | None],
         described: Callable[[], Mapping[str, Route]],
         restrictions: Restrictions | None,
     ) -> None:
-        """`find` and `described` are the application's: the route of a path, and all routes that
-        say what goes in and comes out."""
+        """`described` gives the routes of the application."""
         self._entry = entry
-        self._find = find
         self._described = described
         self._restrictions = restrictions
         #: Documents by what they leave out, each with the generation of the models in it.
@@ -70,8 +79,8 @@ class OpenApiRoutes:
     def routes(self) -> dict[str, Route]:
         # The page holds nothing of this server: a browser cannot send a key before it has it.
         return {
-            OPENAPI: Route({"GET": self._answer}, "metadata"),
-            DOCS: Route({"GET": docs_page}, "metadata", open=True),
+            OPENAPI: Route({"GET": self._answer}, "metadata", operations={"GET": DOCUMENT}),
+            DOCS: Route({"GET": docs_page}, "metadata", True, {"GET": PAGE_OF_IT}),
         }
 
     def _answer(self, exchange: Exchange) -> None:
@@ -100,11 +109,9 @@ class OpenApiRoutes:
             DescribedServer(
                 version=common.version,
                 models=[runtime.model(name) for name in names] or runtime.models(),
-                route=self._find,
                 routes=self._described(),
                 has_keys=bool(common.keys),
                 restrictions=self._restrictions,
-                shared_memory=common.shared_memory.allowed,
                 without=without,
             )
         )

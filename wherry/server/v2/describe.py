@@ -1,22 +1,21 @@
 """What does a model look like from outside: its metadata, configuration and statistics?
 
-Plain values in the shapes that the V2 protocol and Triton's ModelConfig prescribe, for any
-frontend to encode.
+In the shapes that the V2 protocol and Triton's ModelConfig prescribe, for any frontend to encode.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from wherry.core.api import (
     Compute,
     Duration,
     InvalidRequest,
     LoadedModel,
-    MediaSpec,
     ModelNotFound,
-    ModelStatistics,
     Runtime,
     TensorSpec,
 )
@@ -36,17 +35,150 @@ Json = dict[str, Any]
 #: Of an example that is a file, so much is shown.
 MAX_EXAMPLE_BYTES = 64 << 10
 
+DatatypeName = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BF16", "BYTES",
+]  # fmt: skip
+State = Literal["READY", "LOADING", "UNLOADING", "UNAVAILABLE"]
 
-def metadata(runtime: Runtime, loaded: LoadedModel, version: str | None) -> Json:
+
+class ExactAnswer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An answer with exactly these members."""
+
+
+class TensorContent(msgspec.Struct, kw_only=True):
+    """What the bytes of a tensor are, of an input and of an output alike."""
+
+    content: str
+    accepts: list[str]
+    media_type: str
+
+
+class TensorMetadata(ExactAnswer):
+    """An input or output; -1 in its shape is any size, the first one counts rows."""
+
+    name: str
+    datatype: DatatypeName
+    shape: list[int]
+    parameters: TensorContent | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelMetadata(ExactAnswer):
+    """A model's versions, inputs and outputs."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ListedTensor(TensorMetadata, kw_only=True):
+    """An input or output, and its form in the model's code."""
+
+    optional: bool | msgspec.UnsetType = msgspec.UNSET
+    form: str
+
+
+class ListedModel(msgspec.Struct, kw_only=True):
+    """A model and its state. Of one that is not loaded little is known."""
+
+    name: str
+    version: str
+    state: State
+    reason: str
+    description: str | msgspec.UnsetType = msgspec.UNSET
+    max_batch_size: int | msgspec.UnsetType = msgspec.UNSET
+    streams: bool | msgspec.UnsetType = msgspec.UNSET
+    inputs: list[ListedTensor]
+    outputs: list[ListedTensor]
+    examples: list[Json]
+
+
+class ModelList(msgspec.Struct):
+    """Every model, by name."""
+
+    models: list[ListedModel]
+
+
+class CountedTime(ExactAnswer):
+    """How often, and how long in all, in nanoseconds."""
+
+    count: int
+    ns: int
+
+
+class InferStatistics(ExactAnswer):
+    """Requests from arrival to answer, in the queue, and in the phases of their batches."""
+
+    success: CountedTime
+    fail: CountedTime
+    queue: CountedTime
+    compute_input: CountedTime
+    compute_infer: CountedTime
+    compute_output: CountedTime
+    cache_hit: CountedTime
+    cache_miss: CountedTime
+
+
+class BatchStatistics(ExactAnswer):
+    """The phases of the batches of one size."""
+
+    batch_size: int
+    compute_input: CountedTime
+    compute_infer: CountedTime
+    compute_output: CountedTime
+
+
+class PlaceStatistics(ExactAnswer):
+    """Responses that came at one place of their streams, and streams that ended there."""
+
+    compute_infer: CountedTime
+    compute_output: CountedTime
+    success: CountedTime
+    fail: CountedTime
+    empty_response: CountedTime
+    cancel: CountedTime
+
+
+class MemoryUsage(ExactAnswer):
+    """Memory of a model's worker processes."""
+
+    type: str
+    id: int
+    byte_size: int
+
+
+class VersionStatistics(ExactAnswer):
+    """What was counted of one version since its load."""
+
+    name: str
+    version: str
+    last_inference: int
+    inference_count: int
+    execution_count: int
+    inference_stats: InferStatistics
+    response_stats: dict[str, PlaceStatistics]
+    batch_stats: list[BatchStatistics]
+    memory_usage: list[MemoryUsage]
+
+
+class AllStatistics(ExactAnswer):
+    """The statistics of each version that was asked for."""
+
+    model_stats: list[VersionStatistics]
+
+
+def metadata(runtime: Runtime, loaded: LoadedModel, version: str | None) -> ModelMetadata:
     """The metadata of a model; `version` is the one that the client named, if it did."""
     every = [loaded] if version else all_versions(runtime, loaded.name)
-    return {
-        "name": loaded.name,
-        "versions": [one.version for one in every],
-        "platform": _platform(loaded),
-        "inputs": [_tensor(loaded, spec) for spec in loaded.signature.inputs],
-        "outputs": [_tensor(loaded, spec) for spec in loaded.signature.outputs],
-    }
+    return ModelMetadata(
+        name=loaded.name,
+        versions=[one.version for one in every],
+        platform=_platform(loaded),
+        inputs=[TensorMetadata(**_tensor(loaded, spec)) for spec in loaded.signature.inputs],
+        outputs=[TensorMetadata(**_tensor(loaded, spec)) for spec in loaded.signature.outputs],
+    )
 
 
 def all_versions(runtime: Runtime, name: str) -> list[LoadedModel]:
@@ -54,30 +186,28 @@ def all_versions(runtime: Runtime, name: str) -> list[LoadedModel]:
     return sorted((m for m in runtime.models() if m.name == name), key=lambda m: int(m.version))
 
 
-def overview(loaded: LoadedModel) -> Json:
+def overview(loaded: LoadedModel) -> ListedModel:
     """One line of our own list of models: what the start page and `wherry models` show."""
-    reason = loaded.not_ready_reason()
-    config = loaded.config
-    return {
-        "name": loaded.name,
-        "version": loaded.version,
-        "state": "UNAVAILABLE" if reason else "READY",
-        "reason": without_paths(reason),
-        "description": config.description,
-        "max_batch_size": config.max_batch_size,
-        "streams": loaded.signature.streams,
-        "inputs": [
-            {**_tensor(loaded, spec), "optional": spec.optional, "form": spec.form.value}
-            for spec in loaded.signature.inputs
+    reason, config = loaded.not_ready_reason(), loaded.config
+    inputs, outputs = loaded.signature.inputs, loaded.signature.outputs
+    return ListedModel(
+        name=loaded.name,
+        version=loaded.version,
+        state="UNAVAILABLE" if reason else "READY",
+        reason=without_paths(reason),
+        description=config.description,
+        max_batch_size=config.max_batch_size,
+        streams=loaded.signature.streams,
+        inputs=[
+            ListedTensor(**_tensor(loaded, s), optional=s.optional, form=s.form.value)
+            for s in inputs
         ],
-        "outputs": [
-            {**_tensor(loaded, spec), "form": spec.form.value} for spec in loaded.signature.outputs
-        ],
-        "examples": [
+        outputs=[ListedTensor(**_tensor(loaded, s), form=s.form.value) for s in outputs],
+        examples=[
             {name: _example(value) for name, value in example.items()}
             for example in config.examples
         ],
-    }
+    )
 
 
 def _example(value: Any) -> Any:
@@ -89,17 +219,17 @@ def _example(value: Any) -> Any:
     return {"b64": b64encode(value).decode()}
 
 
-def unloaded(name: str, reason: str) -> Json:
-    """`overview` of a model that is not there (yet): little is known of it."""
-    return {
-        "name": name,
-        "version": "",
-        "state": "LOADING" if reason == "loading" else "UNAVAILABLE",
-        "reason": without_paths(reason),
-        "inputs": [],
-        "outputs": [],
-        "examples": [],
-    }
+def unloaded(name: str, reason: str) -> ListedModel:
+    """`overview` of a model that is not there (yet)."""
+    return ListedModel(
+        name=name,
+        version="",
+        state="LOADING" if reason == "loading" else "UNAVAILABLE",
+        reason=without_paths(reason),
+        inputs=[],
+        outputs=[],
+        examples=[],
+    )
 
 
 def model_config(loaded: LoadedModel) -> Json:
@@ -124,37 +254,44 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def statistics(loaded: LoadedModel) -> Json:
-    """One member of `model_stats`: a consistent snapshot, all fields always there."""
+def statistics(loaded: LoadedModel) -> VersionStatistics:
+    """A consistent snapshot, all fields always there."""
     counted = loaded.statistics
     with counted.lock:
-        return {
-            "name": loaded.name,
-            "version": loaded.version,
-            "last_inference": int(counted.last_inference_at * 1000),
-            "inference_count": counted.inference_count,
-            "execution_count": counted.execution_count,
-            "inference_stats": _inference_stats(counted),
-            "response_stats": {
-                str(place): {
-                    "compute_infer": _duration(at.came),
-                    "compute_output": {"count": at.came.count, "ns": 0},
-                    "success": _duration(at.came),
-                    "fail": _duration(at.fail),
-                    "empty_response": _duration(at.empty_response),
-                    "cancel": _duration(at.cancel),
-                }
+        return VersionStatistics(
+            name=loaded.name,
+            version=loaded.version,
+            last_inference=int(counted.last_inference_at * 1000),
+            inference_count=counted.inference_count,
+            execution_count=counted.execution_count,
+            inference_stats=InferStatistics(
+                success=_duration(counted.success),
+                fail=_duration(counted.fail),
+                queue=_duration(counted.queue),
+                **_compute(counted.compute),
+                cache_hit=_duration(counted.cache_hit),
+                cache_miss=_duration(counted.cache_miss),
+            ),
+            response_stats={
+                str(place): PlaceStatistics(
+                    compute_infer=_duration(at.came),
+                    compute_output=CountedTime(count=at.came.count, ns=0),
+                    success=_duration(at.came),
+                    fail=_duration(at.fail),
+                    empty_response=_duration(at.empty_response),
+                    cancel=_duration(at.cancel),
+                )
                 for place, at in enumerate(counted.response_places)
             },
-            "batch_stats": [
-                {"batch_size": size, **_compute(batch)}
+            batch_stats=[
+                BatchStatistics(batch_size=size, **_compute(batch))
                 for size, batch in sorted(counted.batch_sizes.items())
             ],
-            "memory_usage": _memory_usage(loaded),
-        }
+            memory_usage=_memory_usage(loaded),
+        )
 
 
-def model_stats(runtime: Runtime, name: str = "", version: str | None = None) -> Json:
+def model_stats(runtime: Runtime, name: str = "", version: str | None = None) -> AllStatistics:
     """The statistics of one version, of all versions of one model, or of all models.
     InvalidRequest, as Triton says it, if there is no such model."""
     if not name:
@@ -169,7 +306,7 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
             raise InvalidRequest(missing) from None
         if version is None:
             asked = all_versions(runtime, name)
-    return {"model_stats": [statistics(loaded) for loaded in asked]}
+    return AllStatistics(model_stats=[statistics(loaded) for loaded in asked])
 
 
 def _triton(loaded: LoadedModel) -> TritonConfig | None:
@@ -184,17 +321,12 @@ def _platform(loaded: LoadedModel) -> str:
 
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
     shape = wire_shape(spec, loaded.config.max_batch_size > 0)
-    about = {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
-    return about if spec.media is None else {**about, "parameters": _content(spec.media)}
-
-
-def _content(media: MediaSpec) -> Json:
-    """What the bytes of a tensor are: of an input and of an output alike."""
-    return {
-        "content": media.kind,
-        "accepts": list(media.accepts),
-        "media_type": media.media_type,
-    }
+    about: Json = {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
+    if (media := spec.media) is not None:
+        about["parameters"] = TensorContent(
+            content=media.kind, accepts=list(media.accepts), media_type=media.media_type
+        )
+    return about
 
 
 def _own_settings(loaded: LoadedModel) -> Json:
@@ -222,31 +354,20 @@ def _own_settings(loaded: LoadedModel) -> Json:
     }
 
 
-def _inference_stats(counted: ModelStatistics) -> Json:
-    return {
-        "success": _duration(counted.success),
-        "fail": _duration(counted.fail),
-        "queue": _duration(counted.queue),
-        **_compute(counted.compute),
-        "cache_hit": _duration(counted.cache_hit),
-        "cache_miss": _duration(counted.cache_miss),
-    }
-
-
-def _memory_usage(loaded: LoadedModel) -> list[Json]:
+def _memory_usage(loaded: LoadedModel) -> list[MemoryUsage]:
     """The memory of instances that are processes; that of threads is not known."""
     sizes = [instance.rss_bytes for instance in loaded.runner.instances]
     held = sum(size for size in sizes if size)
-    return [{"type": "CPU", "id": 0, "byte_size": held}] if held else []
+    return [MemoryUsage(type="CPU", id=0, byte_size=held)] if held else []
 
 
-def _compute(computed: Compute) -> Json:
+def _compute(computed: Compute) -> dict[str, CountedTime]:
     return {
-        "compute_input": {"count": computed.count, "ns": computed.input_ns},
-        "compute_infer": {"count": computed.count, "ns": computed.infer_ns},
-        "compute_output": {"count": computed.count, "ns": computed.output_ns},
+        "compute_input": CountedTime(count=computed.count, ns=computed.input_ns),
+        "compute_infer": CountedTime(count=computed.count, ns=computed.infer_ns),
+        "compute_output": CountedTime(count=computed.count, ns=computed.output_ns),
     }
 
 
-def _duration(duration: Duration) -> Json:
-    return {"count": duration.count, "ns": duration.ns}
+def _duration(duration: Duration) -> CountedTime:
+    return CountedTime(count=duration.count, ns=duration.ns)

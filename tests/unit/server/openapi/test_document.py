@@ -280,9 +280,8 @@ def test_a_group_that_is_off_is_left_out() -> None:
 
 
 def group_of(client: Client, path: str) -> str:
-    route = client.app._own_route(path.format(model="m", version="1", region="r"))
-    assert route is not None
-    return route.group
+    route = client.app.described().get(path)
+    return "inference" if route is None else route.group  # a loaded model's
 
 
 def test_a_restricted_group_wants_its_header() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.costs import assert_linear
 from wherry.core.values.errors import AccessDenied, InvalidRequest
-from wherry.server.v2.repository import load_options
+from wherry.server.v2.administration import load_options
 from wherry.triton.repository.upload import MAX_DEPTH, MAX_FILES, MAX_PATH_CHARS, BadUpload, save
 
 

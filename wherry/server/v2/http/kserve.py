@@ -1,100 +1,148 @@
-"""Which V2 paths are there over HTTP, and what do those about the server and its models answer?
+"""Which V2 paths are there over HTTP?
 
 Differences from Triton, all on purpose: 400 for JSON that cannot be parsed, application/json for
-every error, 503 with the reason where something is not ready.
+every error, 503 with the reason where something is not ready; a load that fails is a 4xx with the
+reason, where Triton says 500 and keeps the reason in its log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from wherry.core.api import ModelNotReady
-from wherry.server.http.answers import respond, respond_json
+from msgspec import Struct
+
+from wherry.core.api import Unsupported
+from wherry.server.calls.json_text import encode_json
+from wherry.server.http.answers import fail, respond, respond_json
 from wherry.server.http.exchange import Exchange
-from wherry.server.http.route import Route
-from wherry.server.v2 import describe
-from wherry.server.v2.batching import batching
+from wherry.server.http.operation import Operation
+from wherry.server.http.route import Patterns, Route
+from wherry.server.v2.administration import (
+    MODEL,
+    OPERATIONS,
+    Administration,
+    Members,
+    Name,
+    Named,
+    V2Operation,
+)
+from wherry.server.v2.http.described import GENERATE, GENERATE_STREAM, INFER
 from wherry.server.v2.http.entry import HttpEntry, ModelPath
 from wherry.server.v2.http.generate import generate, generate_stream
 from wherry.server.v2.http.infer import infer
-from wherry.server.v2.http.settings import set_trace_of, tell_trace_of
 
-EXTENSIONS: Final = (
-    "classification",
-    "sequence",
-    "schedule_policy",
-    "model_configuration",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "system_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-    "generate",
-)
+MODELS: Final = "/v2/models/{"
+INFERENCE: Final[dict[str, tuple[Callable[[ModelPath, Exchange], None], Operation]]] = {
+    "infer": (infer, INFER),
+    "generate": (generate, GENERATE),
+    "generate_stream": (generate_stream, GENERATE_STREAM),
+}
 
 
-class KServeRoutes:
+class V2Routes:
     """The V2 routes of one server."""
 
-    def __init__(self, entry: HttpEntry, *, name: str, version: str) -> None:
+    def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
-        self._runtime = entry.runtime
-        allowed = entry.common.shared_memory.allowed
-        extensions = [e for e in EXTENSIONS if allowed or e != "system_shared_memory"]
-        self._metadata = {"name": name, "version": version, "extensions": extensions}
-
-    def routes(self) -> dict[str, Route]:
-        """Return the paths that name no model."""
-        return {
-            "/v2": Route({"GET": self._server_metadata}, "metadata"),
-            "/v2/models": Route({"GET": self._list}, "metadata"),
-            "/v2/models/stats": Route({"GET": self._all_statistics}, "statistics"),
-        }
+        self._administration = Administration(entry, entry.control)
+        found: dict[str, Route] = {}
+        for row in OPERATIONS:
+            is_there = row.group != "shared-memory" or entry.common.shared_memory.allowed
+            for where, operation in row.http.items():
+                method, _, pattern = where.partition(" ")
+                for path in _paths(pattern):
+                    route = found.setdefault(path, Route({}, row.group))
+                    handler = {method: partial(self._answer, row, method)}
+                    about = {method: operation} if is_there and operation is not None else {}
+                    found[path] = Route(
+                        {**route.handlers, **handler},
+                        row.group,
+                        operations={**route.operations, **about},
+                    )
+        for word, (handle, operation) in INFERENCE.items():
+            for path in _paths(f"{MODEL}/{word}"):
+                found[path] = Route({"POST": handle}, "inference", operations={"POST": operation})
+        for word in ("load", "unload"):
+            path = f"/v2/repository/{{repository}}/models/{{model}}/{word}"
+            found[path] = Route({"POST": _refuse_repository_name}, "model-repository")
+        #: Those of paths without parameters.
+        self.fixed = {path: route.of(Name()) for path, route in found.items() if "{" not in path}
+        self.models = Patterns(
+            {path: route for path, route in found.items() if path.startswith(MODELS)}, self._model
+        )
+        self.others = Patterns(
+            {
+                path: route
+                for path, route in found.items()
+                if path not in self.fixed and not path.startswith(MODELS)
+            },
+            Name,
+        )
 
     def route(self, path: str) -> Route | None:
-        """Return the route of a path below /v2/models; None if there is none."""
-        segments = path.split("/")
-        if len(segments) < 4 or segments[:3] != ["", "v2", "models"] or not segments[3]:
-            return None
-        name, version, rest = segments[3], None, segments[4:]
-        if rest and rest[0] == "versions":
-            if len(rest) < 2 or not (rest[1].isascii() and rest[1].isdigit()):
-                return None
-            version = rest[1].lstrip("0") or "0"
-            rest = rest[2:]
-        model = ModelPath(self._entry, name, version)
-        if rest == ["trace", "setting"] and version is None:
-            handlers = {"GET": partial(tell_trace_of, model), "POST": partial(set_trace_of, model)}
-            return Route(handlers, "trace")
-        found = OF_MODEL.get("/".join(rest) if rest else None)
-        if found is None:
-            return None
-        method, handler, group = found
-        return Route({method: partial(handler, model)}, group)
+        """The route of a path that names a model or a region; None if there is none."""
+        return self.models.route(path) or self.others.route(path)
 
-    def _server_metadata(self, exchange: Exchange) -> None:
-        respond_json(exchange, self._metadata)
+    def _model(self, name: str, version: str | None = None) -> ModelPath:
+        return ModelPath(self._entry, name, version and (version.lstrip("0") or "0"))
 
-    def _list(self, exchange: Exchange) -> None:
-        models = [describe.overview(loaded) for loaded in self._runtime.models()]
-        listed = {model["name"] for model in models}
-        models += [
-            describe.unloaded(name, reason)
-            for name, reason in self._runtime.not_ready().items()
-            if name not in listed
-        ]
-        respond_json(exchange, {"models": sorted(models, key=lambda model: model["name"])})
+    def _answer(self, row: V2Operation, method: str, named: Named, exchange: Exchange) -> None:
+        def do(members: Members) -> Any:
+            return row.do(self._administration, named, members)
 
-    def _all_statistics(self, exchange: Exchange) -> None:
-        respond_json(exchange, describe.model_stats(self._runtime))
+        def read() -> Members:
+            posted = method == "POST"
+            return self._entry.members(exchange, has_files=row.loads) if posted else {}
+
+        if not row.in_thread:
+            _respond(row, exchange, do(read()))
+        elif row.loads:
+            self._in_thread(row, exchange, lambda: do(read()))
+        else:
+            self._in_thread(row, exchange, partial(do, read()))
+
+    def _in_thread(self, row: V2Operation, exchange: Exchange, do: Callable[[], Any]) -> None:
+        port = self._entry.port()
+
+        def answer() -> bytes:
+            return _encoded(do())
+
+        def respond_or_fail(outcome: bytes | Exception) -> None:
+            if isinstance(outcome, Exception):
+                fail(exchange, outcome)
+            else:
+                respond(exchange, outcome, compress=False)
+
+        self._entry.control.in_thread(
+            answer, lambda outcome: port.call(respond_or_fail, outcome), loads=row.loads
+        )
 
 
-def respond_fine(exchange: Exchange, told: dict[str, object]) -> None:
+def _paths(pattern: str) -> list[str]:
+    """A path with and without its optional part."""
+    before, bracket, rest = pattern.partition("[/")
+    if not bracket:
+        return [pattern]
+    optional, _, after = rest.partition("}]")
+    return [before + after, f"{before}/{optional}}}{after}"]
+
+
+def _respond(row: V2Operation, exchange: Exchange, answer: Any) -> None:
+    if row.group == "health":
+        respond_health(exchange, answer)
+    elif answer is None:
+        respond(exchange, b"")
+    else:
+        respond_json(exchange, answer)
+
+
+def _encoded(answer: Any) -> bytes:
+    return b"" if answer is None else encode_json(answer)
+
+
+def respond_health(exchange: Exchange, answer: Struct) -> None:
     """Answer 200 to a question about health.
 
     Triton's answer is empty. A client that says that it takes JSON gets KServe's: KServe's client
@@ -102,44 +150,10 @@ def respond_fine(exchange: Exchange, told: dict[str, object]) -> None:
     """
     takes = exchange.request.headers.get("accept", "")
     if any(kind in takes for kind in ("application/json", "application/*", "*/*")):
-        respond_json(exchange, told)
+        respond_json(exchange, answer)
     else:
         respond(exchange, b"", content_type="text/plain")
 
 
-def _metadata(model: ModelPath, exchange: Exchange) -> None:
-    about = describe.metadata(model.entry.runtime, model.loaded(), model.version)
-    respond_json(exchange, about)
-
-
-def _config(model: ModelPath, exchange: Exchange) -> None:
-    respond_json(exchange, describe.model_config(model.loaded()))
-
-
-def _ready(model: ModelPath, exchange: Exchange) -> None:
-    loaded = model.loaded()
-    reason = loaded.not_ready_reason()
-    if reason:
-        raise ModelNotReady(f"model '{model.name}' is not ready: {reason}")
-    respond_fine(exchange, {"name": model.name, "ready": True})
-
-
-def _statistics(model: ModelPath, exchange: Exchange) -> None:
-    respond_json(exchange, describe.model_stats(model.entry.runtime, model.name, model.version))
-
-
-def _batching(model: ModelPath, exchange: Exchange) -> None:
-    respond_json(exchange, batching(model.loaded()))
-
-
-#: What may stand behind a model's name in a path: the method, the handler, the group.
-OF_MODEL: Final[dict[str | None, tuple[str, Callable[[ModelPath, Exchange], None], str]]] = {
-    None: ("GET", _metadata, "metadata"),
-    "config": ("GET", _config, "model-config"),
-    "ready": ("GET", _ready, "health"),
-    "stats": ("GET", _statistics, "statistics"),
-    "batching": ("GET", _batching, "statistics"),
-    "infer": ("POST", infer, "inference"),
-    "generate": ("POST", generate, "inference"),
-    "generate_stream": ("POST", generate_stream, "inference"),
-}
+def _refuse_repository_name(_: Named, exchange: Exchange) -> None:
+    raise Unsupported("'repository_name' specification is not supported")

@@ -1,4 +1,4 @@
-"""server/v2/http/settings.py: the routes; what the settings do is for tests/unit/server."""
+"""server/v2/administration.py: the routes; what the settings do is for tests/unit/server."""
 
 import logging
 from collections.abc import Iterator

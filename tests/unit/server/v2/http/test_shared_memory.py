@@ -1,4 +1,4 @@
-"""server/v2/http/shared_memory.py, infer_codec.py: tensors that do not travel."""
+"""frontends/v2/http/shared_memory.py, infer_codec.py: tensors that do not travel."""
 
 import os
 from collections.abc import Iterator
@@ -204,7 +204,7 @@ def test_regions_are_registered_told_and_forgotten(client: Client, shared: Path)
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b"", "JSON"),
+        (b"", "'key' is missing"),
         (b"[]", "expected object"),
         ({}, "'key' is missing"),
         ({"key": "k"}, "'byte_size' is missing"),
