@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from wherry.core.api import CACHES, Model, Runtime, WherryError
 from wherry.llm.api import language_model
 from wherry.server.api import PROTOCOLS
 from wherry.testing.servers import local_server
-from wherry.triton.api import RepositoryModel, backend_for, look
+from wherry.triton.api import RepositoryModel, backend_for, look, source_of
 
 
 def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
@@ -145,6 +145,38 @@ def check_protocol(
             _expect(status == 200, f"beside it the server's own {own} answers {status}")
 
 
+def check_source(url: str, *names: str) -> None:
+    """A source by a URL that it reads, and the names of all models that are there."""
+    missing = f"{url}-is-not-there"
+    with _refused(missing, OSError):
+        source_of(missing).list()
+    source = source_of(url)
+    folder = Path(source.folder)
+    source.list()
+    found = sorted(one.name for one in folder.iterdir())
+    _expect(found == sorted(names), f"list() has folders for {found}, not for {sorted(names)}")
+    for name in names:
+        source.copy(name)
+        files = {one: one.stat() for one in (folder / name).rglob("*") if one.is_file()}
+        _expect(files, f"copy({name!r}) brings no file")
+        with ExitStack() as stack:
+            for one in files:  # held open: the number of a file that goes is not given again
+                stack.enter_context(one.open("rb"))
+            source.copy(name)
+            for one, before in files.items():
+                now = one.stat()
+                same = (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+                _expect(same, f"a second copy({name!r}) wrote {one.name}, which has not changed")
+    beside = secrets.token_hex()
+    for name in ("", "..", f"../{beside}", beside):
+        source.copy(name)
+    _expect(
+        not (folder.parent / beside).exists(), "copy() of a name that is a path left the folder"
+    )
+    source.close()
+    _expect(not folder.exists(), "close() leaves the folder")
+
+
 def check_cache(cache: str, **settings: str) -> None:
     """A cache by its name, with the settings of a store that is there."""
     store, other = (CACHES.make(cache, settings) for _ in range(2))
@@ -174,11 +206,11 @@ def check_cache(cache: str, **settings: str) -> None:
 
 
 @contextmanager
-def _refused(what: str) -> Iterator[None]:
-    """Expect an error of wherry's own."""
+def _refused(what: str, kind: type[Exception] = WherryError) -> Iterator[None]:
+    """Expect an error of wherry's own, or one of these."""
     try:
         yield
-    except WherryError:
+    except (WherryError, kind):
         return
     except Exception as error:  # the package's code: anything may come
         raise AssertionError(f"{what}: {error!r}, expected a ConfigError") from error

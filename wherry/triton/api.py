@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from wherry.triton.repository.layout import names as names
     from wherry.triton.repository.mapping import triton_config as triton_config
     from wherry.triton.repository.mirror import is_remote as is_remote
+    from wherry.triton.repository.mirror import source_of as source_of
     from wherry.triton.repository.triton_config import TritonConfig as TritonConfig
     from wherry.triton.repository.triton_config import TritonInput as TritonInput
     from wherry.triton.repository.triton_config import TritonOutput as TritonOutput
@@ -51,7 +52,7 @@ else:
             "repository.kind": "platform_of",
             "repository.layout": "Fingerprint Found fingerprint look names",
             "repository.mapping": "triton_config",
-            "repository.mirror": "is_remote",
+            "repository.mirror": "is_remote source_of",
             "repository.triton_config": (
                 "TritonConfig TritonInput TritonOutput TritonTransactionPolicy"
             ),

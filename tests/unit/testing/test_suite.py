@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -17,7 +21,7 @@ import pytest
 import wherry
 from tests.plugins import install, install_example
 from wherry.core.models.model import Device
-from wherry.core.values.errors import ConfigError, InvalidRequest
+from wherry.core.values.errors import ConfigError, InvalidRequest, ModelNotReady
 from wherry.llm.engines import language_model
 from wherry.server.http.exchange import HttpRequest
 from wherry.server.http.route import Route
@@ -30,9 +34,12 @@ from wherry.testing.suite import (
     check_cache,
     check_engine,
     check_protocol,
+    check_source,
 )
 from wherry.triton.backends.load import BACKENDS, backend_for, backend_name
 from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.loading.folders import RepositoryFolders
+from wherry.triton.repository.layout import is_name
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInput,
@@ -494,6 +501,131 @@ def test_a_protocol_that_is_passed_over_is_told_of(
         assert client.infer("shout", text="a day") == "A DAY"
     (record,) = (one for one in caplog.records if one.message == "protocol is passed over")
     assert re.search(why, record.__dict__["why"])
+
+
+def pack(file: Path, members: Mapping[str, str]) -> None:
+    with ZipFile(file, "w") as packed:
+        for name, text in members.items():
+            packed.writestr(name, text)
+
+
+def test_the_source_of_zip_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install_example(monkeypatch, tmp_path / "installed", "wherry_zip")
+    file = tmp_path / "models.zip"
+    members = {"a/1/model.py": "1", "a/config.pbtxt": "", "b/1/model.py": "2", "README": "3"}
+    pack(file, members)
+    check_source(f"zip://{file}", "a", "b")
+
+    folders = RepositoryFolders([f"zip://{file}"])
+    assert folders.names() == {"a", "b"}
+    before = folders.files_of("a")
+    pack(file, {"a/1/model.py": "changed"})
+    assert folders.names() == {"a"}
+    changed = folders.files_of("a")
+    assert "config.pbtxt" in {Path(path).name for path, *_ in before}
+    assert {Path(path).name for path, *_ in changed} == {"1", "model.py"}
+    pack(file, {"a/../../beside": "out"})
+    with pytest.raises(ModelNotReady, match="cannot be read"):
+        folders.files_of("a")
+    file.write_text("no zip")
+    with pytest.raises(ConfigError, match="not a zip file"):
+        folders.check()
+    folders.close()
+
+
+class Folder:
+    """Copies a folder of this machine."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.there = Path(url.partition("://")[2])
+        self.folder = tempfile.mkdtemp()
+
+    def list(self) -> None:
+        for one in self.there.iterdir():
+            Path(self.folder, one.name).mkdir(exist_ok=True)
+
+    def copy(self, name: str) -> None:
+        if is_name(name) and (self.there / name).is_dir() and not self.has(name):
+            shutil.copytree(self.there / name, Path(self.folder, name), dirs_exist_ok=True)
+
+    def has(self, name: str) -> bool:
+        return any(Path(self.folder, name).iterdir())
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder)
+
+
+class CopiesAgain(Folder):
+    def has(self, name: str) -> bool:
+        shutil.rmtree(Path(self.folder, name))
+        return False
+
+
+class CopiesNothing(Folder):
+    def has(self, name: str) -> bool:
+        return True
+
+
+class ListsNothing(Folder):
+    def list(self) -> None:
+        next(self.there.iterdir())
+
+
+class IsAlwaysThere(Folder):
+    def list(self) -> None:
+        if self.there.is_dir():
+            super().list()
+
+
+class LeavesItsFolder(Folder):
+    def close(self) -> None:
+        LEFT.append(self.folder)
+
+
+class FollowsPaths(Folder):
+    def copy(self, name: str) -> None:
+        super().copy(name)
+        if name.startswith("../"):
+            Path(self.folder, name).touch()
+            LEFT.append(os.path.join(self.folder, name))
+
+
+LEFT: list[str] = []
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "there" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "there" / "m" / "1" / "model.py").touch()
+    yield tmp_path / "there"
+    for path in LEFT:
+        shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+    LEFT.clear()
+
+
+def test_a_source_that_is_right_passes(bring: Bring, repository: Path) -> None:
+    bring("wherry.sources", Folder)
+    check_source(f"mine://{repository}", "m")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (CopiesAgain, "a second copy.* wrote model.py"),
+        (CopiesNothing, "brings no file"),
+        (ListsNothing, r"list\(\) has folders for \[\]"),
+        (IsAlwaysThere, "is-not-there is served"),
+        (LeavesItsFolder, "leaves the folder"),
+        (FollowsPaths, "a name that is a path left the folder"),
+    ],
+)
+def test_a_source_that_is_wrong_does_not(
+    wrong: Any, told: str, bring: Bring, repository: Path
+) -> None:
+    bring("wherry.sources", wrong)
+    with pytest.raises(AssertionError, match=told):
+        check_source(f"mine://{repository}", "m")
 
 
 @pytest.mark.parametrize("estimator", ["classifier", "words", "regressor", "scaler"])

@@ -13,7 +13,7 @@ from wherry.core.api import ConfigError, ModelNotFound, ModelNotReady, Tag
 from wherry.triton.repository import layout, upload
 from wherry.triton.repository.json_form import from_json, patched
 from wherry.triton.repository.layout import Fingerprint, Found
-from wherry.triton.repository.mirror import Mirror, is_remote
+from wherry.triton.repository.mirror import is_remote, source_of
 from wherry.triton.repository.problems import BadConfig
 from wherry.triton.repository.triton_config import TritonConfig
 from wherry.triton.repository.validate import problems_of
@@ -32,7 +32,7 @@ class RepositoryFolders:
     ) -> None:
         """`config_name` chooses among several configurations of a model. A folder may be the URL of
         one elsewhere (s3://BUCKET/PATH): ConfigError if what reads it is not installed."""
-        mirrors = {url: Mirror(url) for url in map(str, folders) if is_remote(url)}
+        mirrors = {url: source_of(url) for url in map(str, folders) if is_remote(url)}
         self._mirrors = list(mirrors.values())
         self.folders = [
             mirrors[str(folder)].folder if str(folder) in mirrors else os.path.abspath(folder)

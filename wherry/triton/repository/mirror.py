@@ -3,8 +3,8 @@
     s3://BUCKET/PATH    s3://https://HOST:PORT/BUCKET/PATH    gs://BUCKET/PATH
     as://ACCOUNT/CONTAINER/PATH
 
-and whatever else fsspec reads. A model's files are copied when the model is looked at, and again if
-they have changed; they are kept in a folder of this process.
+and whatever else a package or fsspec reads. A model's files are copied when the model is looked at,
+and again if they have changed; they are kept in a folder of this process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
-from wherry.core.api import ConfigError
+from wherry.core.api import ConfigError, Plugins
 from wherry.triton.repository.layout import is_name
 
 log = logging.getLogger("wherry")
@@ -46,8 +46,40 @@ _AZURE: Final = re.compile(r"as://([^/]+)/(.+)")
 _MARKS: Final = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 
 
+@runtime_checkable
+class RepositorySource(Protocol):
+    """A repository elsewhere, whose models become folders of this machine. Made of its URL. Any
+    thread; all methods block, and raise OSError if it cannot be read."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+
+    def list(self) -> None:
+        """Have a folder in `folder` for each model, and none for what is gone."""
+
+    def copy(self, name: str) -> None:
+        """Have the model's files as they are there; those that have not changed stay. A name comes
+        from clients, and must not lead out of the folder."""
+
+    def close(self) -> None:
+        """Remove the folder."""
+
+
 def is_remote(path: str) -> bool:
     return "://" in path
+
+
+#: By the scheme of their URLs; fsspec reads all others.
+SOURCES: Final = Plugins("source", RepositorySource, dict.fromkeys(_REMEDIES, f"{__name__}:Mirror"))
+
+
+def source_of(url: str) -> RepositorySource:
+    """What reads this URL. ConfigError if it is not installed."""
+    scheme = url.partition("://")[0]
+    found: RepositorySource = SOURCES.make(scheme, url) if scheme in SOURCES else Mirror(url)
+    return found
 
 
 class Mirror:

@@ -12,6 +12,7 @@ import pytest
 from tests.repositories import CONFIG, make, save
 from wherry import Runtime
 from wherry.core.values.errors import ConfigError, ModelNotFound, ModelNotReady
+from wherry.testing.suite import check_source
 from wherry.triton.loading.control import ModelControl
 from wherry.triton.loading.folders import RepositoryFolders
 from wherry.triton.repository.mirror import Mirror, _as_fsspec, is_remote
@@ -53,6 +54,12 @@ def files(mirror: Mirror) -> set[str]:
 )
 def test_a_url_is_told_from_a_folder(path: str, expected: bool) -> None:
     assert is_remote(path) is expected
+
+
+@pytest.mark.usefixtures("storage")
+def test_it_keeps_what_wherry_counts_on(mirror: Mirror) -> None:
+    mirror.list()
+    check_source(mirror.url, *os.listdir(mirror.folder))
 
 
 def test_models_are_listed_before_they_are_copied(mirror: Mirror) -> None:
@@ -254,8 +261,10 @@ def test_a_storage_that_fails_is_told_without_its_place(
     def failing(*args: Any, **kwargs: Any) -> Any:
         raise PermissionError("no access to memory://bucket")
 
-    monkeypatch.setattr(folders._mirrors[0]._fs, "ls", failing)
-    monkeypatch.setattr(folders._mirrors[0]._fs, "find", failing)
+    (mirror,) = folders._mirrors
+    assert isinstance(mirror, Mirror)
+    monkeypatch.setattr(mirror._fs, "ls", failing)
+    monkeypatch.setattr(mirror._fs, "find", failing)
     for ask in (folders.names, lambda: folders.look("a")):
         with pytest.raises(ModelNotReady, match="cannot be read: its storage gives an error"):
             ask()
