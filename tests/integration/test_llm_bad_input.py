@@ -20,8 +20,8 @@ from tests.fakes import PATIENCE, until
 from tests.unit.llm.engine import tiny
 from wherry.llm import LLM
 from wherry.llm.engine.constraint import Matcher
-from wherry.llm.engine.detokenizer import Detokenizer
 from wherry.llm.engine.engine import Engine, Event
+from wherry.llm.engine.request import Detokenizer
 from wherry.llm.openai.fields.chat import ChatRequest
 from wherry.llm.openai.fields.completion import CompletionRequest
 

@@ -9,8 +9,7 @@ import torch
 
 from tests.unit.llm.engine import tiny
 from wherry.bench.machine import process_tree
-from wherry.llm.engine.memory import free_bytes, parts_on_cpu, total_bytes
-from wherry.llm.engine.needs import needs_of
+from wherry.llm.engine.memory import free_bytes, needs_of, parts_on_cpu, total_bytes
 from wherry.testing.servers import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(600)]

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from wherry.llm.anthropic.routes import MESSAGES as MESSAGES
     from wherry.llm.engine.choice import AUTO as AUTO
     from wherry.llm.engine.choice import choose as choose
-    from wherry.llm.engine.facts import facts_of as facts_of
-    from wherry.llm.engine.facts import here as here
-    from wherry.llm.engine.facts import is_local as is_local
+    from wherry.llm.engine.choice import facts_of as facts_of
+    from wherry.llm.engine.choice import here as here
+    from wherry.llm.engine.choice import is_local as is_local
+    from wherry.llm.engine.memory import Needs as Needs
     from wherry.llm.engine.memory import free_bytes as free_bytes
+    from wherry.llm.engine.memory import needs_of as needs_of
     from wherry.llm.engine.memory import parts_on_cpu as parts_on_cpu
     from wherry.llm.engine.memory import total_bytes as total_bytes
-    from wherry.llm.engine.needs import Needs as Needs
-    from wherry.llm.engine.needs import needs_of as needs_of
     from wherry.llm.engines import TargetError as TargetError
     from wherry.llm.engines import is_checkpoint as is_checkpoint
     from wherry.llm.engines import language_model as language_model
@@ -44,10 +44,8 @@ else:
         {
             "anthropic.errors": "AnthropicError error_body",
             "anthropic.routes": "MESSAGES",
-            "engine.choice": "AUTO choose",
-            "engine.facts": "facts_of here is_local",
-            "engine.memory": "free_bytes parts_on_cpu total_bytes",
-            "engine.needs": "Needs needs_of",
+            "engine.choice": "AUTO choose facts_of here is_local",
+            "engine.memory": "Needs free_bytes needs_of parts_on_cpu total_bytes",
             "engines": "TargetError is_checkpoint language_model with_engine with_options",
             "openai.embedding": "CUTS",
             "openai.errors": "OpenAIError error_object",

@@ -75,8 +75,7 @@ def engine_of(
     """A model called `name` for a checkpoint, and its engine: the wanted one, else vLLM if that is
     installed, else what is chosen. `ours` are arguments for wherry's engine, `vllm` for vLLM's;
     llama.cpp is given none. ConfigError if there is none."""
-    from wherry.llm.engine.choice import AUTO
-    from wherry.llm.engine.facts import here
+    from wherry.llm.engine.choice import AUTO, here
 
     engine = wanted or ("vllm" if "vllm" in here().engines else AUTO)
     kind, given = _chosen(checkpoint, {"engine": engine})
@@ -104,8 +103,7 @@ def with_options(source: str) -> tuple[str, dict[str, Any]]:
 def _chosen(checkpoint: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The kind of model for a checkpoint, and its arguments."""
     from wherry.llm.engine.checkpoint import missing
-    from wherry.llm.engine.choice import AUTO, choose
-    from wherry.llm.engine.facts import facts_of, here, is_local
+    from wherry.llm.engine.choice import AUTO, choose, facts_of, here, is_local
 
     engine = wanted = given.pop("engine", AUTO)
     if message := missing(checkpoint):

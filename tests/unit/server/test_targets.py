@@ -10,7 +10,7 @@ import pytest
 from wherry import Model, Runtime
 from wherry.core.values.errors import ConfigError
 from wherry.llm import LLM
-from wherry.llm.engine import facts
+from wherry.llm.engine import choice
 from wherry.llm.engines import TargetError, with_engine
 from wherry.server.targets import (
     TargetRaised,
@@ -234,7 +234,7 @@ def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
 
 @pytest.fixture
 def _every_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "find_spec", bool)
+    monkeypatch.setattr(choice, "find_spec", bool)
 
 
 @pytest.mark.usefixtures("_every_engine_is_installed")

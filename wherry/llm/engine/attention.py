@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wherry.llm.engine.linear import Threads
 from wherry.llm.engine.step_inputs import Context, Piece, StepInputs
-from wherry.llm.engine.threads import Threads
 
 #: Multiplications in one sequence's attention above which several threads are faster than one:
 #: about 450 tokens of context in SmolLM2-135M.

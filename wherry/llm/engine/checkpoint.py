@@ -7,13 +7,16 @@ its cache), or a GGUF file, which transformers converts once into such a folder 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +26,6 @@ from wherry.llm.engine import gguf_header, gguf_tokenizer
 from wherry.llm.engine.damaged import AGAIN
 from wherry.llm.engine.known import ANOTHER_ENGINE, refusals
 from wherry.llm.engine.library_errors import brief
-from wherry.llm.engine.progress import stage
 from wherry.llm.engine.quantizers import FILES
 from wherry.llm.engine.safetensors_header import stored_tensors
 
@@ -50,6 +52,38 @@ NOT_ALONE: Final = {
 #: Goes up when a file is converted otherwise than before: older folders in the cache are not used.
 _CONVERSION: Final = 2
 _SHARD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
+
+
+log = logging.getLogger("wherry")
+
+#: Seconds between two lines of one stage.
+STAGE_SECONDS: Final = 10.0
+
+
+@contextmanager
+def stage(
+    name: str,
+    progress: Callable[[], Mapping[str, Any]] = dict,
+    *,
+    every: float = STAGE_SECONDS,
+    **of: Any,
+) -> Iterator[None]:
+    """Log that a stage of a load begins, and while it goes on what `progress`, which another
+    thread calls, returns. `of` is in each line."""
+    began, ended = monotonic(), threading.Event()
+
+    def report() -> None:
+        while not ended.wait(every):
+            log.info(name, extra={**of, **progress(), "seconds": round(monotonic() - began)})
+
+    log.info(name, extra=of)
+    thread = threading.Thread(target=report, name="wherry-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class Checkpoint:

@@ -26,9 +26,8 @@ from wherry.llm.engine.lora import Adapters
 from wherry.llm.engine.sampler import AGAIN, NONE, NextTokens, choose, prompt_report
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
-from wherry.llm.engine.sequence import Constraint, Sampled, Sequence
+from wherry.llm.engine.sequence import Constraint, Sampled, Sequence, TokenLists
 from wherry.llm.engine.step_tensors import on_device
-from wherry.llm.engine.token_lists import TokenLists
 
 log = logging.getLogger("wherry")
 

@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.engine.linear import Linear, MakeLinear, first_rows, rounded_up
-from wherry.llm.engine.threads import Threads
+from wherry.llm.engine.linear import Linear, MakeLinear, Threads, first_rows, rounded_up
 
 #: One additional column for each _MORE features.
 _MORE = 8

@@ -24,19 +24,21 @@ from wherry.core.api import (
 )
 from wherry.llm.engine.adapters import AdapterFolders
 from wherry.llm.engine.checks import bounded, check_room, check_task, tokens_to_keep
-from wherry.llm.engine.choice import AUTO
-from wherry.llm.engine.defaults import defaults_of
+from wherry.llm.engine.choice import AUTO, hub_names
 from wherry.llm.engine.delta import Delta
-from wherry.llm.engine.detokenizer import Detokenizer, StopTexts
-from wherry.llm.engine.facts import hub_names
 from wherry.llm.engine.memory import RUNNING, RUNNING_ON_GPU
 from wherry.llm.engine.prompt import Form, Prompt, PromptReader, TokenizedPrompt
 from wherry.llm.engine.report import Reports
-from wherry.llm.engine.request import EngineRequest, GeneratedAnswer
-from wherry.llm.engine.sampling import Parameters, Sampling
+from wherry.llm.engine.request import (
+    Detokenizer,
+    EngineRequest,
+    GeneratedAnswer,
+    StopTexts,
+    ThoughtTokens,
+)
+from wherry.llm.engine.sampling import Parameters, Sampling, defaults_of
 from wherry.llm.engine.scheduler import PROMPT_SHARE
 from wherry.llm.engine.sequence import Sequence as Generation
-from wherry.llm.engine.thought_tokens import ThoughtTokens
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
 

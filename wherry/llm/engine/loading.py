@@ -6,18 +6,19 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import torch
 
 from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
-from wherry.llm.engine.choice import AUTO, Here, choose
+from wherry.llm.engine.choice import AUTO, Here, choose, folder_facts, here
 from wherry.llm.engine.device_time import timer_of
 from wherry.llm.engine.engine import Engine
-from wherry.llm.engine.facts import folder_facts, here
 from wherry.llm.engine.fallback import AttentionDiffers, TransformersNetwork
 from wherry.llm.engine.kv_cache import KVCache
+from wherry.llm.engine.linear import Packed, rounded_rows
 from wherry.llm.engine.lora import Adapters
 from wherry.llm.engine.memory import (
     RUNNING,
@@ -30,7 +31,6 @@ from wherry.llm.engine.memory import (
 )
 from wherry.llm.engine.model import Decoder, Shape
 from wherry.llm.engine.own_states import StateRunner, load_states, most_positions
-from wherry.llm.engine.precompile import compile_programs
 from wherry.llm.engine.runner import ModelRunner, Network, cache_bytes_per_token, load_network
 from wherry.llm.engine.scheduler import PROMPT_SHARE, Chunk
 from wherry.llm.engine.tokenizer import Tokenizer
@@ -349,3 +349,40 @@ def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:
     if tokenizer.end is not None:
         ends.add(tokenizer.end)
     return frozenset(ends)
+
+
+#: Limit of the compilation, in CPU seconds of the calling thread. For a large model the large
+#: numbers of rows, which are rare, are compiled when they occur.
+MOST_SECONDS = 5.0
+
+
+@torch.inference_mode()
+def compile_programs(
+    network: Decoder,
+    *,
+    max_step_tokens: int,
+    max_running: int,
+    clock: Callable[[], float] = thread_time,
+) -> None:
+    """Multiply once for each weight shape and each number of rows that a step may have.
+
+    Blocks for at most about MOST_SECONDS of CPU time.
+    """
+    ends_at = clock() + MOST_SECONDS
+    layer, hidden = network.layers[0], network.embedding.shape[1]
+    shape, like = network.shape, network.norm
+    attended = shape.heads * shape.head_size
+    products = [
+        (layer.qkv, hidden, max_step_tokens),
+        (layer.output, attended, max_step_tokens),
+        (layer.gate_up, hidden, max_step_tokens),
+        (layer.down, shape.feed_forward, max_step_tokens),
+        (network.head, hidden, max_running),  # logits are computed for one token of a sequence
+    ]
+    packed = [(p, width, most) for p, width, most in products if isinstance(p, Packed)]
+    rows = 1
+    while packed and rows <= max_step_tokens and clock() < ends_at:
+        for product, width, most in packed:
+            if rows <= most:
+                product(like.new_zeros(rows, width))
+        rows = rounded_rows(rows) + 1

@@ -20,13 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.engine.padding import MOST_BYTES, Room
-from wherry.llm.engine.step_inputs import PaddedBatch, Read, StepInputs
+from wherry.llm.engine.step_inputs import StepInputs
 
-#: Padded lengths are multiples of this, which the fused kernels ask of a mask.
-_EVEN: Final = 16
-#: The part of a GPU's memory that a call may take for what it gathers: the KV cache leaves more.
+#: Memory that a call may take for what it gathers: bytes, and on a large GPU this part of it; the
+#: KV cache leaves more.
+MOST_BYTES: Final = 1 << 28
 _PART: Final = 64
+#: Rows times tokens of context that a mask may have.
+MOST_PAIRS: Final = 1 << 26
 
 
 class AttendInPlace(Protocol):
@@ -46,7 +47,7 @@ class AttendInPlace(Protocol):
 
 
 class PagedAttention:
-    """The KV cache's tensors, and attention of padded batches over them."""
+    """The KV cache's tensors, and attention of all sequences over them."""
 
     #: Attends where a step has `tables`.
     in_place: AttendInPlace | None = None
@@ -67,22 +68,10 @@ class PagedAttention:
         self._size = block_size
         #: A block that no sequence has: padded sequences write to it.
         self.spare_block = -(-tokens // block_size)
-        # The block after it is never written to, and holds the zeros.
-        self._zero = (self.spare_block + 1) * block_size
-        shape = (layers, self._zero + block_size, kv_heads, head_size)
+        shape = (layers, (self.spare_block + 1) * block_size, kv_heads, head_size)
         #: One tensor for each layer.
         self.keys = torch.zeros(shape, dtype=dtype, device=device).unbind()
         self.values = torch.zeros(shape, dtype=dtype, device=device).unbind()
-
-    def room(self, heads: int) -> Room:
-        """The bytes that a call takes, for a network with `heads` query heads."""
-        _, kv_heads, head_size = self.keys[0].shape
-        bytes_each = self.keys[0].dtype.itemsize
-        return Room(
-            per_token=2 * kv_heads * head_size * bytes_each,
-            per_pair=heads // kv_heads * bytes_each,
-            most=_most_bytes(self.keys[0].device),
-        )
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: StepInputs, window: int | None
@@ -96,62 +85,51 @@ class PagedAttention:
             assert self.in_place is not None
             places = (tables.blocks, tables.lines, step.positions)
             return self.in_place(q, keys, values, *places, self._size, window).flatten(1)
-        if (packed := step.packed) is not None:
-            assert self.of_packed is not None
-            if packed.slots is not None:
-                k, v = keys.index_select(0, packed.slots), values.index_select(0, packed.slots)
-            shown = (-1 if window is None else window - 1, 0)
-            sizes = (packed.rows, packed.contexts, packed.most_rows, packed.longest)
-            return self.of_packed(q, k, v, *sizes, window_size=shown, enable_gqa=True).flatten(1)
-        padded = step.padded
-        assert padded is not None
-        attended = []
-        for batch in padded.batches:
-            if window not in batch.reads:
-                group = q.shape[1] // keys.shape[1]
-                batch.reads[window] = self._read(batch, step.positions, window, group)
-            attended.append(_attend(q, keys, values, batch, batch.reads[window]))
-        together = attended[0] if len(attended) == 1 else torch.cat(attended)
-        return together if padded.places is None else together.index_select(0, padded.places)
+        packed = step.packed
+        assert packed is not None
+        if self.of_packed is None or not packed.fits:
+            slots = step.slots if packed.slots is None else packed.slots
+            each = zip(
+                torch.split(q, packed.row_counts),
+                torch.split(slots, packed.context_lengths),
+                strict=True,
+            )
+            return torch.cat([attend(rows, keys, values, own, window) for rows, own in each])
+        if packed.slots is not None:
+            k, v = keys.index_select(0, packed.slots), values.index_select(0, packed.slots)
+        shown = (-1 if window is None else window - 1, 0)
+        longest = max(packed.row_counts), max(packed.context_lengths)
+        sizes = (packed.rows, packed.contexts, *longest)
+        return self.of_packed(q, k, v, *sizes, window_size=shown, enable_gqa=True).flatten(1)
 
-    def _read(self, batch: PaddedBatch, positions: Tensor, window: int | None, group: int) -> Read:
-        """What is read of the context, or of the tokens that the window shows to any row. The
-        query heads of one kv head are rows of one product."""
-        sequences, rows = batch.rows.shape
-        length = batch.table.shape[1] * self._size
+    @property
+    def most_tokens(self) -> int:
+        """The tokens whose keys and values may be copied for a call."""
+        return _most_bytes(self.keys[0].device) // (2 * self.keys[0][0].nbytes)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, window: int | None) -> Tensor:
+    """Attention of one sequence's last rows over its context, which lies in these slots. Returns
+    [rows, heads * features]."""
+    rows = len(q)
+    if window is not None:
+        slots = slots[-(window + rows - 1) :]
+    context = len(slots)
+    q = q.transpose(0, 1)[None]
+    k, v = (cache.index_select(0, slots).transpose(0, 1)[None] for cache in (keys, values))
+    if rows == 1 or (rows == context and (window is None or window >= rows)):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=rows > 1, enable_gqa=True)
+        return out[0].transpose(0, 1).flatten(1)
+    columns = torch.arange(context, device=q.device)
+    pieces: list[Tensor] = []
+    for some in torch.split(q, max(1, MOST_PAIRS // context), 2):
+        first = context - rows + sum(piece.shape[2] for piece in pieces)
+        at = columns[first : first + some.shape[2], None]
+        seen = columns <= at
         if window is not None:
-            length = min(length, window + rows - 1)
-        length = -(-length // _EVEN) * _EVEN
-        at = positions[batch.rows]  # [sequences, rows]
-        last = at[:, -1:]
-        columns = (last + 1 - length).clamp_(min=0) + torch.arange(length, device=at.device)
-        block = torch.clamp(columns // self._size, max=batch.table.shape[1] - 1)
-        slots = batch.table.gather(1, block) * self._size + columns % self._size
-        slots = slots.masked_fill_(columns > last, self._zero)
-        seen = columns[:, None] <= at[:, :, None]
-        if window is not None:
-            seen &= columns[:, None] > at[:, :, None] - window
-        bias = torch.zeros(seen.shape, dtype=self.keys[0].dtype, device=at.device)
-        bias = bias.masked_fill_(~seen, float("-inf"))[:, None, :, None]
-        bias = bias.expand(sequences, 1, rows, group, length)
-        return Read(slots.flatten(), bias.reshape(sequences, 1, rows * group, length))
-
-
-def _attend(q: Tensor, keys: Tensor, values: Tensor, batch: PaddedBatch, read: Read) -> Tensor:
-    """Attention of one batch. Returns [sequences * rows, heads * features]."""
-    sequences, rows = batch.rows.shape
-    heads, size = q.shape[1:]
-    kv_heads = keys.shape[1]
-    group = heads // kv_heads
-    grouped = q.index_select(0, batch.rows.flatten()).view(sequences, rows, kv_heads, group, size)
-    grouped = grouped.transpose(1, 2).reshape(sequences, kv_heads, rows * group, size)
-    k, v = (
-        cache.index_select(0, read.slots).view(sequences, -1, kv_heads, size).transpose(1, 2)
-        for cache in (keys, values)
-    )
-    out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=read.bias)
-    out = out.reshape(sequences, kv_heads, rows, group, size).transpose(1, 2)
-    return out.reshape(sequences * rows, heads * size)
+            seen &= columns > at - window
+        pieces.append(F.scaled_dot_product_attention(some, k, v, attn_mask=seen, enable_gqa=True))
+    return torch.cat(pieces, 2)[0].transpose(0, 1).flatten(1)
 
 
 def varlen(

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from wherry.core.api import InvalidRequest
 from wherry.llm.engine.checks import check_one_prompt
-from wherry.llm.engine.constraint import AnswerForm, Grammars, Matcher
-from wherry.llm.engine.strict_calls import FormedCalls, are_strict, strict_functions
+from wherry.llm.engine.constraint import (
+    AnswerForm,
+    FormedCalls,
+    Grammars,
+    Matcher,
+    are_strict,
+    strict_functions,
+)
 from wherry.llm.engine.tokenizer import Tokenizer, truncated
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle

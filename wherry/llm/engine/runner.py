@@ -12,20 +12,18 @@ from torch import Tensor
 
 from wherry.llm.engine import int8
 from wherry.llm.engine.attention import Attention
-from wherry.llm.engine.checkpoint import Checkpoint
+from wherry.llm.engine.checkpoint import Checkpoint, stage
 from wherry.llm.engine.cuda_graphs import CudaRecord, DecodeGraphs, DecodeRow, Record
 from wherry.llm.engine.library_errors import brief
 from wherry.llm.engine.linear import best_for
 from wherry.llm.engine.model import Decoder, Shape
 from wherry.llm.engine.paged_attention import AttendInPlace, PagedAttention, varlen
-from wherry.llm.engine.progress import stage
 from wherry.llm.engine.scheduler import Chunk
 from wherry.llm.engine.step_inputs import Attends, Context, StepInputs, Tables
 from wherry.llm.engine.step_tensors import (
     inputs_of_views,
     on_device,
     packed_inputs,
-    padded_inputs,
     with_chosen,
 )
 from wherry.llm.engine.tokenizer import Tokenizer
@@ -53,9 +51,9 @@ class Recorded(NamedTuple):
 class ModelRunner:
     """A decoder and its KV cache on one device.
 
-    On a CPU each sequence attends by itself; on other devices, or if it is to be `paged`, all of
-    them in padded batches. There tokens of answers are computed by recordings (CUDA graphs), apart
-    from prompts, if `recorded` says how or there is a GPU with Triton.
+    On a CPU each sequence attends where it lies; on other devices, or if it is to be `paged`, all
+    of them in one call, as far as torch can. There tokens of answers are computed by recordings
+    (CUDA graphs), apart from prompts, if `recorded` says how or there is a GPU with Triton.
     """
 
     def __init__(
@@ -101,12 +99,12 @@ class ModelRunner:
             )
             heads = (shape.heads, shape.kv_heads, shape.head_size)
             of_packed = of_packed or _or_none(
-                partial(varlen, *heads, dtype, device), "prompts attend in padded batches, slower"
+                partial(varlen, *heads, dtype, device), "prompts attend one by one, slower"
             )
         attention.of_packed = of_packed
-        inputs = padded_inputs if of_packed is None else packed_inputs
-        room = attention.room(shape.heads)
-        self._inputs = partial(inputs, block_size=block_size, room=room, device=device)
+        self._inputs = partial(
+            packed_inputs, block_size=block_size, most_tokens=attention.most_tokens, device=device
+        )
         if recorded is not None:
             attention.in_place = recorded.attend
             self.graphs = DecodeGraphs(

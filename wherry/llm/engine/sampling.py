@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from wherry.core.api import InvalidRequest
+from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.constraint import AnswerForm
 
 #: Maximum of `logprobs`: alternatives beside the chosen token.
@@ -30,6 +30,39 @@ TOKEN_LISTS: Final = {
     "logprob_token_ids": MAX_LOGPROBS,
     "allowed_token_ids": MOST_TOKENS_ALLOWED,
 }
+
+
+#: Names in generation_config.json, and ours.
+RECOMMENDED: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+_WHOLE: Final = ("top_k", "max_tokens")
+
+
+def defaults_of(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters in the content of a generation_config.json. ConfigError names one whose value
+    is not valid."""
+    found: dict[str, Any] = {}
+    for name, ours in RECOMMENDED.items():
+        value = generation_config.get(name)
+        if value is None:
+            continue
+        kinds = (int,) if ours in _WHOLE else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ConfigError(f"generation_config.json: {name} must be a number: {value!r:.80}")
+        found[ours] = value
+    if found.get("top_k") == -1:
+        del found["top_k"]
+    try:
+        Sampling(**found).checked("generation_config.json", vocabulary=1)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from None
+    return found
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from wherry.llm.engine.kv_cache import BlockTable
 from wherry.llm.engine.sampling import Sampling
-from wherry.llm.engine.token_lists import TokenLists
+
+Tokens = npt.NDArray[np.int64]
+_PLAIN: Final = Sampling()
+
+
+class TokenLists:
+    """The lists of one request; `ends` are the tokens that end its answers."""
+
+    def __init__(self, sampling: Sampling = _PLAIN, ends: frozenset[int] = frozenset()) -> None:
+        self.biased = array_of(sampling.logit_bias)
+        self.biases = np.array([*sampling.logit_bias.values()], np.float32)
+        self.ends = array_of(ends)
+        words = sampling.bad_words_ids
+        self._allowed = array_of(sampling.allowed_token_ids)
+        self._banned = array_of([word[0] for word in words if len(word) == 1])
+        last: dict[tuple[int, ...], list[int]] = {}
+        for word in words:
+            if len(word) > 1:
+                last.setdefault(word[:-1], []).append(word[-1])
+        #: The tokens that complete a bad word, by those in front of them, and how many these are.
+        self._last = {before: array_of(tokens) for before, tokens in last.items()}
+        self._lengths = sorted({len(before) for before in last})
+        #: The tensor of `left`, on the device, once a step has needed it.
+        self.mask: Any = None
+
+    @property
+    def narrow(self) -> bool:
+        """Whether some tokens may be left out."""
+        return bool(self._allowed.size or self._banned.size or self._last)
+
+    def left(self, vocabulary: int) -> npt.NDArray[np.bool_]:
+        """Which tokens are left whatever the text is."""
+        left = np.full(vocabulary, not self._allowed.size)
+        left[self._allowed] = True
+        left[self._banned] = False
+        return left
+
+    def completing(self, tokens: Many[int], generated: int) -> list[Tokens]:
+        """The tokens that would complete a bad word behind these, of which the last ones are
+        `generated`."""
+        ends = (tuple(tokens[-n:]) for n in self._lengths if n <= generated)
+        return [self._last[end] for end in ends if end in self._last]
+
+
+def array_of(tokens: Collection[int]) -> Tokens:
+    return np.fromiter(tokens, np.int64, len(tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +112,7 @@ class Sequence:
     #: The lists of its request, which its answers share.
     lists: TokenLists = field(default_factory=TokenLists)
     #: For penalties: a number of its first tokens, and a tensor that says how often each of the
-    #: vocabulary is among them (adjusted.py); None until they are needed.
+    #: vocabulary is among them (sampler.py); None until they are needed.
     occurrences: tuple[int, Any] | None = None
     #: Number of leading tokens whose keys and values are in the KV cache.
     computed: int = 0

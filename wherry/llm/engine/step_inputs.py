@@ -14,37 +14,6 @@ Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 @dataclass(slots=True)
-class PaddedBatch:
-    """Sequences that attend in one call."""
-
-    #: Their rows among the step's, [sequences, rows]; a shorter one repeats its last.
-    rows: Tensor
-    #: Their blocks in the cache, [sequences, blocks]; after the end any block may stand.
-    table: Tensor
-    #: What each window's layers read.
-    reads: dict[int | None, Read] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What a batch reads from the cache of each layer with the same window."""
-
-    #: Places in the cache, [sequences * length].
-    slots: Tensor
-    #: Added to the scores, [sequences, 1, queries, length]: 0, or minus infinity.
-    bias: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Padded:
-    """The padded batches of a step."""
-
-    batches: Sequence[PaddedBatch]
-    #: For each of the step's rows its place among the batches' padded rows; None: the same.
-    places: Tensor | None = None
-
-
-@dataclass(slots=True)
 class Context:
     """One sequence's rows in a step, and its places in the KV cache."""
 
@@ -88,10 +57,13 @@ class PackedRows:
     #: Where each sequence's rows begin, and its context, and both end; int32.
     rows: Tensor
     contexts: Tensor
-    most_rows: int
-    longest: int
+    #: How many there are of each.
+    row_counts: list[int]
+    context_lengths: list[int]
     #: Places of the contexts in the cache; None: they are the step's own rows.
     slots: Tensor | None
+    #: Whether there is room for a copy of all contexts at once.
+    fits: bool
 
 
 @dataclass(slots=True)
@@ -104,12 +76,10 @@ class StepInputs:
     slots: Tensor
     #: The rows whose logits are requested.
     logit_rows: Tensor
-    #: Where each sequence attends; for attention in padded batches `padded` says it, and on a GPU
-    #: `packed` or, of a decode step, `tables`.
+    #: Where each sequence attends; on a GPU `packed` says it or, of a decode step, `tables`.
     spans: Sequence[Context] = ()
     #: The rows of each adapter's sequences, by its key.
     adapters: Mapping[str, Tensor] = field(default_factory=dict)
-    padded: Padded | None = None
     tables: Tables | None = None
     packed: PackedRows | None = None
     #: Number of leading sequences with exactly one row (decode).

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wherry.llm.engine.padding import Room, RowSpan, batches
 from wherry.llm.engine.scheduler import Chunk
-from wherry.llm.engine.step_inputs import Context, PackedRows, Padded, PaddedBatch, StepInputs
+from wherry.llm.engine.step_inputs import Context, PackedRows, StepInputs
 
 
 @dataclass(slots=True)
@@ -68,52 +67,14 @@ def inputs_of_views(chunks: Sequence[Chunk], block_size: int) -> StepInputs:
     return StepInputs(packed[0], packed[1], packed[2], logit_rows, spans, adapters)
 
 
-def padded_inputs(
-    chunks: Sequence[Chunk], block_size: int, room: Room, device: torch.device
-) -> StepInputs:
-    """A step whose sequences attend in padded batches, on the device. Does not wait for it."""
-    rows = StepRows.of(chunks, block_size)
-    spans = [
-        RowSpan(place, first, chunk.count, chunk.start + chunk.count)
-        for place, (first, chunk) in enumerate(zip(rows.first, chunks, strict=True))
-    ]
-    lists = [rows.tokens, rows.positions, rows.slots, rows.logits, *rows.adapters.values()]
-    shapes: list[tuple[int, int]] = []
-    padded: list[int] = []  # the step's row in each padded one
-    places = [0] * len(rows.tokens)
-    for batch in batches(spans, room):
-        longest = max(span.rows for span in batch)
-        width = -(-max(span.context for span in batch) // block_size)
-        tables = (chunks[span.sequence].sequence.table.blocks for span in batch)
-        for span in batch:
-            own = range(span.first_row, span.first_row + span.rows)
-            places[own.start : own.stop] = range(len(padded), len(padded) + span.rows)
-            padded += [*own, *[own[-1]] * (longest - span.rows)]
-        lists += [padded[-len(batch) * longest :], [n for one in tables for n in wide(one, width)]]
-        shapes.append((longest, width))
-    tensors = iter(to_device([*lists, places], device))
-    tokens, positions, slots, logit_rows = (next(tensors) for _ in range(4))
-    adapters = {key: next(tensors) for key in rows.adapters}
-    made = [
-        PaddedBatch(next(tensors).view(-1, longest), next(tensors).view(-1, width))
-        for longest, width in shapes
-    ]
-    back = None if padded == list(range(len(places))) else next(tensors)
-    return StepInputs(
-        tokens, positions, slots, logit_rows, adapters=adapters, padded=Padded(made, back)
-    )
-
-
 def packed_inputs(
-    chunks: Sequence[Chunk], block_size: int, room: Room, device: torch.device
+    chunks: Sequence[Chunk], block_size: int, most_tokens: int, device: torch.device
 ) -> StepInputs:
-    """A step whose sequences attend in one call without padding; in padded batches if there is no
-    room for their contexts beside the cache. Does not wait for the device."""
+    """A step whose sequences attend in one call without padding; one by one if their contexts have
+    more than `most_tokens`. Does not wait for the device."""
     counts = [chunk.count for chunk in chunks]
     contexts = [chunk.start + chunk.count for chunk in chunks]
     total, own = sum(contexts), counts == contexts
-    if not own and total * room.per_token > room.most:
-        return padded_inputs(chunks, block_size, room, device)
     rows = StepRows.of(chunks, block_size)
     blocks = [
         chunk.sequence.table.blocks[: -(-n // block_size)]
@@ -131,14 +92,10 @@ def packed_inputs(
         line = line.repeat_interleave(lengths, output_size=total)
         place = torch.arange(total, device=device) - reads[line]
         read = table[firsts[line] + place // block_size] * block_size + place % block_size
-    packed = PackedRows(begin.int(), reads.int(), max(counts), max(contexts), read)
+    fits = own or total <= most_tokens
+    packed = PackedRows(begin.int(), reads.int(), counts, contexts, read, fits)
     keys = dict(zip(rows.adapters, adapters, strict=True))
     return StepInputs(tokens, positions, slots, logit_rows, adapters=keys, packed=packed)
-
-
-def wide(blocks: list[int], width: int) -> list[int]:
-    """The first `width` blocks; zeros where there are fewer."""
-    return [*blocks[:width], *[0] * (width - len(blocks))]
 
 
 def to_device(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:

@@ -10,9 +10,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wherry.core.api import ConfigError, InvalidRequest, PromptTooLong
-from wherry.llm.engine.chat_form import ChatForm, Messages, text_of
+from wherry.llm.engine.chat_form import ChatForm, Messages, TooManyTurns, limited, text_of
 from wherry.llm.engine.library_errors import brief
-from wherry.llm.engine.template_turns import TooManyTurns, limited
 from wherry.llm.engine.tokenizer_files import AGAIN, MOST_FILE_BYTES, WRITTEN
 
 

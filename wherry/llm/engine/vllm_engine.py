@@ -20,9 +20,9 @@ from wherry.core.api import ConfigError, Device, InvalidRequest, Step, StepModel
 from wherry.llm.engine.adapters import AdapterFolders
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.checks import bounded, check_task, check_tokens, no_room
+from wherry.llm.engine.choice import hub_names
 from wherry.llm.engine.constraint import AnswerForm
 from wherry.llm.engine.delta import Delta
-from wherry.llm.engine.facts import hub_names
 from wherry.llm.engine.prompt import Prompt, tokens_of
 from wherry.llm.engine.report import Reports
 from wherry.llm.engine.sampling import Parameters, Sampling

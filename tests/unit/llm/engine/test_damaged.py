@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from wherry.core.values.errors import ConfigError
-from wherry.llm.engine.choice import ENGINES, Here, choose
+from wherry.llm.engine.choice import ENGINES, Here, choose, facts_of
 from wherry.llm.engine.damaged import hindrance
-from wherry.llm.engine.facts import facts_of
 
 SOUND = {"model_type": "strange", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from wherry.core.values.errors import ConfigError, InvalidRequest
-from wherry.llm.engine.defaults import defaults_of
 from wherry.llm.engine.llm import _defaults
-from wherry.llm.engine.sampling import Parameters
+from wherry.llm.engine.sampling import Parameters, defaults_of
 
 QWEN = {
     "do_sample": True,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.llm.engine import tiny
-from wherry.llm.engine.detokenizer import Detokenizer, StopTexts
+from wherry.llm.engine.request import Detokenizer, StopTexts
 from wherry.llm.engine.tokenizer import byte_alphabet
 
 TEXTS = ["plain", "naïve café", "日本語のテキスト", "🐍👩‍👩‍👧‍👦 flags 🇩🇪", "word1 word2", "a\n\tb"]

@@ -19,20 +19,18 @@ from tests.unit.llm.engine import tiny
 from tests.unit.llm.engine.choices import sample
 from tests.unit.llm.engine.test_paged_attention import Calls
 from wherry.core.values.errors import ConfigError
-from wherry.llm.engine import adjusted as adjusting
-from wherry.llm.engine import token_lists
-from wherry.llm.engine.adjusted import adjusted
+from wherry.llm.engine import sampler as adjusting
+from wherry.llm.engine import sequence as sequences
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.linear import best_for
 from wherry.llm.engine.loading import EngineSettings, _cache_bytes, load_engine
 from wherry.llm.engine.model import Decoder
 from wherry.llm.engine.paged_attention import _most_bytes
 from wherry.llm.engine.runner import ModelRunner
-from wherry.llm.engine.sampler import choose
+from wherry.llm.engine.sampler import adjusted, choose
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.scheduler import TokenScheduler
-from wherry.llm.engine.sequence import Sequence
-from wherry.llm.engine.token_lists import TokenLists
+from wherry.llm.engine.sequence import Sequence, TokenLists
 
 META = torch.device("meta")
 #: What a request may ask of sampling, one by one.
@@ -175,7 +173,7 @@ def test_a_step_takes_the_same_calls_whatever_is_asked_for_and_by_how_many(
 
     def watched(tokens: Any) -> Any:
         read.append(len(tokens))
-        return token_lists.array_of(tokens)
+        return sequences.array_of(tokens)
 
     monkeypatch.setattr(adjusting, "array_of", watched)
     for rows, size, length in ((2, 2, 10), (2, 60, 10), (2, 2, 2000), (40, 60, 2000)):

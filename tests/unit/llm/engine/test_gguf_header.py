@@ -11,7 +11,7 @@ from tests.costs import assert_linear
 from wherry.core.values.errors import ConfigError
 from wherry.llm.engine import gguf_header
 from wherry.llm.engine.checkpoint import converted
-from wherry.llm.engine.needs import needs_of
+from wherry.llm.engine.memory import needs_of
 
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",

@@ -16,13 +16,14 @@ from tests.unit.llm.engine.choices import sample
 from wherry.core.values.errors import InvalidRequest, PromptTooLong
 from wherry.llm import LLM
 from wherry.llm.engine import checks
+from wherry.llm.engine.chat_form import MOST_LINES, limited
 from wherry.llm.engine.checks import MOST_LOGPROBS, bounded
 from wherry.llm.engine.constraint import AnswerForm
-from wherry.llm.engine.detokenizer import StopTexts
 from wherry.llm.engine.engine import MOST_COPIED_TOKENS, Engine
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.prompt import SHORT_CHARACTERS
 from wherry.llm.engine.report import Reports
+from wherry.llm.engine.request import StopTexts
 from wherry.llm.engine.sampling import (
     MOST_STOP_CHARACTERS,
     MOST_TOKENS_NAMED,
@@ -30,7 +31,6 @@ from wherry.llm.engine.sampling import (
     Sampling,
 )
 from wherry.llm.engine.sequence import Sequence
-from wherry.llm.engine.template_turns import MOST_LINES, limited
 from wherry.llm.engine.tokenizer import PART, Tokenizer
 
 HELLO = [{"role": "user", "content": "hi"}]

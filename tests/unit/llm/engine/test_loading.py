@@ -12,7 +12,7 @@ from benchmarks.llm_memory import resident_mb
 from tests.unit.llm.engine import tiny
 from wherry import ConfigError
 from wherry.llm.engine import loading
-from wherry.llm.engine.progress import stage
+from wherry.llm.engine.checkpoint import stage
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from wherry.llm.engine.memory import (
     PROGRAM_BYTES,
     cpu_cache_bytes,
     free_bytes,
+    needs_of,
     parts_on_cpu,
     total_bytes,
 )
-from wherry.llm.engine.needs import needs_of
 
 
 def limits(folder: Path, most: str, used: int, of_files: int) -> Path:

@@ -11,8 +11,8 @@ import torch
 
 from tests.unit.llm.engine import tiny
 from wherry.core.values.errors import ConfigError
+from wherry.llm.engine.choice import facts_of
 from wherry.llm.engine.engine import Engine
-from wherry.llm.engine.facts import facts_of
 from wherry.llm.engine.loading import load_engine
 from wherry.llm.engine.own_states import StateRunner, Way
 from wherry.llm.engine.sampling import Sampling

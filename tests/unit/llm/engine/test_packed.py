@@ -111,7 +111,7 @@ def test_tokens_are_those_of_transformers_with_prefixes_pieces_and_preemptions(
     assert_reported(reported, log_softmax(folder, base[1]), 2)
 
 
-def test_contexts_that_have_no_room_beside_the_cache_are_padded_in_parts(
+def test_contexts_that_have_no_room_beside_the_cache_attend_one_by_one(
     checkpoint: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wherry.llm.engine.paged_attention.MOST_BYTES", 10_000)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.linear import MakeLinear, Packed, halved
+from wherry.llm.engine.loading import MOST_SECONDS, compile_programs
 from wherry.llm.engine.model import Decoder
-from wherry.llm.engine.precompile import MOST_SECONDS, compile_programs
 from wherry.llm.engine.weights import Weights
 
 

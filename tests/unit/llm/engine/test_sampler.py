@@ -13,11 +13,9 @@ import torch
 
 from tests.unit.llm.engine.choices import sample
 from wherry.core.values.errors import InvalidRequest
-from wherry.llm.engine.adjusted import adjusted
-from wherry.llm.engine.sampler import CANDIDATES, ROWS, prompt_report, random_number
+from wherry.llm.engine.sampler import CANDIDATES, ROWS, adjusted, prompt_report, random_number
 from wherry.llm.engine.sampling import Sampling
-from wherry.llm.engine.sequence import Sequence
-from wherry.llm.engine.token_lists import TokenLists
+from wherry.llm.engine.sequence import Sequence, TokenLists
 
 DRAWS = 4000
 

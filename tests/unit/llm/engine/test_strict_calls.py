@@ -1,6 +1,6 @@
 """Calls have their schema, wherever the model makes them; text is free.
 
-`llm/engine/strict_calls.py`.
+`llm/engine/constraint.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ from tests.unit.llm.engine import tiny
 from tests.unit.llm.formats.test_families import joined
 from wherry.core.values.errors import InvalidRequest
 from wherry.llm import LLM
-from wherry.llm.engine.constraint import AnswerForm, Grammars
+from wherry.llm.engine.constraint import (
+    AnswerForm,
+    FormedCalls,
+    Grammars,
+    are_strict,
+    strict_functions,
+)
 from wherry.llm.engine.prompt import ThoughtMarks, ThoughtsFirst
-from wherry.llm.engine.strict_calls import FormedCalls, are_strict, strict_functions
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.families import TOOL_FAMILIES

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from wherry.llm.engine.chat_form import Messages
-from wherry.llm.engine.template_turns import TooManyTurns
+from wherry.llm.engine.chat_form import Messages, TooManyTurns
 from wherry.llm.engine.tokenizer import rendered
 
 

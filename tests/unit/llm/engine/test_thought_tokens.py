@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from wherry.llm.engine.thought_tokens import ThoughtTokens
+from wherry.llm.engine.request import ThoughtTokens
 
 
 def decode(tokens: Sequence[int]) -> str:

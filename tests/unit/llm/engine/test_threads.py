@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from wherry.llm.engine.threads import Threads
+from wherry.llm.engine.linear import Threads
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.llm.engine import tiny
 from wherry.core.values.errors import ConfigError
-from wherry.llm.engine.facts import facts_of
+from wherry.llm.engine.choice import facts_of
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.engine.tokenizer_files import problem
 

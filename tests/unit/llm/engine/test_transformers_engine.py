@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from tests.unit.llm.engine import tiny
 from wherry.core.values.errors import ConfigError
 from wherry.llm.engine import fallback
-from wherry.llm.engine.facts import facts_of
+from wherry.llm.engine.choice import facts_of
 from wherry.llm.engine.loading import load_engine
-from wherry.llm.engine.needs import needs_of
+from wherry.llm.engine.memory import needs_of
 from wherry.llm.engine.sampling import Sampling
 
 #: An architecture that the engine does not know, and its smallest configuration.

@@ -13,7 +13,7 @@ import pytest
 import wherry
 from tests.http_exchange import Client, served
 from wherry.core.values.errors import ConfigError
-from wherry.llm.engine.facts import hub_names
+from wherry.llm.engine.choice import hub_names
 
 HUB, CLAUDE = "org/Model-1B", "claude-sonnet-4@20250514"
 

@@ -11,7 +11,7 @@ import pytest
 
 from wherry.core.models.model import Device
 from wherry.core.values.errors import ConfigError
-from wherry.llm.engine import facts
+from wherry.llm.engine import choice
 from wherry.server.cli import main
 from wherry.server.cli.check import _memory_of_workers, print_checkpoint
 from wherry.triton.backends.load import INSTEAD
@@ -117,7 +117,7 @@ def test_what_a_checkpoint_needs_is_said_before_it_is_loaded(
     file = folder / "model.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(200))
 
-    monkeypatch.setattr(facts, "find_spec", bool)  # as if every engine were installed
+    monkeypatch.setattr(choice, "find_spec", bool)  # as if every engine were installed
     print_checkpoint(f"llm:{folder}")
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[1].startswith("engine transformers architectures = ['StrangeForCausalLM']")
@@ -131,8 +131,8 @@ def test_what_a_checkpoint_needs_is_said_before_it_is_loaded(
     )
     assert lines[-2].startswith("chat no")
 
-    on_a_gpu = replace(facts.here(), gpu=True)
-    monkeypatch.setattr(facts, "here", lambda: on_a_gpu)
+    on_a_gpu = replace(choice.here(), gpu=True)
+    monkeypatch.setattr("wherry.llm.api.here", lambda: on_a_gpu)
     for given, told in (
         ("", "memory 500.0 MB and 85 % of what is free then: gpu_memory=0.4 takes less"),
         ("&gpu_memory=0.4", "memory 40% of the GPU 500.0 MB of it for weights and context"),
