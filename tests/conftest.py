@@ -181,6 +181,9 @@ def _no_event_loop_is_blocked() -> Iterator[None]:
         # The core's locks are held for microseconds, by design; asking for one is not blocking.
         blocking.functions["threading.Lock.acquire"].deactivate()
         blocking.functions["threading.Lock.acquire_lock"].deactivate()
+        # What is installed is looked up once, before a server listens.
+        for function in blocking.functions.values():
+            function.can_block_in("wherry/core/values/plugins.py", {"installed"})
         yield
 
 
