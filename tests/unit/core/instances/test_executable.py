@@ -459,6 +459,17 @@ def test_callers_are_isolated_not_rows() -> None:
     assert outcomes(execution) == [[0, 10], "model 'm' failed: ValueError: bad 3", [50]]
 
 
+@pytest.mark.parametrize("count", [7, 8])
+def test_rows_of_one_caller_that_find_no_memory_together_run_in_halves(count: int) -> None:
+    def scarce(x: list[int]) -> list[int]:
+        if len(x) > 4:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return [10 * one for one in x]
+
+    execution = run_batch(executable(scarce, max_batch_size=8), batch_of(count), [count])
+    assert outcomes(execution) == [[10 * n for n in range(count)]]
+
+
 @examples(0.6)
 @given(st.integers(1, 64), st.data())
 def test_every_good_caller_of_a_small_batch_is_answered(count: int, data: st.DataObject) -> None:

@@ -261,7 +261,7 @@ def test_a_pillow_that_does_not_hold_the_limits_is_refused(
 
 
 def test_the_lowest_pillow_that_the_package_takes_is_the_lowest_that_is_not_refused() -> None:
-    project = Path(__file__).parents[3] / "pyproject.toml"
+    project = Path(__file__).parents[4] / "pyproject.toml"
     taken = set(re.findall(r'"pillow>=([^"]*)"', project.read_text()))
 
     assert taken == {f"{image_bytes.LOWEST_PILLOW}.0"}
