@@ -16,7 +16,7 @@ from tests.http_exchange import served
 from wherry.core.models.signature import read_signature
 from wherry.core.values.errors import ConfigError
 
-PAGE = (Path(__file__).parents[3] / "docs/reference/annotations.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs/reference/annotations.md").read_text(encoding="utf-8")
 
 
 def rows_of(header: str) -> list[list[str]]:
