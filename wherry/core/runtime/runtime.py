@@ -7,7 +7,11 @@ have no private door.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import time
+import warnings
+import weakref
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -19,7 +23,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, closing
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.resources import Resources
@@ -28,13 +32,63 @@ from wherry.core.models.model import Model
 from wherry.core.pipelines.pipeline import LoopThread
 from wherry.core.runtime.build import Builder
 from wherry.core.runtime.calls import LocalCalls
-from wherry.core.runtime.forks import watch
 from wherry.core.runtime.loaded_model import LoadedModel, values_of
 from wherry.core.runtime.loop_port import LoopPort, LoopPorts
 from wherry.core.runtime.registry import Registry
 from wherry.core.runtime.shared_cache import cache_of
-from wherry.core.runtime.unclosed import closed, opened
 from wherry.core.values.request import Columns, InferResponse, SequenceStep
+
+#: With the names of their models. Module state, as it concerns the end of the whole process.
+_open: weakref.WeakKeyDictionary[object, Sequence[str]] = weakref.WeakKeyDictionary()
+
+
+def opened(one: object, names: Sequence[str]) -> None:
+    """Warn at the program's end if `closed(one)` was not called before. Not in forked children."""
+    _open[one] = names
+
+
+def closed(one: object) -> None:
+    _open.pop(one, None)
+
+
+def _tell() -> None:
+    for names in _open.values():
+        warnings.warn(
+            f"a Runtime ({', '.join(names)}) was not closed: its threads, workers and memory stayed"
+            " until the end; use `with wherry.Runtime(...)`, or call close()",
+            ResourceWarning,
+            stacklevel=2,
+        )
+
+
+atexit.register(_tell)
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_open.clear)
+
+
+class Forkable(Protocol):
+    """An object that is told, in the child, that it is a copy."""
+
+    def forked(self, parent: int) -> None: ...
+
+
+#: Module state, since a fork concerns the whole process and os.register_at_fork has no inverse.
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def watch(one: Forkable) -> None:
+    """Call `one.forked(parent's process id)` in each child that is forked from now on."""
+    _watched.add(one)
+
+
+def _in_the_child() -> None:
+    for one in tuple(_watched):
+        one.forked(os.getppid())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_in_the_child)
+
 
 R = TypeVar("R")
 

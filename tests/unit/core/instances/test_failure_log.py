@@ -12,7 +12,7 @@ import pytest
 import wherry
 from tests.costs import assert_linear
 from tests.fakes import ManualClock
-from wherry.core.instances.failure_log import Cause, FailureLog, cause_of
+from wherry.core.instances.runner import Cause, FailureLog, cause_of
 from wherry.core.observability.once import MOST_TRACEBACK
 
 

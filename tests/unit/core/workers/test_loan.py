@@ -2,7 +2,7 @@
 
 import pytest
 
-from wherry.core.workers.loan import SocketLoan
+from wherry.core.workers.link import SocketLoan
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""server/cli/chat.py: a model that chats, from the shell."""
+"""server/cli/call.py: a model that chats, from the shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import wherry
 from tests.fakes import PATIENCE
 from wherry.core.values.errors import InvalidRequest
 from wherry.server.cli import main
-from wherry.server.cli.chat import write_text
+from wherry.server.cli.call import write_text
 from wherry.server.cli.show import print_line
 from wherry.testing.servers import local_server
 
