@@ -26,7 +26,7 @@ import grpc.aio
 from wherry.server.grpc import proto
 
 #: A client that waits so long for an answer, seconds, has lost it.
-PATIENCE = 20.0
+REQUEST_TIMEOUT = 20.0
 
 SCHEMA = proto.load("v2.proto", "model_config.proto")
 SERVICE = "/inference.GRPCInferenceService"
@@ -41,7 +41,7 @@ class Ledger:
     reset      so, but by a reset: some clients do not send again then
     cut        within its answer
     refused    an answer that is an error
-    late       nothing came within PATIENCE
+    late       nothing came within REQUEST_TIMEOUT
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -123,7 +123,7 @@ class Http:
     async def answer(self, name: str) -> bool:
         """Read one answer and note how that went; False if nothing more can be read here."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 status, closing, body = await self._answer()
         except Ended as end:
             outcome = str(end)
@@ -330,7 +330,7 @@ class Load:
         while not self._over():
             name = self.ledger.name("grpc")
             try:
-                answer = await infer(infer_request("echo", name), timeout=PATIENCE)
+                answer = await infer(infer_request("echo", name), timeout=REQUEST_TIMEOUT)
             except grpc.aio.AioRpcError as error:
                 if not self._grpc_failed("grpc", name, error):
                     return
@@ -378,7 +378,7 @@ class Load:
                 yield infer_request("echo", name)
 
         try:
-            for answer in open_stream(requests(), timeout=PATIENCE):
+            for answer in open_stream(requests(), timeout=REQUEST_TIMEOUT):
                 name = sent.popleft()
                 complete = name.encode() in answer
                 self.ledger.note("grpc-stream", name, "answered" if complete else "cut")

@@ -28,12 +28,12 @@ from wherry.core.values.reply import Reply, StreamReply
 from wherry.core.values.request import Columns, InferRequest, InferResponse
 
 #: A wait of a test for something that must come: longer only if it fails.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
-def until(condition: Callable[[], object], patience: float = PATIENCE) -> None:
+def until(condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
     """Wait for what another thread or process does without telling anybody."""
-    gives_up_at = time.monotonic() + patience
+    gives_up_at = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < gives_up_at, "what the test waits for does not happen"
         time.sleep(0.001)
@@ -80,11 +80,11 @@ class Gate:
         """For the model: a batch has started."""
         self.batches.append(list(rows))
         self._started.release()
-        assert self._may_finish.acquire(timeout=PATIENCE), "the test never opened the gate"
+        assert self._may_finish.acquire(timeout=TIMEOUT), "the test never opened the gate"
 
     def started(self) -> None:
         """For the test: wait until one more batch has started."""
-        assert self._started.acquire(timeout=PATIENCE), "no batch has started"
+        assert self._started.acquire(timeout=TIMEOUT), "no batch has started"
 
     def open(self, batches: int = 1) -> None:
         """Let so many batches finish, running now or later."""
@@ -144,7 +144,7 @@ class Call:
 
     def wait(self) -> Any:
         """The outcome as a value, an error too."""
-        assert self._done.wait(PATIENCE), f"{self.request} was never answered"
+        assert self._done.wait(TIMEOUT), f"{self.request} was never answered"
         (outcome,) = self.outcomes
         return outcome
 
@@ -159,7 +159,7 @@ class Call:
         return outcome
 
 
-class Desk:
+class ManualDispatcher:
     """A dispatcher whose clock and timer belong to the test."""
 
     def __init__(self, dispatcher: Dispatcher, clock: ManualClock, timer: ManualTimer) -> None:
@@ -192,7 +192,7 @@ def desk(
     resources: Resources | None = None,
     sequence_inputs: SequenceInputs | None = None,
     **settings: Any,
-) -> Iterator[Desk]:
+) -> Iterator[ManualDispatcher]:
     """Serve `model` in thread instances; at the end `gate` is opened for whatever still runs."""
     config = model.config(**settings)
     clock = clock or ManualClock(1000.0)
@@ -218,8 +218,8 @@ def desk(
     try:
         dispatcher.start()
         if ready:
-            dispatcher.wait_ready(PATIENCE)
-        yield Desk(dispatcher, clock, timer)
+            dispatcher.wait_ready(TIMEOUT)
+        yield ManualDispatcher(dispatcher, clock, timer)
     finally:
         if gate is not None:
             gate.open(1000)
@@ -247,7 +247,7 @@ def threads(count: int, work: Callable[[int], None]) -> Iterator[None]:
 
     def run(number: int) -> None:
         try:
-            together.wait(PATIENCE)
+            together.wait(TIMEOUT)
             work(number)
         except BaseException as error:  # noqa: BLE001 - handed on to the test below
             errors.append(error)
@@ -259,7 +259,7 @@ def threads(count: int, work: Callable[[int], None]) -> Iterator[None]:
         yield
     finally:
         for thread in started:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
     assert not any(thread.is_alive() for thread in started), "a thread hangs"
     if errors:
         raise errors[0]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.http_exchange import LoopClient, app_loop, at_the_end_of_the_turn
 from wherry.core.models.model import Model
 from wherry.core.values.buffer import Buffer
@@ -141,13 +141,13 @@ class MemoryRpc(Rpc):
 
     def wait(self) -> MemoryRpc:
         """Until the call's end."""
-        self.done.result(PATIENCE)
+        self.done.result(TIMEOUT)
         return self
 
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """Until there are so many answers."""
         with self.changed:
-            assert self.changed.wait_for(lambda: self.told >= count, PATIENCE), self.answers
+            assert self.changed.wait_for(lambda: self.told >= count, TIMEOUT), self.answers
         return self.answers
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.server.grpc.proto import load
 from wherry.server.grpc_app import SERVICE
 from wherry.testing.servers import ServerProcess
@@ -69,8 +69,8 @@ class WatchedServer:
         self.address = (host, int(port))
 
     def connect(self) -> socket.socket:
-        connection = socket.create_connection(self.address, PATIENCE)
-        connection.settimeout(PATIENCE)
+        connection = socket.create_connection(self.address, TIMEOUT)
+        connection.settimeout(TIMEOUT)
         return connection
 
     def cost_of(self, send: Send) -> Cost:
@@ -99,7 +99,7 @@ class Beside:
 
     def __enter__(self) -> Beside:
         self._thread.start()
-        assert self._begun.wait(PATIENCE)
+        assert self._begun.wait(TIMEOUT)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -184,9 +184,9 @@ def call(method: str, message: Callable[[int], Mapping[str, Any]]) -> Callable[[
             with insecure_channel(found[1]) as channel:
                 try:
                     if streams:
-                        answers = channel.stream_stream(path)(iter([encoded]), timeout=PATIENCE)
+                        answers = channel.stream_stream(path)(iter([encoded]), timeout=TIMEOUT)
                         return 200, b"".join(answers)
-                    return 200, channel.unary_unary(path)(encoded, timeout=PATIENCE)
+                    return 200, channel.unary_unary(path)(encoded, timeout=TIMEOUT)
                 except RpcError as error:
                     code = error.code().name
                     text = f"{code}: {error.details()}".encode()

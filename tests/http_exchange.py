@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.models.model import Model
 from wherry.core.values.buffer import Buffer
 from wherry.server.access.restricted import Restrictions
@@ -168,7 +168,7 @@ class LoopClient(Generic[AppT]):
                 done.set_exception(error)
 
         self._loop.call_soon_threadsafe(run)
-        return done.result(PATIENCE)
+        return done.result(TIMEOUT)
 
 
 class Client(LoopClient[HttpApp]):
@@ -201,7 +201,7 @@ class Client(LoopClient[HttpApp]):
         headers: Mapping[str, str] | None = None,
     ) -> MemoryExchange:
         exchange = self.begin(method, path, body, headers)
-        exchange.answered.result(PATIENCE)
+        exchange.answered.result(TIMEOUT)
         return exchange
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> MemoryExchange:

@@ -84,7 +84,7 @@ def excesses(package: Path) -> list[Excess]:
     """Every count of `package` that is above its bound."""
     files = {_module_name(path, package): path for path in sorted(package.rglob("*.py"))}
     modules = [_read(name, path, package.name, files.keys()) for name, path in files.items()]
-    _through_doors(modules)
+    _through_apis(modules)
     found = [*_of_classes(modules), *_of_functions(modules), *_of_imports(modules)]
     entries = [entry.name for entry in package.iterdir() if entry.name != "__pycache__"]
     found.append(Excess("top-level", "all", len(entries)))
@@ -168,7 +168,7 @@ def _of_imports(modules: list[_Module]) -> Iterator[Excess]:
             yield Excess("circle", name, len(circle), f" ({', '.join(circle)})")
 
 
-def _through_doors(modules: Iterable[_Module]) -> None:
+def _through_apis(modules: Iterable[_Module]) -> None:
     """Count an import from the `api` of a part as one of the module that has the name."""
     offers = {module.name: module.offers for module in modules if module.name.endswith(".api")}
     for module in modules:

@@ -16,7 +16,7 @@ import grpc.aio
 from benchmarks.restart_clients import SCHEMA, SERVICE, infer_request, post
 
 #: A caller that waits for so many seconds has lost its answer.
-PATIENCE: Final = 30.0
+REQUEST_TIMEOUT: Final = 30.0
 #: Requests a second of each kind beside `work`.
 OTHERS: Final = {"once": 10.0, "events": 2.0, "grpc": 10.0, "grpc-stream": 2.0}
 
@@ -64,7 +64,7 @@ class Load:
     async def _one(self, request: Request) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 request.outcome = await self._ask(request)
         except TimeoutError:
             pass

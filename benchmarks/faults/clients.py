@@ -16,7 +16,7 @@ from benchmarks.faults.ledger import Ledger, Request
 from wherry.server.grpc import proto
 
 #: A client that waits so long, seconds, has got no answer.
-PATIENCE = 45.0
+REQUEST_TIMEOUT = 45.0
 #: Seconds between two requests of one client.
 PAUSE = 0.05
 
@@ -115,7 +115,7 @@ class Clients:
     ) -> tuple[int, bytes, bool] | None:
         """None if there was no answer: that is noted."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 await connection.send(path, body)
                 return await connection.answer()
         except TimeoutError:
@@ -248,7 +248,7 @@ class Clients:
                 }  # fmt: skip
                 given = message.encode({"model_name": "quick", "inputs": [tensor]})
                 try:
-                    answer = answers.decode(await infer(given, timeout=PATIENCE))
+                    answer = answers.decode(await infer(given, timeout=REQUEST_TIMEOUT))
                 except grpc.aio.AioRpcError as error:
                     self._grpc_error(request, error)
                 else:

@@ -125,7 +125,12 @@ def parsed() -> argparse.Namespace:
     add("--mixed", action="store_true", help="also 4 and 16 streams of mixed lengths")
     add("--new-tokens", type=int, default=32, help="of each answer")
     add("--minutes", type=float, default=7, help="no load begins after them")
-    add("--patience", type=float, default=90, help="seconds without a token; then it is left out")
+    add(
+        "--token_timeout",
+        type=float,
+        default=90,
+        help="seconds without a token; then it is left out",
+    )
     add("--threads", type=int, help="of wherry's engine and llama.cpp; else their defaults")
     add("--checkpoint", type=Path, help="a folder as save_pretrained writes it")
     add("--gguf", type=Path, help="the same checkpoint as float32, for llama.cpp float32")
@@ -217,7 +222,7 @@ def one_run(
     try:
         run = measure(
             engine, asks, streams,
-            at_least=0 if warmup else options.seconds, patience=options.patience,
+            at_least=0 if warmup else options.seconds, token_timeout=options.token_timeout,
         )  # fmt: skip
     except (EngineFailed, OSError) as error:
         if name == OURS:

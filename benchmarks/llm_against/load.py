@@ -90,10 +90,12 @@ class Asks:
         return Ask(random.choices(self._words, k=length), new)
 
 
-def measure(engine: Engine, asks: Asks, streams: int, *, at_least: float, patience: float) -> Run:
+def measure(
+    engine: Engine, asks: Asks, streams: int, *, at_least: float, token_timeout: float
+) -> Run:
     """So many callers, each with its next request as soon as the last one is answered, until
-    `at_least` seconds are over; what has begun is finished. EngineFailed after `patience` seconds
-    without a token, or with a wrong answer."""
+    `at_least` seconds are over; what has begun is finished. EngineFailed after `token_timeout`
+    seconds without a token, or with a wrong answer."""
     drawing, answers, failed = threading.Lock(), list[list[float]](), list[Exception]()
     run = Run()
 
@@ -106,7 +108,7 @@ def measure(engine: Engine, asks: Asks, streams: int, *, at_least: float, patien
     def call() -> None:
         try:
             while not failed:
-                answers.append(ask(engine, draw(), patience))
+                answers.append(ask(engine, draw(), token_timeout))
                 if time.perf_counter() - started >= at_least:
                     return
         except Exception as error:  # noqa: BLE001 - raised again by who has started this thread
@@ -128,10 +130,13 @@ def measure(engine: Engine, asks: Asks, streams: int, *, at_least: float, patien
 
 
 def ask(
-    engine: Engine, wanted: Ask, patience: float, clock: Callable[[], float] = time.perf_counter
+    engine: Engine,
+    wanted: Ask,
+    token_timeout: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """One streamed answer: how long after the request each piece of text came."""
-    connection = http.client.HTTPConnection(urlsplit(engine.url).netloc, timeout=patience)
+    connection = http.client.HTTPConnection(urlsplit(engine.url).netloc, timeout=token_timeout)
     came, tokens, started = list[float](), 0, clock()
     with ExitStack() as stack:
         stack.callback(connection.close)
@@ -156,9 +161,9 @@ def ask(
     return came
 
 
-def model_of(url: str, patience: float = 60) -> str:
+def model_of(url: str, token_timeout: float = 60) -> str:
     """The first model that an engine lists."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=patience)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=token_timeout)
     try:
         connection.request("GET", "/v1/models")
         name: str = json.loads(connection.getresponse().read())["data"][0]["id"]

@@ -38,7 +38,7 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 #: About the whole: machine, commit, how long each took, and what is missing.
 SUMMARY: Final = "recorded.json"
 #: So many times its minutes an entry may take, and so many seconds more.
-PATIENCE: Final = (3.0, 60.0)
+TIME_LIMIT: Final = (3.0, 60.0)
 
 
 def main() -> int:
@@ -144,7 +144,7 @@ class Recording:
 
     def one(self, entry: Entry) -> None:
         began, path = time.monotonic(), self.path(entry)
-        limit = min(PATIENCE[0] * 60 * entry.minutes + PATIENCE[1], self.until - began)
+        limit = min(TIME_LIMIT[0] * 60 * entry.minutes + TIME_LIMIT[1], self.until - began)
         if limit <= 0:
             self.missing[entry.name] = "no time was left"
             return

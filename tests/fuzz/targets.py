@@ -17,7 +17,7 @@ import soundfile
 from PIL import Image
 
 import wherry
-from tests.unit.server.grpc.raw import Desk, Peer
+from tests.unit.server.grpc.raw import ManualApplication, Peer
 from tests.unit.server.http.test_fuzz_parser import check_and_release
 from wherry.bench.answers import OpenAiEvents, V2Events, WholeAnswer
 from wherry.core.observability.otel.context import context_of
@@ -78,7 +78,7 @@ def _http(data: bytes) -> None:
 
 def _frames(data: bytes) -> None:
     async def main() -> None:
-        peer = Peer(Desk(), greet=True)
+        peer = Peer(ManualApplication(), greet=True)
         peer.feed(data, 997)
         peer.frames()
         await peer.leave()

@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 #: Seconds to wait for what must come: longer only if it fails.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 Request = dict[str, Any]
 Answer = dict[str, Any]
@@ -39,7 +39,7 @@ def send(address: Address, request: Request) -> Answer:
 
 def wait_for_unload(address: Address, model: str) -> None:
     """An unload is answered at once and takes its time."""
-    gives_up_at = time.monotonic() + PATIENCE
+    gives_up_at = time.monotonic() + TIMEOUT
     while time.monotonic() < gives_up_at:
         index = send_http(address, {"http": "POST /v2/repository/index"})["json"]
         if any(m["name"] == model and m.get("state") == "UNAVAILABLE" for m in index):
@@ -50,7 +50,7 @@ def wait_for_unload(address: Address, model: str) -> None:
 
 def send_http(address: Address, request: Request) -> Answer:
     method, path = request["http"].split(" ", 1)
-    connection = http.client.HTTPConnection(address.http, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(address.http, timeout=TIMEOUT)
     try:
         connection.request(method, path, http_body(request), request.get("headers", {}))
         response = connection.getresponse()
@@ -122,14 +122,14 @@ def send_grpc(address: Address, request: Request) -> Answer:
             if "raw" in request:
                 path = f"/inference.GRPCInferenceService/{method}"
                 answer = channel.unary_unary(path)(
-                    base64.b64decode(request["raw"]), timeout=PATIENCE
+                    base64.b64decode(request["raw"]), timeout=TIMEOUT
                 )
                 return {"code": "OK", "raw": base64.b64encode(answer).decode()}
             messages = [parsed(method, message) for message in request["messages"]]
             if method == "ModelStreamInfer":
-                answers = list(stub.ModelStreamInfer(iter(messages), timeout=PATIENCE))
+                answers = list(stub.ModelStreamInfer(iter(messages), timeout=TIMEOUT))
             else:
-                answers = [getattr(stub, method)(messages[0], timeout=PATIENCE)]
+                answers = [getattr(stub, method)(messages[0], timeout=TIMEOUT)]
         except grpc.RpcError as e:
             return {"code": e.code().name, "error": e.details()}
     whole = method == "ModelStatistics"

@@ -21,7 +21,7 @@ from wherry.testing import ServerProcess
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: A wait for something that must come: longer only if it fails.
-PATIENCE = 240.0
+TIMEOUT = 240.0
 
 APP = """
 import time
@@ -78,7 +78,7 @@ class Bench:
         self.out = self.err = ""
 
     def wait(self) -> int:
-        self.out, self.err = self.process.communicate(timeout=PATIENCE)
+        self.out, self.err = self.process.communicate(timeout=TIMEOUT)
         return self.process.returncode
 
     def report(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 
 CHROMIUM = shutil.which("chromium")
 
@@ -158,7 +158,7 @@ def browser(url: str, profile: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
 
 
 def test_a_foreign_page_reaches_no_model(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_foreign_page_reaches_no_model(tmp_path: Path) -> None:
     with wherry.Server(shout, port=0) as server:
         html = ATTACK.replace("TARGET", server.url).replace("INFER", json.dumps(INFER))
         with page(lambda _: html) as (url, told), browser(url, tmp_path):
-            outcome = told.result(PATIENCE)
+            outcome = told.result(TIMEOUT)
     assert outcome.keys() == {"load", "infer", "preflight", "read", "image", "form", "frame"}
     assert outcome["preflight"] == outcome["read"] == outcome["image"] == "failed"
     assert ran == []
@@ -186,7 +186,7 @@ def test_an_allowed_page_streams_and_reads_errors(tmp_path: Path) -> None:
     ):
         html = ALLOWED.replace("TARGET", server.url).replace("KEY", KEY)
         with browser(url, tmp_path):
-            outcome = told.result(PATIENCE)
+            outcome = told.result(TIMEOUT)
     assert "error" not in outcome
     assert outcome["status"] == 200
     assert outcome["id"] == "mine"

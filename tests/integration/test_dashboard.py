@@ -19,7 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, FilePayload, Page, sync_playwright
 
 import wherry
-from tests.fakes import PATIENCE, until
+from tests.fakes import TIMEOUT, until
 from tests.integration.dashboard_models import MARKUP
 from wherry.testing import servers
 
@@ -34,19 +34,19 @@ MODELS = str(HERE / "dashboard_models.py")
 KEY = "key-of-the-test-0123456789"
 T = TypeVar("T")
 PICTURES = os.environ.get("WHERRY_PICTURES", "")
-MILLISECONDS = 1000 * PATIENCE
+MILLISECONDS = 1000 * TIMEOUT
 
 
 @contextmanager
 def aside(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
     """Make, enter and leave a context in a thread: in this one the browser's event loop runs."""
     with ThreadPoolExecutor(1) as pool:
-        context = pool.submit(make).result(PATIENCE)
-        entered = pool.submit(context.__enter__).result(PATIENCE)
+        context = pool.submit(make).result(TIMEOUT)
+        entered = pool.submit(context.__enter__).result(TIMEOUT)
         try:
             yield entered
         finally:
-            pool.submit(context.__exit__, None, None, None).result(PATIENCE)
+            pool.submit(context.__exit__, None, None, None).result(TIMEOUT)
 
 
 def running_server(*arguments: str) -> AbstractContextManager[str]:

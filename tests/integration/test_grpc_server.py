@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 MODELS = str(ROOT / "tests/integration/life_models.py")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 both_isolations = pytest.mark.parametrize("isolation", ["thread", "process"])
 
@@ -96,7 +96,7 @@ def test_a_signal_lets_all_64_in_flight_be_answered(isolation: str, tmp_path: Pa
             server.send(signal.SIGTERM)
             until_closed(url)
             fcntl.flock(gate, fcntl.LOCK_UN)
-            answers = [results.get(timeout=PATIENCE) for _ in range(64)]
+            answers = [results.get(timeout=TIMEOUT) for _ in range(64)]
             assert [error for _, error in answers if error is not None] == []
             assert sorted(int(r.get_response().id) for r, _ in answers) == list(range(64))
             assert server.wait() == 0, server.log
@@ -104,7 +104,7 @@ def test_a_signal_lets_all_64_in_flight_be_answered(isolation: str, tmp_path: Pa
 
 def in_flight(url: str) -> int:
     """What the metrics say, over HTTP: both protocols count together."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=TIMEOUT) as answer:
         found = re.search(r"^wherry_requests_in_flight (\d+)", answer.read().decode(), re.M)
     assert found is not None
     return int(found[1])
@@ -114,7 +114,7 @@ def until_closed(url: str) -> None:
     host, port = url.split(":")
     while True:
         try:
-            socket.create_connection((host, int(port)), PATIENCE).close()
+            socket.create_connection((host, int(port)), TIMEOUT).close()
         except OSError:
             return
 
@@ -126,7 +126,7 @@ def test_a_taken_port_is_said_before_any_model_is_loaded() -> None:
             [sys.executable, "-m", "wherry", "serve", f"{MODELS}:echo", "--port", "0",
              "--grpc-port", str(port)],
             cwd=ROOT, env={**os.environ, "GATE": os.devnull}, capture_output=True, text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )  # fmt: skip
     assert ended.returncode == 1
     assert f"cannot listen for gRPC on 127.0.0.1:{port}" in ended.stderr
@@ -263,7 +263,7 @@ def test_a_decoupled_python_model_streams(repository: Path) -> None:
             )
         seen: dict[str, list[tuple[list[int], bool]]] = {"a": [], "b": []}
         for _ in range(5):
-            result, error = answers.get(timeout=PATIENCE)
+            result, error = answers.get(timeout=TIMEOUT)
             assert error is None
             response = result.get_response()
             counts = result.as_numpy("COUNT")
@@ -299,7 +299,7 @@ def test_a_signal_under_load_loses_no_call(isolation: str) -> None:
             until(client, lambda: min(counts) >= 20)
         server.send(signal.SIGTERM)
         for asker in askers:
-            asker.join(PATIENCE)
+            asker.join(TIMEOUT)
         assert problems == []
         assert server.wait() == 0, server.log
 
@@ -323,7 +323,7 @@ def test_a_client_without_proto_files_asks_the_server_for_them(package: str) -> 
             request_serializer=request.encode,
             response_deserializer=response.decode,
         )
-        services, symbol, file, nothing, extensions, empty = call(iter(asked), timeout=PATIENCE)
+        services, symbol, file, nothing, extensions, empty = call(iter(asked), timeout=TIMEOUT)
     assert services["valid_host"] == "here"
     assert services["original_request"] == asked[0]
     assert {one["name"] for one in services["list_services_response"]["service"]} == {

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, until
+from tests.fakes import TIMEOUT, until
 from tests.unit.llm.engine import tiny
 from wherry.llm import LLM
 from wherry.llm.engine.constraint import Matcher
@@ -197,7 +197,7 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Turnstile]:
 def sent(server: wherry.Server, **fields: Any) -> socket.socket:
     """A connection with a request on its way."""
     address = urlsplit(server.url)
-    connection = socket.create_connection((str(address.hostname), int(address.port or 0)), PATIENCE)
+    connection = socket.create_connection((str(address.hostname), int(address.port or 0)), TIMEOUT)
     body = json.dumps({**LONG, **fields}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(body)}"
     connection.sendall(f"{head}\r\n\r\n".encode() + body)

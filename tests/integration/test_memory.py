@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import PATIENCE, until
+from tests.fakes import TIMEOUT, until
 from wherry.core.observability.machine import Machine
 from wherry.server.connections.full_memory import memory_plan
 from wherry.testing.servers import ServerProcess
@@ -151,8 +151,8 @@ def test_a_full_server_stays_within_what_the_formula_says(
     with contextlib.ExitStack() as stack:
         threads = []
         for number in range(CONNECTIONS):
-            connection = stack.enter_context(socket.create_connection(address, PATIENCE))
-            connection.settimeout(PATIENCE)
+            connection = stack.enter_context(socket.create_connection(address, TIMEOUT))
+            connection.settimeout(TIMEOUT)
             attack = attacks[number % len(attacks)]
 
             def run(
@@ -167,7 +167,7 @@ def test_a_full_server_stays_within_what_the_formula_says(
             thread.start()
         for thread in threads:
             thread.join()
-        with socket.create_connection(address, PATIENCE) as honest:
+        with socket.create_connection(address, TIMEOUT) as honest:
             honest.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             until(lambda: honest.recv(12) == b"HTTP/1.1 200")
         if unread_stream in attacks:

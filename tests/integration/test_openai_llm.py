@@ -25,7 +25,7 @@ from wherry.triton.loading.control import ModelControl
 pytestmark = pytest.mark.timeout(180)
 
 #: Seconds for an answer; httpx has 5.
-PATIENCE = 120
+TIMEOUT = 120
 
 CONTEXT = "Question: is it so? Answer:"
 CHOICES = (" yes word3", " no", " word7 word8 é")
@@ -119,7 +119,7 @@ def test_lm_evaluation_harness_reads_how_probable_choices_are(
     found = []
     for prompt in [prompts] if at_once else [[prompt] for prompt in prompts]:
         answer = httpx.post(
-            f"{server.url}/v1/completions", json={**body, "prompt": prompt}, timeout=PATIENCE
+            f"{server.url}/v1/completions", json={**body, "prompt": prompt}, timeout=TIMEOUT
         )
         assert answer.status_code == 200, answer.text
         found += read(answer.json(), len(tokenizer.encode(CONTEXT)))
@@ -390,7 +390,7 @@ def test_a_response_tells_the_log_probabilities_of_its_text(client: openai.OpenA
 
 
 def post(server: wherry.Server, path: str, **body: Any) -> tuple[int, Any]:
-    answer = httpx.post(f"{server.url}/{path}", json=body, timeout=PATIENCE)
+    answer = httpx.post(f"{server.url}/{path}", json=body, timeout=TIMEOUT)
     return answer.status_code, answer.json()
 
 
@@ -489,7 +489,7 @@ def test_an_adapter_is_a_model_of_its_own_name(folder: Path, tmp_path: Path) -> 
     )  # fmt: skip
     with (
         wherry.Server(chat, port=0) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", timeout=PATIENCE) as client,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", timeout=TIMEOUT) as client,
     ):
 
         def said(model: str) -> tuple[str, str]:
@@ -543,13 +543,13 @@ def test_adapters_are_loaded_and_unloaded_as_in_vllm(folder: Path, tmp_path: Pat
 
         def asked(verb: str, **fields: Any) -> tuple[int, str]:
             body = {"lora_name": "it", **fields}
-            answer = httpx.post(f"{server.url}/v1/{verb}_lora_adapter", json=body, timeout=PATIENCE)
+            answer = httpx.post(f"{server.url}/v1/{verb}_lora_adapter", json=body, timeout=TIMEOUT)
             text = answer.text if answer.is_success else str(answer.json()["error"]["param"])
             return answer.status_code, text
 
         def said(model: str) -> str:
             body = {"model": model, "prompt": "one two three", "max_tokens": 8, "temperature": 0}
-            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=PATIENCE)
+            answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT)
             return str(answer.json()["choices"][0]["text"]) if answer.is_success else "none"
 
         added = (200, "Success: LoRA adapter 'it' added successfully.")

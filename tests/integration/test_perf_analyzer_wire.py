@@ -14,7 +14,7 @@ import pytest
 from hyperframe.frame import DataFrame, Frame
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.unit.server.grpc.raw import messages_in
 from wherry.server.grpc import proto
 from wherry.server.grpc.wire import Values
@@ -84,7 +84,7 @@ def answers(address: tuple[str, int], recorded: str, wanted: int) -> dict[int, l
     """The messages of each stream, once stream 9 has `wanted` of them."""
     data: dict[int, bytes] = {}
     with (
-        socket.create_connection(address, timeout=PATIENCE) as client,
+        socket.create_connection(address, timeout=TIMEOUT) as client,
         client.makefile("rb") as got,
     ):
         client.sendall(base64.b64decode(recorded))

@@ -119,7 +119,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 #: Ray takes its time to start.
-eventually = partial(until, patience=120)
+eventually = partial(until, timeout=120)
 
 
 def server_on(port: int) -> tuple[int, int]:

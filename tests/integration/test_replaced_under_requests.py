@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, threads
+from tests.fakes import TIMEOUT, threads
 from tests.python_models import written_model
 from wherry.core.models.model import Model
 from wherry.server.server import Server
@@ -72,7 +72,7 @@ def test_no_request_is_lost_while_its_model_is_replaced(
         host, port = server.url.removeprefix("http://").split(":")
 
         def ask(number: int) -> None:
-            connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE)
+            connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT)
             try:
                 while not over.is_set():
                     connection.request("POST", "/v2/models/written/infer", QUESTION)
@@ -95,6 +95,6 @@ def test_no_request_is_lost_while_its_model_is_replaced(
                 for _ in range(times):
                     runtime.load(made(tmp_path))
                     answered.clear()
-                    assert answered.wait(PATIENCE), "no request is answered"
+                    assert answered.wait(TIMEOUT), "no request is answered"
             finally:
                 over.set()

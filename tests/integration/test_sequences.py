@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes import PATIENCE, threads
+from tests.fakes import TIMEOUT, threads
 from tests.sequence_models import Adder, ByRow, Growing, Stateless
 from wherry import (
     InvalidRequest,
@@ -217,7 +217,7 @@ def test_whatever_dies_leaves_or_is_late_nobody_waits_for_ever_and_no_sum_is_wro
     with Runtime(Adder(), isolation="process", overrides={"adder": settings}) as runtime:
         asyncio.run(main(runtime))
         runner = runtime.model("adder").runner
-        assert runner.drain(PATIENCE)
+        assert runner.drain(TIMEOUT)
         assert runner.queued_requests == 0
 
 

@@ -39,7 +39,7 @@ PYTHON_MODELS = REPOSITORY / "tests" / "python_repository"
 SLOW_LOAD = "tests/integration/life_slow_load.py"
 
 #: A wait for something that must come: longer only if it fails.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 both_isolations = pytest.mark.parametrize("isolation", ["thread", "process"])
 
@@ -79,9 +79,9 @@ def server(*arguments: str, gate: Gate | None = None) -> ServerProcess:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    ends_at = time.monotonic() + PATIENCE
+    ends_at = time.monotonic() + TIMEOUT
     while not condition():
-        assert time.monotonic() < ends_at, f"still not true after {PATIENCE} s: {what}"
+        assert time.monotonic() < ends_at, f"still not true after {TIMEOUT} s: {what}"
         time.sleep(0.005)
 
 
@@ -101,7 +101,7 @@ def grpc_address(running: ServerProcess) -> str:
 def get(url: str, **headers: str) -> tuple[int, str]:
     try:
         request = urllib.request.Request(url, headers=headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             return response.status, response.read().decode()
     except HTTPError as error:
         with error:
@@ -168,7 +168,7 @@ def test_a_signal_lets_all_64_in_flight_be_answered(
             running.send(number)
             wait_until(lambda: not accepts(running.url), "no new connection is accepted")
             gate.open()
-            texts = [answer.result(PATIENCE) for answer in answers]
+            texts = [answer.result(TIMEOUT) for answer in answers]
         assert texts == [f"ROW {i}" for i in range(64)]
         assert running.wait() == exit_code, running.log
         assert all(is_gone(pid) for pid in workers)
@@ -177,7 +177,7 @@ def test_a_signal_lets_all_64_in_flight_be_answered(
 def accepts(url: str) -> bool:
     host, port = url.removeprefix("http://").split(":")
     try:
-        socket.create_connection((host, int(port)), PATIENCE).close()
+        socket.create_connection((host, int(port)), TIMEOUT).close()
     except OSError:
         return False
     return True
@@ -192,7 +192,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too_and_still_loses_nothing(ga
                 os.kill(pid, signal.SIGINT)
             wait_until(lambda: not accepts(running.url), "no new connection is accepted")
             gate.open()
-            texts = [answer.result(PATIENCE) for answer in answers]
+            texts = [answer.result(TIMEOUT) for answer in answers]
         assert texts == [f"ROW {i}" for i in range(16)]
         assert running.wait() == 130, running.log
 
@@ -224,7 +224,7 @@ def test_a_second_signal_stops_now(gate: Gate, isolation: str) -> None:
             running.send(signal.SIGTERM)
             assert running.wait() == 128 + signal.SIGTERM, running.log
             for answer in answers:
-                assert isinstance(answer.exception(PATIENCE), OSError)
+                assert isinstance(answer.exception(TIMEOUT), OSError)
         wait_until(lambda: all(is_gone(pid) for pid in workers), "the workers are gone")
 
 
@@ -239,7 +239,7 @@ def test_what_is_not_finished_within_drain_timeout_fails_with_503(
         with callers(running.url, 16) as answers:
             wait_until(lambda: in_flight(running.url) == 16, "16 requests in flight")
             running.send(signal.SIGTERM)
-            errors = [answer.exception(PATIENCE) for answer in answers]
+            errors = [answer.exception(TIMEOUT) for answer in answers]
         assert {type(error) for error in errors} == {wherry.ModelNotReady}, errors
         assert running.wait() == 1, running.log
         assert "not everything was answered" in running.log
@@ -272,7 +272,7 @@ def test_a_signal_under_full_load_costs_no_client_a_request(isolation: str) -> N
         body = json.dumps(
             {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
         )
-        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
         asked_at = time.monotonic()
         with contextlib.closing(connection):
             for count in itertools.count(1):
@@ -301,7 +301,7 @@ def test_a_signal_under_full_load_costs_no_client_a_request(isolation: str) -> N
             counts = [pool.submit(call_until_told_to_go, host, int(port)) for _ in range(16)]
             started.wait()
             running.send(signal.SIGTERM)
-            assert all(count.result(PATIENCE) >= 10 for count in counts)
+            assert all(count.result(TIMEOUT) >= 10 for count in counts)
         assert running.wait() == 0, running.log
 
 
@@ -369,7 +369,7 @@ def test_it_is_not_ready_while_every_instance_hangs(gate: Gate, options: tuple[s
             assert calls.is_server_live()
             assert are_ready() == {False}
             gate.open()
-            assert answers[0].result(PATIENCE) == "ROW 0"
+            assert answers[0].result(TIMEOUT) == "ROW 0"
         wait_until(lambda: get(ready)[0] == 200, "ready again")
         assert are_ready() == {True}
 
@@ -463,7 +463,7 @@ def test_a_thread_that_a_model_has_started_keeps_no_server_alive(tmp_path: Path)
     )
     with server(str(tmp_path / "app.py"), "--isolation", "thread") as running:
         running.send(signal.SIGTERM)
-        assert running.process.wait(timeout=PATIENCE) == 0
+        assert running.process.wait(timeout=TIMEOUT) == 0
         assert "ends without threads that do not end: mine" in running.log
 
 
@@ -486,7 +486,7 @@ def test_what_a_model_in_a_thread_has_started_ends_with_the_server(
     )
     with server(str(tmp_path / "app.py"), "--isolation", "thread") as running:
         running.send(how)
-        assert running.process.wait(timeout=PATIENCE) == code
+        assert running.process.wait(timeout=TIMEOUT) == code
     os.set_blocking(held, True)
     assert os.read(held, 1) == b""
     os.close(held)
@@ -630,7 +630,7 @@ def test_a_killed_worker_loses_no_request(gate: Gate) -> None:
             finally:
                 stop.set()
             for one in loads:
-                one.result(PATIENCE)
+                one.result(TIMEOUT)
             assert client.infer("pid", text="") not in first
         assert running.stop() == 0
 
@@ -648,7 +648,7 @@ def wherry_command(
         cwd=REPOSITORY,
         env={**os.environ, "GATE": os.devnull, **(env or {})},
         input=stdin,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 

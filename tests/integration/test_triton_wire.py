@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.testing import local_server, running_server
 
 ROW = Annotated[np.ndarray, wherry.INT32[4]]
@@ -111,7 +111,7 @@ def ask(
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines += [f"Content-Length: {len(body)}", "", ""]
-    with socket.create_connection(address, PATIENCE) as connection:
+    with socket.create_connection(address, TIMEOUT) as connection:
         connection.sendall("\r\n".join(lines).encode() + body)
         pieces = []
         while piece := connection.recv(65536):

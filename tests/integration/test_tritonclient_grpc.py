@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import wherry
 from tests.every_datatype import NUMBERS, echo_of, shout
-from tests.fakes import PATIENCE, Gate, gated
+from tests.fakes import TIMEOUT, Gate, gated
 from wherry.server.connections.limits import Limits
 from wherry.server.server import Server
 from wherry.testing.servers import local_server
@@ -211,7 +211,7 @@ class Stream:
         client.start_stream(lambda result, error: self._answers.put((result, error)), **options)
 
     def next(self) -> Any:
-        result, error = self._answers.get(timeout=PATIENCE)
+        result, error = self._answers.get(timeout=TIMEOUT)
         return error if result is None else result.get_response()
 
 
@@ -297,7 +297,7 @@ def test_a_slow_reader_holds_its_generator_and_nobody_else() -> None:
 
     def slow(result: Any, error: Any) -> None:
         nonlocal seen
-        assert reading.wait(PATIENCE)
+        assert reading.wait(TIMEOUT)
         seen += 1
         if seen == 200:
             done.set()
@@ -307,10 +307,10 @@ def test_a_slow_reader_holds_its_generator_and_nobody_else() -> None:
         client.start_stream(slow)
         client.async_stream_infer("endless", [tensor("n", [200], "INT64")])
         for _ in range(4):  # 4 MiB of responses may be unread
-            assert yielded.acquire(timeout=PATIENCE)
+            assert yielded.acquire(timeout=TIMEOUT)
         assert client.infer("shout", words("x")).as_numpy("output").tolist() == [b"X"]
         reading.set()
-        assert done.wait(PATIENCE)
+        assert done.wait(TIMEOUT)
         client.stop_stream()
 
 
@@ -336,10 +336,10 @@ def test_a_request_whose_client_has_left_is_not_computed(gate: Gate) -> None:
         leaving = client.async_infer("gated", words("second"), done)
         until(client, lambda: server._applications.common.admission.in_flight == 2)
         leaving.cancel()
-        assert "Locally cancelled" in str(results.get(timeout=PATIENCE))
+        assert "Locally cancelled" in str(results.get(timeout=TIMEOUT))
         until(client, lambda: server._applications.common.admission.in_flight == 1)
         gate.open(1000)
-        assert results.get(timeout=PATIENCE) is None
+        assert results.get(timeout=TIMEOUT) is None
         assert client.infer("gated", words("third")).as_numpy("output").tolist() == [b"THIRD"]
         assert gate.batches == [["first"], ["third"]]
 
@@ -384,7 +384,7 @@ def test_a_deadline_is_the_requests_timeout(gate: Gate) -> None:
 
 def test_what_has_begun_is_answered_when_the_server_stops(gate: Gate) -> None:
     results: queue.Queue[Any] = queue.Queue()
-    with serving(gated(gate, max_batch_size=8), drain_timeout=PATIENCE) as (server, client):
+    with serving(gated(gate, max_batch_size=8), drain_timeout=TIMEOUT) as (server, client):
         stream = Stream(client)
         client.async_stream_infer("gated", words("streamed"), request_id="s")
         gate.started()
@@ -396,13 +396,13 @@ def test_what_has_begun_is_answered_when_the_server_stops(gate: Gate) -> None:
         stopping = threading.Thread(target=server.stop)
         stopping.start()
         gate.open(1000)
-        assert [results.get(timeout=PATIENCE) for _ in range(64)] == [None] * 64
+        assert [results.get(timeout=TIMEOUT) for _ in range(64)] == [None] * 64
         assert stream.next().id == "s"
         end = stream.next()
         assert end.status() == str(StatusCode.UNAVAILABLE)
         assert "draining" in end.message()
         client.stop_stream()
-        stopping.join(PATIENCE)
+        stopping.join(TIMEOUT)
         assert server._drained
 
 

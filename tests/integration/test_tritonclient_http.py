@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 import wherry
 from tests.every_datatype import NUMBERS, echo_of, shout
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.http.listener import Listener
 from wherry.server.http_app import HttpApp
@@ -74,7 +74,7 @@ def listening(runtime: wherry.Runtime, **options: Any) -> Iterator[str]:
         thread = threading.Thread(target=lambda: runner.run(live()), name="test-server")
         thread.start()
         try:
-            yield address.result(PATIENCE)
+            yield address.result(TIMEOUT)
         finally:
             runner.get_loop().call_soon_threadsafe(stop.set)
             thread.join()

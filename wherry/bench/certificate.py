@@ -12,7 +12,7 @@ import msgspec
 from wherry.core.api import ConfigError
 
 #: Seconds for a server to show its certificate.
-PATIENCE = 5.0
+TLS_TIMEOUT = 5.0
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -39,14 +39,14 @@ def shown_by(host: str, port: int) -> Shown:
 
     OSError if it shows none, ConfigError if no client could trust it.
     """
-    pem = ssl.get_server_certificate((host, port), timeout=PATIENCE)
+    pem = ssl.get_server_certificate((host, port), timeout=TLS_TIMEOUT)
     # Once more, as Python reads a certificate only if it trusts it.
     context = ssl.create_default_context(cadata=pem)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         with (
-            socket.create_connection((host, port), PATIENCE) as plain,
+            socket.create_connection((host, port), TLS_TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=host) as connection,
         ):
             certificate = connection.getpeercert() or {}

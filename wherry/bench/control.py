@@ -91,10 +91,10 @@ class HttpControl:
             raise NotThere(f"{method} {path}: {error}") from None
 
     def _exchange(self, method: str, path: str) -> tuple[int, bytes]:
-        connection, patience = self._connection(), _Patience(self.timeout)
+        connection, deadline = self._connection(), _AnswerDeadline(self.timeout)
         try:
             connection.connect()
-            patience.begin(connection.sock)
+            deadline.begin(connection.sock)
             connection.request(method, path, headers=dict(self.headers))
             response = connection.getresponse()
             body = response.read(16 * 2**20)
@@ -102,12 +102,12 @@ class HttpControl:
             why = str(error).strip() or type(error).__name__
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
                 why = f"{why[:80]!r} is no HTTP"
-            raise self._unreachable(patience.lost or why, error) from None
+            raise self._unreachable(deadline.lost or why, error) from None
         finally:
-            patience.end()
+            deadline.end()
             connection.close()
-        if patience.lost:
-            raise self._unreachable(patience.lost, TimeoutError())
+        if deadline.lost:
+            raise self._unreachable(deadline.lost, TimeoutError())
         return response.status, body
 
     def _unreachable(self, why: str, error: Exception) -> Unreachable:
@@ -125,7 +125,7 @@ class HttpControl:
         return http.client.HTTPConnection(where.host, where.port, timeout=self.timeout)
 
 
-class _Patience:
+class _AnswerDeadline:
     """Hang up on an answer that is not whole in time: each byte renews a socket's own timeout."""
 
     def __init__(self, seconds: float) -> None:

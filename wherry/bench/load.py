@@ -75,11 +75,11 @@ class Child:
                 raise LoadFailure(f"a load process failed:\n{message.traceback}")
         return found
 
-    def close(self, patience: float) -> None:
+    def close(self, timeout: float) -> None:
         with contextlib.suppress(BrokenPipeError):
             self.input.close()
         try:
-            self.process.wait(patience)
+            self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -110,9 +110,9 @@ class LoadProcesses:
         # After an error nothing reads their messages: they might wait for that.
         self._close(2.0 if kind is None else 0.0)
 
-    def _close(self, patience: float) -> None:
+    def _close(self, timeout: float) -> None:
         for child in self._children:
-            child.close(patience)
+            child.close(timeout)
         self._children.clear()
 
     def run(

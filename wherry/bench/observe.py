@@ -18,7 +18,7 @@ from wherry.bench.machine import cpu_seconds
 #: Seconds between two looks.
 EVERY = 0.5
 #: Seconds for a look's answer: a server that stalls must not hold the report up.
-PATIENCE = 1.0
+OBSERVE_TIMEOUT = 1.0
 
 
 class ServerSide(msgspec.Struct, kw_only=True):
@@ -130,7 +130,7 @@ def over_http(
     control: HttpControl, stats_path: str, batching_path: str, pid: int | None
 ) -> Observer:
     """An observer of a server with these pages; one that it does not have is asked for once."""
-    control = dataclasses.replace(control, timeout=PATIENCE)
+    control = dataclasses.replace(control, timeout=OBSERVE_TIMEOUT)
     missing: set[str] = set()
 
     def ask(path: str) -> Any:

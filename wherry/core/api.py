@@ -5,7 +5,7 @@ A name is loaded when it is first asked for, so that a process pays only for wha
 
 from typing import TYPE_CHECKING
 
-from wherry.doors import door
+from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wherry.core.client import Client as Client
@@ -126,11 +126,11 @@ if TYPE_CHECKING:
     from wherry.core.runtime.threads import in_thread as in_thread
     from wherry.core.runtime.threads import side_by_side as side_by_side
     from wherry.core.scheduler.decisions import Decision as Decision
-    from wherry.core.scheduler.door import late as late
+    from wherry.core.scheduler.overload import late as late
     from wherry.core.values import errors as errors
     from wherry.core.values import quantities as quantities
     from wherry.core.values.budget import Budget as Budget
-    from wherry.core.values.budget import Loan as Loan
+    from wherry.core.values.budget import Reservation as Reservation
     from wherry.core.values.buffer import Buffer as Buffer
     from wherry.core.values.datatypes import BF16 as BF16
     from wherry.core.values.datatypes import BOOL as BOOL
@@ -216,7 +216,7 @@ if TYPE_CHECKING:
     from wherry.core.workers.python_path import import_from as import_from
     from wherry.core.workers.python_path import standard_first as standard_first
 else:
-    __getattr__ = door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "client": "Client",
@@ -283,9 +283,9 @@ else:
             "runtime.shared_cache": "CACHES",
             "runtime.threads": "ThreadGroup ThreadPool in_thread side_by_side",
             "scheduler.decisions": "Decision",
-            "scheduler.door": "late",
+            "scheduler.overload": "late",
             "values": "errors quantities",
-            "values.budget": "Budget Loan",
+            "values.budget": "Budget Reservation",
             "values.buffer": "Buffer",
             "values.datatypes": (
                 "BF16 BOOL BYTES DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64"

@@ -5,7 +5,7 @@ A name is loaded when it is first asked for, so that a process pays only for wha
 
 from typing import TYPE_CHECKING
 
-from wherry.doors import door
+from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wherry.llm.anthropic.errors import AnthropicError as AnthropicError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wherry.llm.openai.models import abilities as abilities
     from wherry.llm.openai.paths import speaks_openai as speaks_openai
 else:
-    __getattr__ = door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "anthropic.errors": "AnthropicError error_body",

@@ -5,7 +5,7 @@ A name is loaded when it is first asked for, so that a process pays only for wha
 
 from typing import TYPE_CHECKING
 
-from wherry.doors import door
+from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wherry.server.asgi import asgi as asgi
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from wherry.server.v2.long_arrays import check_values as check_values
     from wherry.server.v2.output_codec import is_large as is_large
 else:
-    __getattr__ = door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "asgi": "asgi",

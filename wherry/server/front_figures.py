@@ -11,7 +11,7 @@ from wherry.server.remote.messages import FrontMeasured, Measure
 from wherry.server.rows.connection import FrontConnection
 
 #: Seconds that a scrape waits for fronts that do not answer.
-PATIENCE: Final = 0.3
+FRONT_REPORT_TIMEOUT: Final = 0.3
 
 
 class FiguresOfFronts:
@@ -63,14 +63,14 @@ class FiguresOfFronts:
         self._answered(number)
 
     def measure(self, done: Callable[[], None]) -> None:
-        """Ask the fronts, and call `done` when all have answered: after PATIENCE at the latest."""
+        """Ask the fronts, and call `done` when all have answered, or after FRONT_REPORT_TIMEOUT."""
         self._waiting.append(done)
         if len(self._waiting) > 1:
             return
         self._missing = {n for n, one in self._connections.items() if one.is_told}
         for number in self._missing:
             self._connections[number].send(Measure())
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._go_on)
+        self._timer = asyncio.get_running_loop().call_later(FRONT_REPORT_TIMEOUT, self._go_on)
         if not self._missing:
             self._go_on()
 

@@ -51,7 +51,7 @@ MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"
 #: Bound of the path cache: paths come from clients.
 MAX_PATHS = 1024
 #: Seconds that metrics wait for the fronts, which tell in a third of that.
-FRONTS_PATIENCE: Final = 1.0
+FRONTS_NOTICE_TIMEOUT: Final = 1.0
 
 
 class ServerLive(ExactAnswer):
@@ -305,7 +305,7 @@ class HttpApp:
         fronts, told = self._metrics.fronts, threading.Event()
         if fronts is not None:
             loop.call_soon_threadsafe(fronts.measure, told.set)
-            told.wait(FRONTS_PATIENCE)
+            told.wait(FRONTS_NOTICE_TIMEOUT)
         return list(self._metrics.collect())
 
     def _start_scrape(self, openmetrics: bool) -> None:

@@ -50,7 +50,7 @@ PROGRESS_INTERVAL = 10.0
 #: Seconds for the models to unload, however long the last requests took.
 UNLOADING: Final = 10.0
 #: Seconds for which a thread is waited for at the start and the end, where the system has none.
-THREAD_PATIENCE: Final = 2.0
+THREAD_START_TIMEOUT: Final = 2.0
 
 
 class Server:
@@ -283,7 +283,7 @@ class Server:
         """Load the models; False if the server is to stop before that is done."""
         if not self._owns_runtime and not self.control.repositories:
             return True
-        loading = in_thread(self._start_models, "wherry-load", patience=THREAD_PATIENCE)
+        loading = in_thread(self._start_models, "wherry-load", start_timeout=THREAD_START_TIMEOUT)
         stopped = asyncio.ensure_future(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {loading, stopped}
         started = time.monotonic()
@@ -403,7 +403,7 @@ async def _close(runtime: Runtime, drained: bool, ends_at: float) -> bool:
 async def _at_the_end(call: Callable[[], T], otherwise: T) -> T:
     """Run it in a thread; leave it if the system has none, and end all the same."""
     try:
-        return await in_thread(call, "wherry-close", patience=THREAD_PATIENCE)
+        return await in_thread(call, "wherry-close", start_timeout=THREAD_START_TIMEOUT)
     except RuntimeError as error:
         log.error("a part of the end is left out", extra={"why": str(error)})
         return otherwise

@@ -5,7 +5,7 @@ A name is loaded when it is first asked for, so that a process pays only for wha
 
 from typing import TYPE_CHECKING
 
-from wherry.doors import door
+from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wherry.triton.backends import parameters as parameters
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         TritonTransactionPolicy as TritonTransactionPolicy,
     )
 else:
-    __getattr__ = door(
+    __getattr__ = lazy_exports(
         __name__,
         {
             "backends": "parameters",

@@ -62,13 +62,13 @@ def test_an_engine_that_does_something_else_has_failed(url: str, model: str, pro
     with pytest.raises(EngineFailed, match=problem):
         measure(
             Engine("one", url, os.getpid(), model), Asks("equal", WORDS, 5, 0), 2,
-            at_least=0, patience=10,
+            at_least=0, token_timeout=10,
         )  # fmt: skip
 
 
 def test_each_caller_asks_at_least_once(url: str) -> None:
     engine = Engine("one", url, os.getpid(), "model")
-    run = measure(engine, Asks("equal", WORDS, 5, 0), 3, at_least=0, patience=10)
+    run = measure(engine, Asks("equal", WORDS, 5, 0), 3, at_least=0, token_timeout=10)
     assert run.tokens == 3 * 5
     assert len(run.first) == 3
     assert len(run.gaps) == 3 * 4

@@ -4,7 +4,7 @@ import urllib.request
 from urllib.error import HTTPError
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 
 
 @wherry.model(max_batch_size=8)
@@ -14,7 +14,7 @@ def upper(text: list[str]) -> list[str]:
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
             return response.status, response.read().decode()
     except HTTPError as error:
         with error:

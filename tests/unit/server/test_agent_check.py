@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated, until
+from tests.fakes import TIMEOUT, Gate, gated, until
 from tests.unit.server.asking import upper
 from wherry.core.observability.server_load import LoadReport
 from wherry.server.agent_check import agent_line, expected_seconds
@@ -79,7 +79,7 @@ def test_agent_send_says_what_a_row_takes_on_a_good_host(
 def check(address: str, sent: bytes = b"") -> str:
     """What HAProxy reads up to the end."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+    with socket.create_connection((host, int(port)), TIMEOUT) as connection:
         connection.sendall(sent)
         data = b""
         while part := connection.recv(4096):

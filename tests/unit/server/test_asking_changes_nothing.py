@@ -18,7 +18,7 @@ from typing import Any
 
 import wherry
 from tests import grpc_calls, http_exchange
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 
 PLAIN = (int, float, str, bytes, enum.Enum, type(None))
 #: What the machine does, threads that end when they are idle, and the dashboard's own curves.
@@ -116,7 +116,7 @@ def test_no_get_changes_anything() -> None:
                     if path == "/dashboard/events":
                         client.call(exchange.leave)
                     else:
-                        exchange.answered.result(PATIENCE)
+                        exchange.answered.result(TIMEOUT)
             assert client.post("/v2/repository/index").status == 200
 
         assert_changes_nothing(client, ask)

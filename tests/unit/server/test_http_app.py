@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, gated, no_new_threads, until
+from tests.fakes import TIMEOUT, Call, Gate, gated, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.admission import Admission
@@ -142,7 +142,7 @@ def test_what_is_not_ready_says_why() -> None:
         (listed,) = [m for m in client.get("/v2/models").json["models"] if m["name"] == "gated"]
         other = client.get("/v2/models/echo/ready")
         gate.open()
-        stuck.answered.result(PATIENCE)
+        stuck.answered.result(TIMEOUT)
         until(lambda: client.get("/v2/health/ready").status == 200)
 
     assert answer.status == 503
@@ -255,7 +255,7 @@ def test_beyond_the_limit_of_requests_in_flight_the_next_is_refused_at_once() ->
         assert "max_in_flight" in refused.error
         assert client.get("/v2/health/ready").status == 200
         gate.open()
-        first.answered.result(PATIENCE)
+        first.answered.result(TIMEOUT)
         assert client.post(INFER, text_of("b")).status == 200
         assert client.app.admission.refused == 1
 
@@ -279,7 +279,7 @@ def test_beyond_max_queue_bytes_large_requests_are_refused_until_others_are_thro
         assert client.post(INFER, text_of("small")).status == 200
         gate.open(3)
         for one in asked:
-            one.answered.result(PATIENCE)
+            one.answered.result(TIMEOUT)
         assert client.post(INFER, text_of(text)).status == 200
     assert admission.in_flight == 0
 
@@ -295,7 +295,7 @@ def test_clients_that_leave_in_the_queue_take_their_bytes_with_them() -> None:
             client.call(large.leave)
             client.call(lambda: None)
         gate.open()
-        runs.answered.result(PATIENCE)
+        runs.answered.result(TIMEOUT)
         assert admission.refused == 0
 
 
@@ -441,6 +441,6 @@ def test_metrics_come_again_when_the_system_has_threads_again(client: Client) ->
 def test_who_asks_for_metrics_together_is_answered_together(client: Client) -> None:
     exchanges = [client.begin("GET", "/metrics") for _ in range(5)]
     for exchange in exchanges:
-        exchange.answered.result(PATIENCE)
+        exchange.answered.result(TIMEOUT)
         assert exchange.status == 200
         assert b"wherry_info" in exchange.body

@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.unit.server.asking import get, upper
 from wherry.core.values.errors import ConfigError
 from wherry.testing import local_server
@@ -116,7 +116,7 @@ def ask(url: str, path: str, **headers: str) -> int:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url + path, headers=named)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             return int(response.status)
     except HTTPError as error:
         with error:
@@ -151,7 +151,7 @@ def test_what_is_not_found_and_not_allowed_an_allowed_page_may_read() -> None:
         for url, status in ((server.url + "/v2", 401), (server.metrics_url + "/v2", 404)):
             request = urllib.request.Request(url, headers={"Origin": page})
             with pytest.raises(HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=PATIENCE)
+                urllib.request.urlopen(request, timeout=TIMEOUT)
             with refused.value as answer:
                 assert answer.code == status
                 assert answer.headers["Access-Control-Allow-Origin"] == page

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.http_exchange import Client, served
 from tests.plugins import install
 from wherry.server.calls.admission import Admission
@@ -59,7 +59,7 @@ def test_a_client_that_leaves_cancels_the_coroutine(client: Client, model: Gated
     assert model.wait_started() == ["a"]
     assert client.app.admission.in_flight == 1
     client.call(left.leave)
-    assert ended.wait(PATIENCE)
+    assert ended.wait(TIMEOUT)
     client.call(lambda: None)
     assert client.app.admission.in_flight == 0
     model.let_finish(2)
@@ -75,7 +75,7 @@ def test_refusals_and_errors_have_the_protocols_form(client: Client, model: Gate
     assert (refused.status, refused.json["number"]) == (429, 429)
     assert "retry-after" in refused.headers
     model.let_finish()
-    waiting.answered.result(PATIENCE)
+    waiting.answered.result(TIMEOUT)
     missing = client.post("/echo/nothing", b"b")
     assert (missing.status, missing.json["number"]) == (404, 404)
     wrong = client.get("/wrong")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, until
+from tests.fakes import TIMEOUT, until
 from tests.unit.server.asking import get, upper
 from wherry.server.server import Server
 from wherry.testing import GatedModel, local_server
@@ -49,7 +49,7 @@ def test_stopping_answers_what_was_accepted() -> None:
     gated = GatedModel(max_batch_size=1)
     with (
         ThreadPoolExecutor(5) as pool,
-        local_server(gated, drain_timeout=PATIENCE) as server,
+        local_server(gated, drain_timeout=TIMEOUT) as server,
         wherry.Client(server.url) as client,
     ):
         answers = [pool.submit(client.infer, "gated", text=f"{i}") for i in range(4)]
@@ -59,8 +59,8 @@ def test_stopping_answers_what_was_accepted() -> None:
         stopped = pool.submit(server.stop)
         until(lambda: not client.ready())
         gated.let_finish(4)
-        assert sorted(answer.result(PATIENCE) for answer in answers) == ["0", "1", "2", "3"]
-        assert stopped.result(PATIENCE) is True
+        assert sorted(answer.result(TIMEOUT) for answer in answers) == ["0", "1", "2", "3"]
+        assert stopped.result(TIMEOUT) is True
 
 
 def test_what_does_not_finish_in_time_is_refused_and_stop_says_so() -> None:
@@ -70,7 +70,7 @@ def test_what_does_not_finish_in_time_is_refused_and_stop_says_so() -> None:
         answer = pool.submit(client.infer, "gated", text="x")
         gated.wait_started()
         assert server.stop() is False
-        assert isinstance(answer.exception(PATIENCE), wherry.ModelNotReady)
+        assert isinstance(answer.exception(TIMEOUT), wherry.ModelNotReady)
     gated.open()
 
 
@@ -87,7 +87,7 @@ class SlowToLoad(wherry.Model):
 
     def load(self, device: wherry.Device) -> None:
         self.loading.set()
-        self.may_load.wait(PATIENCE)
+        self.may_load.wait(TIMEOUT)
 
     def execute(self, text: list[str]) -> list[str]:
         return text
@@ -117,21 +117,21 @@ def test_a_successor_on_the_same_ports_gets_nothing_before_its_models_are_loaded
         stack.callback(successor.stop)
         stack.callback(model.may_load.set)
         started = pool.submit(successor.start)
-        assert model.loading.wait(PATIENCE)
+        assert model.loading.wait(TIMEOUT)
         assert listening() == 3  # the old one, on each of its ports
         for _ in range(16):
             assert get(f"{old.url}/v2/models/upper/ready")[0] == 200
             assert get(f"{old.management_url}/v2/models/upper/ready")[0] == 200
         if becomes_ready:
             model.may_load.set()
-            assert started.result(PATIENCE) is successor
+            assert started.result(TIMEOUT) is successor
             assert listening() == 6
             assert old.stop()
             assert get(f"{successor.url}/v2/models/slow_to_load/ready")[0] == 200
         else:
             stopped = pool.submit(successor.stop)
             model.may_load.set()
-            assert stopped.result(PATIENCE)
+            assert stopped.result(TIMEOUT)
 
 
 def test_a_port_in_use_is_raised() -> None:
@@ -168,7 +168,7 @@ def test_a_server_that_could_hear_no_signal_says_how_to_serve_there() -> None:
     with pytest.raises(RuntimeError, match=r"an event loop runs already.* start\(\) and stop\(\)"):
         asyncio.run(in_a_loop())
     with ThreadPoolExecutor(1) as pool:
-        refused = pool.submit(server.run).exception(PATIENCE)
+        refused = pool.submit(server.run).exception(TIMEOUT)
     assert isinstance(refused, RuntimeError)
     assert "not the main one" in str(refused)
 
@@ -198,7 +198,7 @@ def test_a_start_that_is_given_up_at_once_leaves_nothing(monkeypatch: pytest.Mon
     may_begin = threading.Event()
 
     def late() -> asyncio.AbstractEventLoop:
-        may_begin.wait(PATIENCE)
+        may_begin.wait(TIMEOUT)
         return asyncio.new_event_loop()
 
     class Interrupted(Future[None]):
@@ -271,7 +271,7 @@ def test_files_come_with_a_load_from_this_machine_or_with_a_key_only(
             {"Authorization": f"Bearer {16 * 'k'}"},
         )
         with pytest.raises(HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=PATIENCE)
+            urllib.request.urlopen(request, timeout=TIMEOUT)
         with refused.value as answer:
             assert answer.code == status
             assert ("--allow-model-upload" in answer.read().decode()) is (status == 403)
@@ -285,14 +285,14 @@ def test_a_server_that_grpc_reaches_from_elsewhere_takes_no_files(tmp_path: Path
 
 
 def test_a_drain_with_notice_takes_new_connections_by_a_server_that_says_it_is_not_ready() -> None:
-    server = wherry.Server(upper, port=0, drain_notice=3.0, drain_timeout=PATIENCE).start()
+    server = wherry.Server(upper, port=0, drain_notice=3.0, drain_timeout=TIMEOUT).start()
     url = server.url
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(server.stop)  # no connection is open
         until(lambda: get(f"{url}/readyz")[0] == 503)
         asked = urllib.request.Request(f"{url}/v2/models/upper/generate", b'{"text": "x"}')
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(asked, timeout=TIMEOUT) as answer:
             assert (answer.status, answer.headers["connection"]) == (200, "close")
-        assert stopped.result(PATIENCE) is True
+        assert stopped.result(TIMEOUT) is True
     with pytest.raises(OSError):  # noqa: PT011 - its kind depends on the moment
         urllib.request.urlopen(f"{url}/v2")

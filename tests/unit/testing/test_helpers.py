@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.testing import GatedModel, ManualClock, ServerProcess, local_server, running_server
 
 
@@ -31,9 +31,9 @@ def test_a_gated_model_says_who_is_in_the_batch_and_holds_it() -> None:
         assert not first.done()
         others = [pool.submit(runtime.infer, "gated", text=text) for text in "bc"]
         gated.let_finish()
-        assert first.result(PATIENCE) == "a"
+        assert first.result(TIMEOUT) == "a"
         gated.open()
-        assert sorted(other.result(PATIENCE) for other in others) == ["b", "c"]
+        assert sorted(other.result(TIMEOUT) for other in others) == ["b", "c"]
     assert gated.batches[0] == ["a"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.values.errors import DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotReady
 from wherry.core.values.request import Columns, InferResponse
 from wherry.triton.ensemble import EnsembleModel
@@ -86,7 +86,7 @@ def test_tensors_flow_through_the_steps_whatever_their_order() -> None:
 
 
 def test_steps_that_do_not_need_each_other_run_at_the_same_time() -> None:
-    together = threading.Barrier(2, timeout=PATIENCE)
+    together = threading.Barrier(2, timeout=TIMEOUT)
 
     @wherry.model(max_batch_size=8)
     def one(x: Pair) -> Pair:
@@ -467,5 +467,5 @@ def test_a_deadline_holds_for_the_whole_way_and_lets_the_members_go() -> None:
         with pytest.raises(DeadlineExceeded):
             runtime.infer_batch("e", IN=ROWS, timeout=0.01)
         may_finish.set()
-        assert runtime.drain(PATIENCE)
+        assert runtime.drain(TIMEOUT)
         assert runtime.model("double").statistics.execution_count == 0

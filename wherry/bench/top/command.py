@@ -23,8 +23,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from wherry.bench.top.numbers import Snapshot, look, numbers_of
 from wherry.bench.top.screen import SORTS, screen
-from wherry.bench.top.told import Snapshot, look, numbers_of
 from wherry.core.api import Client, ConfigError, WherryError, duration
 from wherry.server.api import client_of, print_line
 
@@ -90,7 +90,7 @@ class Keys:
 #: Seconds between two looks, at least and if nothing else is said.
 LEAST, EVERY = 0.1, 1.0
 #: Seconds for an answer.
-PATIENCE: Final = 5.0
+POLL_TIMEOUT: Final = 5.0
 #: Characters of a line where it goes to a file or a pipe.
 PIPED_WIDTH: Final = 200
 
@@ -103,7 +103,7 @@ def top(args: argparse.Namespace) -> int:
     if args.server:
         args.url = args.server if "://" in args.server else f"http://{args.server}"
     with client_of(args) as client:
-        client.timeout = PATIENCE
+        client.timeout = POLL_TIMEOUT
         if args.json:
             _print_json(client, None if args.once else args.interval)
             return 0

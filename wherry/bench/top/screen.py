@@ -8,7 +8,13 @@ from typing import Final, NamedTuple
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from wherry.bench.top.told import GenerationTold, ModelTold, NumbersTold, Snapshot, TimesTold
+from wherry.bench.top.numbers import (
+    GenerationNumbers,
+    ModelRow,
+    PolledNumbers,
+    Snapshot,
+    TimeTotals,
+)
 from wherry.core.api import duration, number
 from wherry.server.api import printable
 
@@ -100,7 +106,7 @@ def _row(columns: Iterable[Column], widths: dict[str, int], width: int, row: int
 
 
 #: By the key that is typed: what models are sorted by, and their place.
-SORTS: Final[dict[str, tuple[str, Callable[[ModelTold], tuple[float | str, ...]]]]] = {
+SORTS: Final[dict[str, tuple[str, Callable[[ModelRow], tuple[float | str, ...]]]]] = {
     "n": ("name", lambda m: m.label),
     "r": ("requests", lambda m: (-(m.requests_per_second or 0.0), *m.label)),
     "l": ("latency", lambda m: (-(m.request_seconds.p99 or 0.0), *m.label)),
@@ -144,7 +150,7 @@ def screen(
     return made if height is None else made[: max(1, height)]
 
 
-def header(told: NumbersTold, url: str, width: int) -> Lines:
+def header(told: PolledNumbers, url: str, width: int) -> Lines:
     """What the server is, and what it and its machine use."""
     server = told.server
     up = (
@@ -183,7 +189,7 @@ def header(told: NumbersTold, url: str, width: int) -> Lines:
     return flowing([part for part in parts if part[0]], width)
 
 
-def models_table(at: Snapshot, models: Sequence[ModelTold], width: int) -> Lines:
+def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
     """A row for each model."""
     if not models:
         return [line("no models", width, "dim")]
@@ -216,13 +222,13 @@ def models_table(at: Snapshot, models: Sequence[ModelTold], width: int) -> Lines
     return table(columns, FIRST_TO_GO, width)
 
 
-def llm_table(models: Iterable[ModelTold], width: int) -> Lines:
+def llm_table(models: Iterable[ModelRow], width: int) -> Lines:
     """A row for each language model."""
     told = [(m, m.generation) for m in models if m.generation is not None]
     if not told:
         return []
 
-    def column(of: Callable[[GenerationTold], str]) -> list[str]:
+    def column(of: Callable[[GenerationNumbers], str]) -> list[str]:
         return [of(generation) for _, generation in told]
 
     cells = {
@@ -243,7 +249,7 @@ def llm_table(models: Iterable[ModelTold], width: int) -> Lines:
     return table(columns, FIRST_TO_GO_OF_LLM, width)
 
 
-def errors(told: NumbersTold, models: Iterable[ModelTold], width: int) -> Lines:
+def errors(told: PolledNumbers, models: Iterable[ModelRow], width: int) -> Lines:
     """What is wrong, and the last errors, the latest first."""
     models = list(models)
     lines = [
@@ -304,7 +310,7 @@ def _keys(sort: str) -> str:
     return f"q quit  by: {others}  (now by {SORTS[sort][0]})"
 
 
-def _name(model: ModelTold) -> str:
+def _name(model: ModelRow) -> str:
     return f"{model.name}:{model.version}".rstrip(":")
 
 
@@ -316,18 +322,18 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{number(100 * share)} %"
 
 
-def _failed(model: ModelTold) -> float:
+def _failed(model: ModelRow) -> float:
     return sum(model.totals.failures.values())
 
 
-def _times(before: str, times: Sequence[TimesTold], after: str) -> dict[str, list[str]]:
+def _times(before: str, times: Sequence[TimeTotals], after: str) -> dict[str, list[str]]:
     return {
         f"{before}{share}{after}": [ms(getattr(one, share)) for one in times]
         for share in ("p50", "p95", "p99")
     }
 
 
-def _rows_of_a_batch(model: ModelTold, before: ModelTold | None) -> str:
+def _rows_of_a_batch(model: ModelRow, before: ModelRow | None) -> str:
     """The mean since the look before; if nothing ran, since the load."""
     sizes = dict(model.batch_sizes)
     if before is not None:
@@ -338,7 +344,7 @@ def _rows_of_a_batch(model: ModelTold, before: ModelTold | None) -> str:
     return number(sum(rows * n for rows, n in sizes.items()) / batches) if batches else "-"
 
 
-def _reasons(model: ModelTold, before: ModelTold | None) -> str:
+def _reasons(model: ModelRow, before: ModelRow | None) -> str:
     """The two reasons for which most batches left, since the look before or the load."""
     counts = model.cut_reasons
     if before is not None:
@@ -349,12 +355,12 @@ def _reasons(model: ModelTold, before: ModelTold | None) -> str:
     return ", ".join(f"{why} {number(100 * n / whole)} %" for why, n in most if n) or "-"
 
 
-def _up(model: ModelTold) -> str:
+def _up(model: ModelRow) -> str:
     if not model.instances:
         return "-"
     return f"{sum(i.state != 'not ready' for i in model.instances)}/{len(model.instances)}"
 
 
-def _memory(model: ModelTold) -> str:
+def _memory(model: ModelRow) -> str:
     known = [i.resident_bytes for i in model.instances if i.resident_bytes is not None]
     return size(sum(known)) if known else "-"

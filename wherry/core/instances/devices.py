@@ -21,7 +21,7 @@ log = logging.getLogger("wherry")
 CPU = Device()
 
 #: Seconds in which a GPU must have done something.
-_PATIENCE = 60.0
+_GPU_PROBE_TIMEOUT = 60.0
 
 #: In a process of its own: a context of the driver takes memory, and one that is broken may take
 #: its process along. Prints the number of each device and what went wrong with it.
@@ -115,7 +115,7 @@ def try_gpus(count: int) -> dict[int, str]:
             [sys.executable, "-P", "-c", _TRY],
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=_GPU_PROBE_TIMEOUT,
             check=False,
         )
         told, why = tried.stdout, tried.stderr.strip().rpartition("\n")[2]

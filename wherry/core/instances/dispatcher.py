@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from wherry.core.instances.crew import Crew
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.in_caller import InCaller
 from wherry.core.instances.instance import BatchRun, Instance
 from wherry.core.instances.instance_runner import InstanceRunner, begun
+from wherry.core.instances.instance_scaler import InstanceScaler
+from wherry.core.instances.instance_table import InstanceTable
 from wherry.core.instances.outcomes import Outcomes
-from wherry.core.instances.places import Given, Places
+from wherry.core.instances.placement import Given, Placement
 from wherry.core.instances.resources import Resources, share_of
-from wherry.core.instances.roster import Roster
 from wherry.core.instances.runner import Refused
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.stream_run import ModelStreams
@@ -27,7 +27,7 @@ from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.scheduler.admission import QueueAdmission
-from wherry.core.scheduler.door import PATIENCE
+from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import (
     Cancelled,
@@ -65,20 +65,16 @@ class Dispatcher(InstanceRunner[Instance]):
         super().__init__(config, make_instances, clock=clock, timer=timer, statistics=statistics)
         self._scheduler = scheduler
         self._admission = QueueAdmission(config, scheduler)
-        self._roster = Roster(config.execution_timeout)
-        self._share = share_of(resources, config, self)
-        self._places = Places(scheduler, self._roster, self._share)
-        self.crew = Crew(self._life, self._roster, scheduler, self._lock, config.unload_timeout)
+        table = self._instances = InstanceTable(config.execution_timeout)
+        share = self._share = share_of(resources, config, self)
+        self._placement = Placement(scheduler, table, share)
+        self.scaler = InstanceScaler(
+            self._life, table, scheduler, self._lock, config.unload_timeout
+        )
         streams = ModelStreams(config, statistics, clock, self)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
         self._in_caller = InCaller(
-            self,
-            self._lock,
-            clock,
-            self._roster,
-            scheduler,
-            self._share,
-            line_size=_line_size(config),
+            self, self._lock, clock, table, scheduler, share, line_size=_line_size(config)
         )
         self._given: list[Given] = []  #: To make room in the queue; not handed over yet.
 
@@ -88,14 +84,14 @@ class Dispatcher(InstanceRunner[Instance]):
         deadline = request.deadline
         if deadline is not None and deadline <= now:
             return self._admission.late(request, now)
-        if deadline is not None or self._scheduler.queued_requests >= PATIENCE:
+        if deadline is not None or self._scheduler.queued_requests >= MIN_QUEUED_BEFORE_REFUSAL:
             refusal = self._admission.refusal(request, now)
             if refusal is not None:
                 self.statistics.predicted_late += 1
                 return refusal
         try:
             queued = self._scheduler.enqueue(request, now)
-            if not queued and self._places.has_room():
+            if not queued and self._placement.has_room():
                 self._given = self._assign(now)  # an instance may take what fills the queue
                 queued = self._scheduler.enqueue(request, now)
         except InvalidRequest as error:  # a step of a sequence that did not start
@@ -128,20 +124,20 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def running(self) -> list[tuple[str, int, float]]:
         with self._lock:
-            return self._roster.running()
+            return self._instances.running()
 
     def load(self) -> Load:
         with self._lock:
-            scheduler, up = self._scheduler, self._roster.up
+            scheduler, up = self._scheduler, self._instances.up
             full, seconds = scheduler.max_batch_size, scheduler.forecast.batch_seconds
-            busy = len(up) - len(self._roster.idle)
+            busy = len(up) - len(self._instances.idle)
             return Load(
                 ready=bool(up) and not self.readiness.reason,
                 instances=len(up),
                 busy=busy,
                 queued_rows=scheduler.queued_rows + self._in_caller.waiting,
-                running_rows=self._roster.running_rows if busy else 0,
-                free_after=self._roster.free_after(self._clock(), seconds) if busy else 0.0,
+                running_rows=self._instances.running_rows if busy else 0,
+                free_after=self._instances.free_after(self._clock(), seconds) if busy else 0.0,
                 full_rows=full,
                 one_seconds=seconds(1),
                 full_seconds=seconds(full),
@@ -156,14 +152,14 @@ class Dispatcher(InstanceRunner[Instance]):
     # What runs next
 
     def _assign(self, now: float) -> list[Given]:
-        given, wake_at = self._places.assign(now)
+        given, wake_at = self._placement.assign(now)
         if self._given:
             given = [*self._given, *given]
             self._given = []
         if (deadline := self._scheduler.next_deadline()) is not None:
             wake_at = min(wake_at, deadline)
         if self.config.execution_timeout is not None:
-            wake_at = min(wake_at, self._roster.overruns_at())
+            wake_at = min(wake_at, self._instances.overruns_at())
         if wake_at < inf:
             self._alarm.set(wake_at)
         return given
@@ -191,7 +187,7 @@ class Dispatcher(InstanceRunner[Instance]):
             self._alarm.rang(now)
             expired = self._scheduler.expire(now)
             broken = self._scheduler.broken()
-            overdue = self._roster.take_overdue(now)
+            overdue = self._instances.take_overdue(now)
             given = self._assign(now)
         self._hand_over(given)
         late = [(request, self._admission.late(request, now)) for request in expired]
@@ -205,7 +201,7 @@ class Dispatcher(InstanceRunner[Instance]):
     def ended(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         with self._lock:
             now = self._clock()
-            self._places.ended(instance, runs, now)
+            self._placement.ended(instance, runs, now)
             instance.is_telling = True
             following: Following = (), (), False
             if instance.takes_ahead:
@@ -214,7 +210,7 @@ class Dispatcher(InstanceRunner[Instance]):
                 self._share.may_run(self._scheduler, now)  # the next, while the callers are told
         self._follow(instance, following)
 
-    def told(self, instance: Instance) -> None:
+    def callers_answered(self, instance: Instance) -> None:
         was_telling, instance.is_telling = instance.is_telling, False
         if not (was_telling and instance.takes_ahead):  # else it was given more before
             with self._lock:
@@ -225,16 +221,16 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def _following(self, instance: Instance, now: float) -> Following:
         """Under the lock: batches of this instance have ended; choose what follows."""
-        ends = self._life.closing or instance.is_let_go or instance not in self._roster.up
+        ends = self._life.closing or instance.is_let_go or instance not in self._instances.up
         queued = self._scheduler.queued_requests
         if not instance.batches:
             line = self._in_caller
             if ends or not line.lines_up or not line.is_given(instance, at_once=queued > 0):
-                self._roster.free(instance, idle=not ends)
+                self._instances.free(instance, idle=not ends)
         given: Sequence[Given] = ()
         given_up: Sequence[Refused] = ()
         if not ends and (queued or self._scheduler.runs_sequences):
-            if queued >= PATIENCE and (given_up := self._admission.give_up()):
+            if queued >= MIN_QUEUED_BEFORE_REFUSAL and (given_up := self._admission.give_up()):
                 self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
             given = self._assign(now)
         elif self._share.limits:
@@ -265,9 +261,9 @@ class Dispatcher(InstanceRunner[Instance]):
         instance.answers = self._outcomes
         with self._lock:
             stops = self._life.is_over(instance.number)
-            self._roster.add(instance, idle=not stops)
+            self._instances.add(instance, idle=not stops)
             self._scheduler.instance_up(instance.number)
-            self.crew.counted()
+            self.scaler.counted()
             self._in_caller.came_up(instance)
         if stops:
             instance.stop()
@@ -281,9 +277,9 @@ class Dispatcher(InstanceRunner[Instance]):
         waited there for its turn is not to blame."""
         sequences = self._scheduler.runs_sequences
         with self._lock:
-            had, ahead = self._roster.retire(instance)
+            had, ahead = self._instances.retire(instance)
             error.reached |= bool(ahead)  # if it had not read all, it had read the oldest
-            self._places.lost(instance, self._clock())
+            self._placement.lost(instance, self._clock())
         # What a step of a sequence does depends on those before it: equal ones are not the same.
         poison = {} if sequences else self._blame(instance, had, error)
         failed: list[Refused] = []
@@ -302,7 +298,7 @@ class Dispatcher(InstanceRunner[Instance]):
                     failed.append((request, error))
                 elif not request.reply.settled:
                     self._scheduler.requeue(request, now, alone=False)
-            failed += self._places.remove(instance)
+            failed += self._placement.remove(instance)
             self._share.nothing_to_run()
             waiting = self._scheduler.waiting() if poison else ()
         self._go_on(failed, waiting)
@@ -310,7 +306,7 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def down(self, instance: Instance) -> None:
         with self._changed:
-            self._roster.remove(instance)
+            self._instances.remove(instance)
             self._changed.notify_all()
 
     def _abandon(self, instance: Instance, why: str, batch: Batch | None = None) -> None:
@@ -324,10 +320,10 @@ class Dispatcher(InstanceRunner[Instance]):
         if instance.abort(why):
             return
         with self._changed:
-            if instance not in self._roster.up or tuple(instance.batches) != batches:
+            if instance not in self._instances.up or tuple(instance.batches) != batches:
                 return
-            self._places.lost(instance, self._clock())
-            broken = self._places.remove(instance)
+            self._placement.lost(instance, self._clock())
+            broken = self._placement.remove(instance)
             self._changed.notify_all()
         self._life.replace(instance, why)
         self._hand_over(())
@@ -335,14 +331,14 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def _stop(self) -> None:
         with self._lock:
-            idle, self._roster.idle = self._roster.idle, []
+            idle, self._instances.idle = self._instances.idle, []
             self._share.nothing_to_run()
         self._hand_over(())
         for instance in idle:
             instance.stop()
 
     def _is_quiet(self) -> bool:
-        return not self.queued_requests and self._roster.is_quiet()
+        return not self.queued_requests and self._instances.is_quiet()
 
     def _clear_queue(self) -> Sequence[InferRequest]:
         self._in_caller.send_away()

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.instance import Instance
+from wherry.core.instances.instance_table import InstanceTable
 from wherry.core.instances.readiness import Readiness
 from wherry.core.instances.resources import NothingShared
-from wherry.core.instances.roster import Roster
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.request import Columns
@@ -113,13 +113,13 @@ class CallerLine:
         self._is_awake = self._was_late = False
 
 
-class Lender(Protocol):
+class InstanceOwner(Protocol):
     """The model whose instances run rows in callers' threads."""
 
     readiness: Readiness
     statistics: ModelStatistics
 
-    def told(self, instance: Instance) -> None:
+    def callers_answered(self, instance: Instance) -> None:
         """An instance is free, and something waits for it. No lock is held."""
 
 
@@ -132,22 +132,23 @@ class InCaller:
 
     def __init__(
         self,
-        lender: Lender,
+        owner: InstanceOwner,
         lock: threading.Lock,
         clock: Callable[[], float],
-        roster: Roster,
+        instances: InstanceTable,
         scheduler: Scheduler,
         share: NothingShared,
         *,
         line_size: float,
     ) -> None:
-        """`lock` is the dispatcher's: it guards the roster, the scheduler and the share."""
-        self._lender = lender
-        self._readiness = lender.readiness
-        self._statistics = lender.statistics
+        """`lock` is the dispatcher's: it guards the table of instances, the scheduler and
+        the share."""
+        self._owner = owner
+        self._readiness = owner.readiness
+        self._statistics = owner.statistics
         self._lock = lock
         self._clock = clock
-        self._roster = roster
+        self._instances = instances
         self._scheduler = scheduler
         self._share = share
         self._line_size = 0 if share.limits else line_size
@@ -161,7 +162,7 @@ class InCaller:
         with self._lock:
             if self._readiness.reason:
                 return None
-            idle = self._roster.idle
+            idle = self._instances.idle
             if idle:
                 instance = idle[-1]
                 now = self._clock()
@@ -199,14 +200,14 @@ class InCaller:
             while True:
                 waiter.turn.acquire()
                 with self._lock:
-                    if self._line.look(waiter, self._roster.idle):
+                    if self._line.look(waiter, self._instances.idle):
                         if waiter.instance is not None:
                             waiter.instance.busy_since = self._clock()
                         return waiter.instance
         except BaseException:  # Ctrl-C: the next one must not wait for this one
             with self._lock:
                 if waiter.instance is None and not waiter.is_sent_away:
-                    self._line.leave(waiter, self._roster.idle)
+                    self._line.leave(waiter, self._instances.idle)
             if waiter.instance is not None:
                 self._give_back(waiter.instance)
             raise
@@ -218,14 +219,14 @@ class InCaller:
             quiet &= not instance.is_let_go
             if quiet:
                 if not self._line or not self.is_given(instance, at_once=False):
-                    self._roster.idle.append(instance)
+                    self._instances.idle.append(instance)
             elif since is not None:
                 now = self._clock()
                 self._scheduler.ran_alone(now - since, now)
         if self._share.limits:
             self._share.returned()
         if not quiet:
-            self._lender.told(instance)
+            self._owner.callers_answered(instance)
 
     # The dispatcher's lock is held
 
@@ -239,12 +240,12 @@ class InCaller:
         than from a line."""
         if not instance.runs_in_caller or instance.takes_ahead:
             self._line_size, self.lines_up = 0, False
-        self._line.see(self._roster.idle)
+        self._line.see(self._instances.idle)
 
     def is_given(self, instance: Instance, *, at_once: bool) -> bool:
         """Give a free instance to the first caller in the line. False: it must become idle, or run
         what is queued; `at_once`: only if no caller waits."""
-        if not self._line.freed(instance, self._roster.idle, at_once=at_once):
+        if not self._line.freed(instance, self._instances.idle, at_once=at_once):
             return False
         instance.busy_since = self._clock()
         return True

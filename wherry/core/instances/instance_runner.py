@@ -78,7 +78,7 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         for instance in self._life.not_ended():
             self._abandon(instance, "the server is stopping")
         self._life.join(1.0)
-        self._life.berths.makers.clear()  # which hold on to the model
+        self._life.slots.makers.clear()  # which hold on to the model
         self.readiness.unloaded()
 
     def not_ready_reason(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from wherry.core.instances.berths import Berths
+from wherry.core.instances.instance_slots import InstanceSlots
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.readiness import ModelState, Readiness
@@ -45,7 +45,7 @@ InstanceT = TypeVar("InstanceT", bound=Loadable)
 InstanceT_contra = TypeVar("InstanceT_contra", bound=Loadable, contravariant=True)
 
 
-class Works(Protocol[InstanceT_contra]):
+class LifecycleHooks(Protocol[InstanceT_contra]):
     """What the instances work for. The life calls this in their threads; it holds no lock."""
 
     def up(self, instance: InstanceT_contra) -> None:
@@ -77,7 +77,7 @@ class InstanceLife(Generic[InstanceT]):
         self,
         config: ModelConfig,
         make_instances: Sequence[Callable[[], InstanceT]],
-        works: Works[InstanceT],
+        works: LifecycleHooks[InstanceT],
         readiness: Readiness,
         *,
         clock: Callable[[], float],
@@ -87,7 +87,7 @@ class InstanceLife(Generic[InstanceT]):
         self.closing = False
         self._config = config
         #: Those that there are to be.
-        self.berths = Berths(config, make_instances)
+        self.slots = InstanceSlots(config, make_instances)
         self._works = works
         self._readiness = readiness
         self._clock = clock
@@ -108,8 +108,8 @@ class InstanceLife(Generic[InstanceT]):
 
     def start(self) -> None:
         """Start loading every instance, each in its thread."""
-        self._starting = len(self.berths)
-        for number in list(self.berths.makers):
+        self._starting = len(self.slots)
+        for number in list(self.slots.makers):
             self._start_thread(number)
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -133,7 +133,7 @@ class InstanceLife(Generic[InstanceT]):
         """Start further instances, with numbers from the given one on; returns their numbers.
         `wait_ready` waits for them."""
         with self._changed:
-            numbers = self.berths.add(makers(self.berths.next_number))
+            numbers = self.slots.add(makers(self.slots.next_number))
             self._starting += len(numbers)
         for number in numbers:
             self._start_thread(number)
@@ -142,7 +142,7 @@ class InstanceLife(Generic[InstanceT]):
     def remove(self, numbers: Collection[int]) -> list[InstanceT]:
         """Start these no more. Returns those of them that are loaded, which are to be stopped."""
         with self._changed:
-            self.berths.remove(numbers)
+            self.slots.remove(numbers)
             self._load_error = None
             self._changed.notify_all()
             return [one for one in self._alive if one.number in numbers]
@@ -186,7 +186,7 @@ class InstanceLife(Generic[InstanceT]):
     def next_try(self) -> float | None:
         """In how many seconds an instance is tried again, if all of them are away."""
         with self._changed:
-            at = self.berths.next_try()
+            at = self.slots.next_try()
             return None if at is None else max(0.0, at - self._clock())
 
     def not_ready_reason(self, turn: str) -> str:
@@ -208,7 +208,7 @@ class InstanceLife(Generic[InstanceT]):
         """Earlier deaths of these, by their numbers, were a request's fault."""
         with self._changed:
             for number in instances:
-                self.berths.excuse(number)
+                self.slots.excuse(number)
 
     def replace(self, instance: InstanceT, why: str) -> None:
         """It hangs in its thread, which cannot be stopped: start another one in its place."""
@@ -217,7 +217,7 @@ class InstanceLife(Generic[InstanceT]):
                 self._alive.remove(instance)
                 self._left_behind.append(instance)
             self._changed.notify_all()
-            if not self.closing and instance.number in self.berths:
+            if not self.closing and instance.number in self.slots:
                 # Under the lock, so that close() waits for the new thread too.
                 self._start_thread(instance.number, hung=why)
 
@@ -241,13 +241,13 @@ class InstanceLife(Generic[InstanceT]):
         first = not hung
         loss = Loss(hung, "hang") if hung else None
         with self._changed:
-            self._changed.wait_for(lambda: self.closing or number not in self.berths.copies)
+            self._changed.wait_for(lambda: self.closing or number not in self.slots.copies)
             if self.is_over(number):
                 return
         while loss is None or self._wait_for_restart(number, loss):
             instance: InstanceT | None = None
             try:
-                instance = self.berths.makers[number]()
+                instance = self.slots.makers[number]()
                 with self._changed:
                     self._loading.append(instance)
                 instance.load()
@@ -276,11 +276,11 @@ class InstanceLife(Generic[InstanceT]):
 
     def _came_up(self, number: int, instance: InstanceT, first: bool) -> None:
         with self._changed:
-            self.berths.came_up(number, self._clock())
+            self.slots.came_up(number, self._clock())
             self._loading.remove(instance)
             self._alive.append(instance)
             if instance.device.automatic:
-                self._starting -= self.berths.decide_on_copies(needed=instance.uses_device)
+                self._starting -= self.slots.decide_on_copies(needed=instance.uses_device)
             if not first:
                 self._statistics.worker_restarts += 1
                 self._readiness.is_back()
@@ -311,7 +311,7 @@ class InstanceLife(Generic[InstanceT]):
         failed = LoadFailed(f"model {name!r} could not be loaded: {_said(error)}")
         failed.__cause__ = error
         with self._changed:
-            self._starting -= 1 + self.berths.decide_on_copies(needed=False)
+            self._starting -= 1 + self.slots.decide_on_copies(needed=False)
             self._load_error = self._load_error or failed
             if self._readiness.state is ModelState.LOADING:  # else it is one more than before
                 self._readiness.failed(str(failed))
@@ -325,14 +325,14 @@ class InstanceLife(Generic[InstanceT]):
             now = self._clock()
             if not loss.short_of:
                 self._statistics.worker_deaths[loss.cause] += 1
-            restart = self.berths.lost(
+            restart = self.slots.lost(
                 number,
                 now,
                 short=bool(loss.short_of),
                 good_batches=loss.good_batches,
                 explained=loss.explained,
             )
-            if none_left := self.berths.next_try() is not None:
+            if none_left := self.slots.next_try() is not None:
                 self._readiness.failed(_why_none_is_left(self._config, loss))
         log.error(
             "instance cannot be started, trying again"
@@ -358,7 +358,7 @@ class InstanceLife(Generic[InstanceT]):
 
     def is_over(self, number: int) -> bool:
         """Whether an instance is not to be there any more."""
-        return self.closing or number not in self.berths
+        return self.closing or number not in self.slots
 
     def _sleep(self, number: int, until: float) -> None:
         """Until that moment, or until the model is to be closed, or without this instance."""

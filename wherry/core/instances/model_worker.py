@@ -65,7 +65,7 @@ class ModelWorker(LinkedWorker):
         Raises UNSENDABLE. `interrupted()` is called if Ctrl-C ends the wait: the answer comes to
         `receive`.
         """
-        sockets = self.link.borrow()
+        sockets = self.link.acquire()
         if sockets is None:
             return None
         assert isinstance(sockets, MessageSocket)
@@ -91,7 +91,7 @@ class ModelWorker(LinkedWorker):
             raise
         finally:
             self._asleep = False
-            self.link.give_back(error, unanswered=unanswered)
+            self.link.release(error, unanswered=unanswered)
         return answer
 
     def _wait_in_caller(self, file: int, events: int) -> None:

@@ -15,7 +15,7 @@ from wherry.core.instances.execution import RESCHEDULED, Execution, Failure, Out
 from wherry.core.instances.instance import BatchRun, Instance
 from wherry.core.instances.poison_watch import PoisonWatch
 from wherry.core.instances.sequence_inputs import SequenceInputs
-from wherry.core.instances.stream_run import Fails, ModelStreams, StreamRun
+from wherry.core.instances.stream_run import FailureHandler, ModelStreams, StreamRun
 from wherry.core.scheduler.open_sequences import NOT_READY
 from wherry.core.values.errors import Cancelled, WherryError
 from wherry.core.values.reply import StreamReply
@@ -24,15 +24,16 @@ from wherry.core.values.request import Batch, InferRequest, InferResponse
 log = logging.getLogger("wherry")
 
 
-class Desk(Fails, Protocol):
+class BatchOwner(FailureHandler, Protocol):
     """What the dispatcher is told. No lock is held."""
 
     def ended(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         """Batches of the instance have ended: let it go on, if it can meanwhile. Called before
-        their callers are told, as these may be back at once. `told` follows."""
+        their callers are told, as these may be back at once. `callers_answered`
+        follows."""
         ...
 
-    def told(self, instance: Instance) -> None:
+    def callers_answered(self, instance: Instance) -> None:
         """The callers of all batches of the instance that have ended were told."""
         ...
 
@@ -54,14 +55,14 @@ class Outcomes:
 
     def __init__(
         self,
-        desk: Desk,
+        owner: BatchOwner,
         delivery: Delivery,
         streams: ModelStreams,
         poisons: PoisonWatch,
         inputs: SequenceInputs | None,
     ) -> None:
         self._model = streams.config.name
-        self._desk = desk
+        self._owner = owner
         self._delivery = delivery
         self._statistics = streams.statistics
         #: The runtime's clock.
@@ -93,7 +94,7 @@ class Outcomes:
                     ran.append((run, *self._with_outcomes(run)))
                 else:  # as nearly always
                     ran.append((run, run.requests, execution.outcomes))
-            self._desk.ended(instance, runs)
+            self._owner.ended(instance, runs)
             good: list[tuple[InferRequest, InferResponse]] = []
             bad: list[tuple[InferRequest, Failure]] = []
             for run, requests, outcomes in ran:
@@ -110,22 +111,22 @@ class Outcomes:
                         good.append((request, response))
             self._delivery.answer(good)
             for request, failure in bad:
-                self._desk.failed(request, failure, instance.name)
+                self._owner.failed(request, failure, instance.name)
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             self._fail(instance, [run.batch for run in runs])
-        self._desk.told(instance)
+        self._owner.callers_answered(instance)
 
     def crashed(self, instance: Instance, batch: Batch) -> None:
         self._fail(instance, [batch])
-        self._desk.told(instance)
+        self._owner.callers_answered(instance)
 
     def _fail(self, instance: Instance, batches: Sequence[Batch]) -> None:
         log.exception("internal error", extra={"model": self._model})
         for batch in batches:
             for request in batch.requests:
-                self._desk.fail(request, WherryError("internal error; see the server's log"))
+                self._owner.fail(request, WherryError("internal error; see the server's log"))
         now = self.now()
-        self._desk.ended(instance, [BatchRun(batch, (), Execution(), now) for batch in batches])
+        self._owner.ended(instance, [BatchRun(batch, (), Execution(), now) for batch in batches])
 
     def _count(self, instance: Instance, run: BatchRun, requests: Sequence[InferRequest]) -> None:
         """Count a batch of which `requests` have ended."""
@@ -171,7 +172,7 @@ class Outcomes:
 
     def _lacks_memory(self, rows: int) -> None:
         """So many rows were too many. Half of them ran, or will say the same in their turn."""
-        self._desk.limit_rows(rows // 2)
+        self._owner.limit_rows(rows // 2)
         log.warning(
             "batches limited: out of memory",
             extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
@@ -182,7 +183,7 @@ class Outcomes:
         if request.sequence is NOT_READY:
             return True
         again = isinstance(outcome, Failure) and outcome.error == RESCHEDULED
-        return again and not request.reply.settled and self._desk.reschedule(request)
+        return again and not request.reply.settled and self._owner.reschedule(request)
 
     # A batch that streams
 
@@ -202,17 +203,17 @@ class Outcomes:
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
                 if not self._runs_on(request, outcome):
                     run.settle(index, outcome)
-            self._desk.ended(instance, [BatchRun(run.batch, (), Execution(), run.started)])
+            self._owner.ended(instance, [BatchRun(run.batch, (), Execution(), run.started)])
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             self._fail(instance, [run.batch])
-        self._desk.told(instance)
+        self._owner.callers_answered(instance)
 
     # Requests that outlive their batch
 
     def answer(self, request: InferRequest, response: InferResponse) -> None:
         if request.reply.claim():
             self._delivery.answer([(request, response)])
-        self._desk.request_ended()
+        self._owner.request_ended()
 
     def respond(self, request: InferRequest, response: InferResponse) -> bool:
         reply = request.reply
@@ -222,11 +223,11 @@ class Outcomes:
         if reply.send(response):
             return True
         unread = f"model {self._model!r}: the caller left {reply.unread} responses unread"
-        self._desk.fail(request, Cancelled(unread))
+        self._owner.fail(request, Cancelled(unread))
         return False
 
     def fail(self, request: InferRequest, error: WherryError) -> None:
-        self._desk.fail(request, error)
+        self._owner.fail(request, error)
 
     def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
-        self._desk.failed(request, failure, instance)
+        self._owner.failed(request, failure, instance)

@@ -251,7 +251,7 @@ class ProcessInstance(Instance):
                 self.answers.finished(self, ended)
         if self._lone_calls >= _MANY_LONE_CALLS and not self._runs:
             self._lone_calls = 0
-            self.worker.link.lend()
+            self.worker.link.offer()
 
     def _take(self, run: _GivenBatch, message: Any) -> None:
         stream = run.stream

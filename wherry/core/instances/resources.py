@@ -16,7 +16,7 @@ from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import ConfigError
 
 
-class Claimant(Hashable, Protocol):
+class ResourceRequester(Hashable, Protocol):
     """A dispatcher."""
 
     def granted(self) -> None:
@@ -45,17 +45,17 @@ class Resources:
                     f" and there are {self._share.limits[lacking]}; raise the limit or need less"
                 )
 
-    def acquire(self, claimant: Claimant, claim: Claim) -> bool:
+    def acquire(self, requester: ResourceRequester, claim: Claim) -> bool:
         """Take what a batch needs. False if it is not free, or others are more urgent: `granted`
         is called as soon as it is the claimant's turn, in a thread that calls `pass_on`."""
         with self._lock:
-            self._share.claim(claimant, claim)
+            self._share.claim(requester, claim)
             # Another one that is granted here would have to be told, which its lock forbids now.
-            return self._share.grant(self._clock(), claimant) is not None
+            return self._share.grant(self._clock(), requester) is not None
 
-    def withdraw(self, claimant: Claimant) -> None:
+    def withdraw(self, requester: ResourceRequester) -> None:
         with self._lock:
-            self._share.withdraw(claimant)
+            self._share.withdraw(requester)
 
     def release(self, needs: Mapping[str, int]) -> None:
         """A batch is over; `pass_on` must follow, outside of the dispatcher's lock."""
@@ -66,10 +66,10 @@ class Resources:
         """Grant what is free to the claims that wait. Hold no dispatcher's lock."""
         while True:
             with self._lock:
-                claimant = self._share.grant(self._clock())
-            if claimant is None:
+                requester = self._share.grant(self._clock())
+            if requester is None:
                 return
-            claimant.granted()  # type: ignore[attr-defined] # claimants are dispatchers
+            requester.granted()  # type: ignore[attr-defined] # claimants are dispatchers
 
     def __repr__(self) -> str:
         return f"<Resources: {self._share!r}>"
@@ -116,11 +116,13 @@ class ModelShare(NothingShared):
 
     limits = True
 
-    def __init__(self, resources: Resources, config: ModelConfig, claimant: Claimant) -> None:
+    def __init__(
+        self, resources: Resources, config: ModelConfig, requester: ResourceRequester
+    ) -> None:
         self._resources = resources
         self._needs = config.resources or {}
         self._priority = config.resource_priority
-        self._claimant = claimant
+        self._requester = requester
         #: Batches that may run and have not begun.
         self._grants = 0
         resources.admit(config.name, self._needs)
@@ -134,7 +136,7 @@ class ModelShare(NothingShared):
     def may_run_in_caller(self, now: float) -> bool:
         if self._acquire(now, 0.0):
             return True
-        self._resources.withdraw(self._claimant)  # it does not wait for it
+        self._resources.withdraw(self._requester)  # it does not wait for it
         return False
 
     def granted(self) -> None:
@@ -151,7 +153,7 @@ class ModelShare(NothingShared):
         self.pass_on()
 
     def nothing_to_run(self) -> None:
-        self._resources.withdraw(self._claimant)
+        self._resources.withdraw(self._requester)
         while self._grants:
             self._grants -= 1
             self._resources.release(self._needs)
@@ -161,11 +163,13 @@ class ModelShare(NothingShared):
 
     def _acquire(self, since: float, seconds: float) -> bool:
         claim = Claim(self._needs, since, seconds, self._priority)
-        return self._resources.acquire(self._claimant, claim)
+        return self._resources.acquire(self._requester, claim)
 
 
-def share_of(resources: Resources | None, config: ModelConfig, claimant: Claimant) -> NothingShared:
+def share_of(
+    resources: Resources | None, config: ModelConfig, requester: ResourceRequester
+) -> NothingShared:
     """A model's part in what several share; ConfigError if it needs more than there is."""
     if resources is None or not config.resources:
         return NothingShared()
-    return ModelShare(resources, config, claimant)
+    return ModelShare(resources, config, requester)

@@ -20,14 +20,14 @@ from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
 
 
-class Runs(Protocol):
+class RunningInstance(Protocol):
     """The instance on which a batch runs."""
 
     name: str
     busy_since: float | None
 
 
-class Fails(Protocol):
+class FailureHandler(Protocol):
     """Ends requests with errors: the model's runner."""
 
     def fail(self, request: InferRequest, error: WherryError) -> bool: ...
@@ -41,7 +41,7 @@ class ModelStreams:
     config: ModelConfig
     statistics: ModelStatistics
     clock: Callable[[], float]
-    runner: Fails
+    runner: FailureHandler
     #: Remembers what the next step of a sequence needs of a row; returns the other outputs.
     keep: Callable[[InferRequest, Columns], Columns] = lambda _, columns: columns
 
@@ -56,7 +56,7 @@ class StreamRun:
     def __init__(
         self,
         streams: ModelStreams,
-        instance: Runs,
+        instance: RunningInstance,
         batch: Batch,
         requests: Sequence[InferRequest],
         started: float,

@@ -25,7 +25,7 @@ SECONDS_BUCKETS = (
 
 
 #: Responses of a stream with statistics of their own.
-MAX_RESPONSE_PLACES = 256
+MAX_RESPONSE_POSITIONS = 256
 
 
 @dataclass(slots=True)
@@ -282,7 +282,7 @@ class ModelStatistics:
     def _place(self, place: int) -> ResponseStatistics:
         places = self.response_places
         if place >= len(places):
-            if len(places) == MAX_RESPONSE_PLACES:
+            if len(places) == MAX_RESPONSE_POSITIONS:
                 return places[-1]
             places.append(ResponseStatistics())
         return places[place]

@@ -29,7 +29,7 @@ from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.observability.tracing import CallTraces, Span
 from wherry.core.pipelines.fan_out import gather
 from wherry.core.scheduler.deadlines import Deadlines
-from wherry.core.scheduler.door import PATIENCE, late, refusal
+from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, late, refusal
 from wherry.core.scheduler.pace import Pace
 from wherry.core.values.errors import (
     Cancelled,
@@ -259,7 +259,12 @@ class PipelineRunner(Runner):
             return QueueFull(name, here, self._pace.predicted_seconds(0) or 1.0)
         seconds = self._pace.predicted_seconds(here)
         error = refusal(
-            name, seconds, left=left, longest=self._longest, turns=here, within=PATIENCE
+            name,
+            seconds,
+            left=left,
+            longest=self._longest,
+            turns=here,
+            within=MIN_QUEUED_BEFORE_REFUSAL,
         )
         if error is None:
             self._tasks[request] = None

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from wherry.core.instances.berths import Maker, changed
 from wherry.core.instances.device_use import make_current
 from wherry.core.instances.devices import Gpus, may_use_gpus
 from wherry.core.instances.dispatcher import Dispatcher
 from wherry.core.instances.executable import Executable
+from wherry.core.instances.instance_slots import Maker, changed
 from wherry.core.instances.resources import Resources
 from wherry.core.instances.runner import Runner
 from wherry.core.instances.sequence_inputs import SequenceInputs, callers_signature
@@ -178,7 +178,7 @@ class Builder:
         loaded anew for that, LoadFailed if one of them cannot be loaded: then it has those of
         before."""
         make = self._maker(model, config)
-        has = {n: one.device for n, one in runner.crew.makers.items() if isinstance(one, Maker)}
+        has = {n: one.device for n, one in runner.scaler.makers.items() if isinstance(one, Maker)}
         may_use = may_use_gpus(model) and any(one.uses_device for one in runner.instances)
         surplus, missing = changed(has, self._gpus.place(config.instances, may_use=may_use))
         if surplus and config.sequence is not None:
@@ -187,7 +187,7 @@ class Builder:
         def makers(first: int) -> list[Maker]:
             return [Maker(make, config.name, n, device) for n, device in enumerate(missing, first)]
 
-        runner.crew.change(surplus, makers)
+        runner.scaler.change(surplus, makers)
         return True
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:

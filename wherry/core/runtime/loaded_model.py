@@ -25,7 +25,7 @@ from wherry.core.pipelines.pipeline import PipelineRunner
 from wherry.core.runtime.cache import ModelCache
 from wherry.core.runtime.row_sizes import RowSize
 from wherry.core.runtime.shape_keys import ShapeKeys
-from wherry.core.values.budget import Budget, Loan
+from wherry.core.values.budget import Budget, Reservation
 from wherry.core.values.datatypes import Form, TensorSpec
 from wherry.core.values.errors import (
     Cancelled,
@@ -161,7 +161,7 @@ class LoadedModel:
         now = self._clock()
         wait, limit = None, timeout
         if config.queue_policies:
-            wait, limit = self._patience(priority, timeout)
+            wait, limit = self._wait_and_timeout(priority, timeout)
         request = InferRequest(
             columns,
             rows,
@@ -213,7 +213,9 @@ class LoadedModel:
             )
         return priority
 
-    def _patience(self, level: int, timeout: float | None) -> tuple[float | None, float | None]:
+    def _wait_and_timeout(
+        self, level: int, timeout: float | None
+    ) -> tuple[float | None, float | None]:
         """Seconds that a request may wait for an instance, and in which it must be answered."""
         policy = self.config.queue_policy(level)
         if policy is None:
@@ -288,7 +290,7 @@ class LoadedModel:
         count = bytes_of(request.inputs) if request.nbytes is None else request.nbytes
         with self._holding:
             if held.take(count):
-                request.loans = (*request.loans, Loan(held, count))
+                request.reservations = (*request.reservations, Reservation(held, count))
                 return True
         if request.reply.claim():
             error = TooManyBytes(

@@ -117,13 +117,13 @@ def side_by_side(call: Callable[[T], None], things: Iterable[T], most: int, name
         raise errors[0]
 
 
-def in_thread(call: Callable[[], T], name: str, *, patience: float = 0.0) -> asyncio.Future[T]:
+def in_thread(call: Callable[[], T], name: str, *, start_timeout: float = 0.0) -> asyncio.Future[T]:
     """Run a blocking call in a thread of its own; the running event loop may await what it gives.
     If the future is cancelled the thread goes on. RuntimeError if the system gives no thread; with
-    `patience` (seconds) it is asked again, as others end; then the future has the error.
+    `start_timeout` (seconds) it is asked again, as others end; then the future has the error.
     """
     loop = asyncio.get_running_loop()
-    gives_up_at = loop.time() + patience
+    gives_up_at = loop.time() + start_timeout
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: Any, error: BaseException | None) -> None:
@@ -147,17 +147,17 @@ def in_thread(call: Callable[[], T], name: str, *, patience: float = 0.0) -> asy
     def begin() -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
 
-    def begin_patiently() -> None:
+    def begin_with_retries() -> None:
         try:
             begin()
         except RuntimeError as refused:
             if loop.time() < gives_up_at:
-                loop.call_later(THREAD_INTERVAL, begin_patiently)
+                loop.call_later(THREAD_INTERVAL, begin_with_retries)
             else:
                 settle(None, refused)
 
-    if patience:
-        begin_patiently()
+    if start_timeout:
+        begin_with_retries()
     else:
         begin()
     return future

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from wherry.core.models.config import ModelConfig
-from wherry.core.scheduler.door import PATIENCE, late, refusal, too_slow
+from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, late, refusal, too_slow
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import (
     Overloaded,
@@ -22,8 +22,8 @@ from wherry.core.values.request import InferRequest
 class QueueAdmission:
     """For one model that runs batches. Pure; the dispatcher's lock is held.
 
-    While less than `PATIENCE` requests are queued, only deadlines matter: `refusal` need not be
-    asked about other requests, and `give_up` gives up none.
+    While less than `MIN_QUEUED_BEFORE_REFUSAL` requests are queued, only deadlines matter:
+    `refusal` need not be asked about other requests, and `give_up` gives up none.
     """
 
     def __init__(self, config: ModelConfig, scheduler: Scheduler) -> None:
@@ -45,7 +45,7 @@ class QueueAdmission:
         if left is None:
             _, of_a_batch = scheduler.head() or (0.0, 0.0)
             turns = scheduler.queued_requests
-            if turns >= PATIENCE:
+            if turns >= MIN_QUEUED_BEFORE_REFUSAL:
                 turns = seconds / of_a_batch if of_a_batch else inf
             within = scheduler.forecast.turns.within(self._longest or inf)
         return refusal(

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from wherry.core.models.config import QueuePolicy
+from wherry.core.scheduler.arrival_forecast import ArrivalForecast
 from wherry.core.scheduler.batcher import Batcher
-from wherry.core.scheduler.company import Company
 from wherry.core.scheduler.policy import Action, Idle, Wait
 from wherry.core.scheduler.queue import Lane
 from wherry.core.values.request import InferRequest
@@ -53,15 +53,15 @@ class DynamicBatcher(Batcher):
         self.max_queue_delay = max_queue_delay
         self.preferred_batch_sizes = sorted(preferred_batch_sizes, reverse=True)
         self.wait_when_mixed = wait_when_mixed
-        self.company = Company() if max_queue_delay and not always_wait else None
+        self.arrivals = ArrivalForecast() if max_queue_delay and not always_wait else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         if not self._take_in(request, now):
             return False
         if not self.wait_when_mixed:
             self._queue.pass_others(request)
-        if self.company is not None:
-            self.company.arrived(now)
+        if self.arrivals is not None:
+            self.arrivals.arrived(now)
         return True
 
     def may_run_alone(self, now: float) -> bool:
@@ -80,8 +80,8 @@ class DynamicBatcher(Batcher):
     ) -> None:
         """What a batch takes decides nothing here, but a wait is predicted from it."""
         self._ended(requests, seconds, batches)
-        if self.company is not None:
-            self.company.ended(len(requests), now)
+        if self.arrivals is not None:
+            self.arrivals.ended(len(requests), now)
 
     def explain(self) -> dict[str, Any]:
         return {
@@ -93,7 +93,7 @@ class DynamicBatcher(Batcher):
                 "rows": self.max_batch_size if self.max_queue_delay else None,
                 "wait_seconds": self.max_queue_delay,
             },
-            **(self.company.explain() if self.company is not None else {}),
+            **(self.arrivals.explain() if self.arrivals is not None else {}),
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
         }
 
@@ -158,6 +158,6 @@ class DynamicBatcher(Batcher):
     def _leaves_at(self, lane: Lane) -> float:
         """Until when this lane waits for company, if none comes."""
         last = lane.oldest_at + self.max_queue_delay
-        if self.company is None or self.forecast.busy:
+        if self.arrivals is None or self.forecast.busy:
             return last
-        return self.company.expected_until(last)
+        return self.arrivals.expected_until(last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from wherry.core.scheduler.door import TurnTimes
+from wherry.core.scheduler.overload import TurnTimes
 
 #: How much of the past remains with each first response.
 FADING = 0.95

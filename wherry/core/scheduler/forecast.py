@@ -11,7 +11,7 @@ from typing import Any
 
 from wherry.core.scheduler.costs import RowCosts
 from wherry.core.scheduler.curve import BatchCurve
-from wherry.core.scheduler.door import TurnTimes
+from wherry.core.scheduler.overload import TurnTimes
 from wherry.core.values.request import InferRequest
 
 

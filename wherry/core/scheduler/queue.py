@@ -13,7 +13,7 @@ from math import inf
 
 from wherry.core.models.config import QueuePolicy
 from wherry.core.scheduler.deadlines import Deadlines
-from wherry.core.scheduler.patience import Patience
+from wherry.core.scheduler.queue_policies import QueuePolicies
 from wherry.core.values.request import InferRequest, Part
 
 #: Entries of requests that have left: fewer than these are not worth removing.
@@ -82,7 +82,7 @@ class RequestQueue:
     """
 
     def __init__(self, policies: Sequence[QueuePolicy] = ()) -> None:
-        self._patience = Patience(policies) if policies else None
+        self._policies = QueuePolicies(policies) if policies else None
         self._lanes: dict[Hashable, Lane] = {}
         #: When each tenant was served last, counted in turns.
         self._served: dict[str, int] = {}
@@ -120,9 +120,9 @@ class RequestQueue:
         if request.deadline is not None:
             self.may_expire = True
             self._deadlines.add(request)
-        if self._patience is not None and request.wait_until is not None and not alone:
+        if self._policies is not None and request.wait_until is not None and not alone:
             self.may_expire = True
-            self._patience.begins(request)
+            self._policies.begins(request)
 
     def put_back(self, request: InferRequest) -> None:
         """Put a request that was taken at the head of its lane again. Looks at the whole lane."""
@@ -203,8 +203,8 @@ class RequestQueue:
         """Do `size` requests wait, or as many of its priority as its policy allows? Whose tenant
         has less than an equal share of `size` may come in even so, as may pipelines' calls and
         further parts of a request: a policy's limit holds for all but these parts."""
-        if self._patience is not None and not (newcomer.follows and isinstance(newcomer, Part)):
-            most = self._patience.most(newcomer.priority)
+        if self._policies is not None and not (newcomer.follows and isinstance(newcomer, Part)):
+            most = self._policies.most(newcomer.priority)
             if most is not None and self._waiting_at(newcomer.priority) >= most:
                 return True
         if size is None or self.queued_requests < size or newcomer.follows:
@@ -240,7 +240,7 @@ class RequestQueue:
         if not isinstance(lane, Lane) or self._lanes.get(lane.key) is not lane:
             return False
         # Its place in the lane may stay a while: do not hold its tensors.
-        request.inputs, request.loans = {}, ()
+        request.inputs, request.reservations = {}, ()
         self._leave(lane, request)
         return True
 
@@ -275,7 +275,7 @@ class RequestQueue:
         for request in self._deadlines.take_due(now):
             self.remove(request)
             expired.append(request)
-        for request, goes_on in self._patience.over(now) if self._patience is not None else ():
+        for request, goes_on in self._policies.over(now) if self._policies is not None else ():
             if goes_on:
                 self._leave(request.queued, request)  # type: ignore[arg-type] # it is a Lane
                 self.push(request, behind=True)
@@ -289,7 +289,7 @@ class RequestQueue:
         """The earliest deadline of an unanswered request that is or was in this queue, or the
         end of a wait."""
         first = self._deadlines.next()
-        end = None if self._patience is None else self._patience.next_end
+        end = None if self._policies is None else self._policies.next_end
         first = first if end is None else min(first, end)
         return None if first == inf else first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Loan:
+class Reservation:
     """Bytes taken from a budget that are returned when this object is freed, in any thread.
 
     For memory that changes owners: it is counted as long as it exists.

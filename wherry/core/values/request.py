@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wherry.core.values.budget import Loan
+from wherry.core.values.budget import Reservation
 from wherry.core.values.reply import Reply, StreamReply
 from wherry.core.values.tensors import is_tensor, joined
 
@@ -122,7 +122,7 @@ class InferRequest(msgspec.Struct, eq=False):
     #: Bytes of its inputs, if they were counted already.
     nbytes: int | None = None
     #: Budgets that are charged as long as it exists.
-    loans: tuple[Loan, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     #: Number of workers that died with it in their batch.
     attempts: int = 0
     #: If it is traced: its otel.following.FollowedRequest.

@@ -10,9 +10,9 @@ A large message is encoded or decoded in another thread, `aside`, as that would 
 milliseconds; what is behind it waits, so messages keep their order both ways. While `receive` has
 asked to `hold`, nothing is read, and a worker that goes on sending waits for room in its socket.
 
-An idle worker's sockets may be lent to a caller that has a thread of its own: it sends and receives
-itself (`borrow`, `give_back`), which saves two changes of threads for each call. Whatever the loop
-is then asked to do takes them back first.
+An idle worker's sockets may be leased to a caller that has a thread of its own: it sends and
+receives itself (`acquire`, `release`), which saves two changes of threads for each call. Whatever
+the loop is then asked to do takes them back first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SocketOwner(enum.Enum):
     CALLER = enum.auto()
 
 
-class SocketLoan:
+class SocketLease:
     """Lends what an event loop owns to one thread at a time, until the loop wants it back."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class SocketLoan:
 
     # The loop
 
-    def lend(self) -> None:
+    def offer(self) -> None:
         """From now on threads may borrow. The loop owns it."""
         with self._lock:
             self._owner, self._wanted = SocketOwner.NONE, False
 
     def reclaim(self) -> bool:
-        """The loop wants to own it again. False: a thread has it, whose `give_back` says True, or
+        """The loop wants to own it again. False: a thread has it, whose `release` says True, or
         has said so."""
         with self._lock:
             self._wanted = True
@@ -63,7 +63,7 @@ class SocketLoan:
 
     # Any other thread
 
-    def borrow(self) -> bool:
+    def acquire(self) -> bool:
         """Own it, if it is lent and no thread has it."""
         with self._lock:
             if self._owner is not SocketOwner.NONE:
@@ -71,8 +71,8 @@ class SocketLoan:
             self._owner = SocketOwner.CALLER
             return True
 
-    def give_back(self, *, to_loop: bool) -> bool:
-        """End what `borrow` began. True: the loop owns it from now on, and must be told so, as it
+    def release(self, *, to_loop: bool) -> bool:
+        """End what `acquire` began. True: the loop owns it from now on, and must be told so, as it
         wants that, or `to_loop`."""
         with self._lock:
             to_loop = to_loop or self._wanted
@@ -124,7 +124,7 @@ class Messages(Protocol):
 
 class WorkerLink:
     """Messages to one worker and from it. Every method is for the loop's thread, except for those
-    of callers that borrow the sockets.
+    of callers that use the sockets.
 
     `receive(messages)` is called with those that came together, in order; if it raises Garbage, the
     link ends. `refused(message, error)` is called, later, for a message that was added and cannot
@@ -166,9 +166,9 @@ class WorkerLink:
         #: Why the worker is known to have ended, though there may be messages of it to read.
         self._gone: Exception | None = None
         self._over = False
-        #: The sockets are lent, and nothing has wanted them back since.
-        self._lent = False
-        self._loan = SocketLoan()
+        #: The sockets are offered, and nothing has wanted them back since.
+        self._offered = False
+        self._lease = SocketLease()
 
     def start(self) -> None:
         """Receive from now on."""
@@ -191,7 +191,7 @@ class WorkerLink:
         """
         if self._over:
             return
-        if self._lent:
+        if self._offered:
             self._reclaim()
         if large or self._waiting or self._encoding:
             self._waiting.append((message, slab, large))
@@ -200,7 +200,7 @@ class WorkerLink:
 
     def write(self) -> None:
         """Send what was added. Not while the other thread encodes: then when it has done so."""
-        if self._lent:
+        if self._offered:
             return  # nothing was added: that takes the sockets back
         while self._waiting and not self._encoding:
             message, slab, large = self._waiting.popleft()
@@ -260,7 +260,7 @@ class WorkerLink:
 
     def exited(self, error: Exception) -> None:
         """The worker has ended, for this reason if its socket tells no other."""
-        if self._lent:
+        if self._offered:
             self._reclaim()
         if self._gone is None:
             self._gone = error
@@ -342,37 +342,37 @@ class WorkerLink:
 
     # Lending
 
-    def lend(self) -> None:
-        """Let callers' threads borrow the sockets, if nothing is under way here."""
+    def offer(self) -> None:
+        """Let callers' threads use the sockets, if nothing is under way here."""
         sending = self._waiting or self._encoding or self._full
-        if not (sending or self._lent or self._gone is not None) and self._may_receive():
+        if not (sending or self._offered or self._gone is not None) and self._may_receive():
             self._watch(False)
-            self._lent = True
-            self._loan.lend()
+            self._offered = True
+            self._lease.offer()
 
-    def borrow(self) -> Messages | None:
-        """Have the sockets in this thread, until `give_back`; None: not now. Any thread, while
+    def acquire(self) -> Messages | None:
+        """Have the sockets in this thread, until `release`; None: not now. Any thread, while
         nothing is added here. What is sent must be answered before they are given back."""
-        return self._messages if self._lent and self._loan.borrow() else None
+        return self._messages if self._offered and self._lease.acquire() else None
 
-    def give_back(self, error: Exception | None = None, *, unanswered: bool = False) -> None:
-        """End what `borrow` began, in the same thread. The loop takes over if there was an `error`,
-        or an answer is still to come."""
-        if self._loan.give_back(to_loop=unanswered or error is not None):
+    def release(self, error: Exception | None = None, *, unanswered: bool = False) -> None:
+        """End what `acquire` began, in the same thread. The loop takes over if there was an
+        `error`, or an answer is still to come."""
+        if self._lease.release(to_loop=unanswered or error is not None):
             self._loop.call(self._returned, error)
 
     def _reclaim(self) -> bool:
         """Take the sockets back. False: a caller has them, and `_returned` follows: until then this
         is as if it encoded and decoded a large message aside."""
-        self._lent = False
-        if self._loan.reclaim():
+        self._offered = False
+        if self._lease.reclaim():
             self._watch(True)
             return True
         self._encoding = self._decoding = True
         return False
 
     def _returned(self, error: Exception | None) -> None:
-        self._lent = self._encoding = self._decoding = False
+        self._offered = self._encoding = self._decoding = False
         if self._over:
             self._messages.close()
         elif isinstance(error, Garbage):
@@ -401,7 +401,7 @@ class WorkerLink:
     def close(self) -> None:
         """End at once; what the worker has still sent is not received. If a caller has the sockets,
         the end comes when it gives them back."""
-        if self._lent and not self._reclaim():
+        if self._offered and not self._reclaim():
             self.exited(EOFError("closed"))
         else:
             self._end(EOFError("closed"))

@@ -50,7 +50,7 @@ log = logging.getLogger("wherry")
 #: Iterations (40 ns each) for which an idle OpenMP thread spins before it sleeps.
 SPINS = "2000"
 #: Seconds that an idle engine waits for a prompt that another thread tokenizes.
-PATIENCE = 0.01
+READ_WAIT_SECONDS = 0.01
 
 
 def _loader(source: str) -> Callable[..., Any]:
@@ -270,7 +270,7 @@ class LLM(StepModel):
         unread = [request for request in active if request.answers is None]
         for request in unread:
             try:
-                self._begin_if_read(request, at_most=0.0 if self.engine.busy else PATIENCE)
+                self._begin_if_read(request, at_most=0.0 if self.engine.busy else READ_WAIT_SECONDS)
             except Exception as error:  # noqa: BLE001 - of any library; only this request fails
                 request.error = error
         events = self.engine.step()
@@ -315,7 +315,7 @@ class LLM(StepModel):
 
     # Parts
 
-    def _begin_if_read(self, request: EngineRequest, at_most: float = PATIENCE) -> None:
+    def _begin_if_read(self, request: EngineRequest, at_most: float = READ_WAIT_SECONDS) -> None:
         """Start generating if the prompt is tokenized within `at_most` seconds; InvalidRequest if
         it is invalid. Meanwhile other generations go on."""
         assert request.reading is not None

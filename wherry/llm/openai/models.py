@@ -45,7 +45,7 @@ GIVEN: Final = frozenset(
 )
 
 #: Seconds that a model has to tell its context.
-PATIENCE: Final = 2.0
+CONTEXT_TIMEOUT: Final = 2.0
 
 
 class ModelName(NamedTuple):
@@ -132,7 +132,7 @@ class AbleModels:
             return None
         try:
             columns = loaded.row_columns((), {"prompt": "a", "task": "tokenize"})
-            told = next(self._runtime.calls.stream(loaded, columns, timeout=PATIENCE))
+            told = next(self._runtime.calls.stream(loaded, columns, timeout=CONTEXT_TIMEOUT))
             found = self._contexts[loaded] = int(told.outputs["usage"][0]["context_tokens"])
         except Exception:  # noqa: BLE001 - of any model: one without an answer is listed without
             return None

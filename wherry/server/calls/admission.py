@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from wherry.core.api import (
     Budget,
     InferRequest,
-    Loan,
     Overloaded,
     RequestTooLarge,
+    Reservation,
     TooManyBytes,
     bytes_of,
 )
@@ -98,7 +98,7 @@ class Admission:
             )
         if more > 0:
             large.take(more)
-            request.loans = (Loan(large, more),)
+            request.reservations = (Reservation(large, more),)
         self.in_flight += 1
 
     def enter_small(self, requests: int) -> bool:
@@ -121,7 +121,7 @@ class Admission:
             except TooManyBytes:
                 self.in_flight -= count
                 for entered in requests:
-                    entered.loans = ()
+                    entered.reservations = ()
                 raise
 
     def leave(self) -> None:

@@ -21,7 +21,7 @@ _Commands = argparse._SubParsersAction
 _PLAIN: Final = re.compile(r"[\w.+-]+")
 
 #: Seconds that a server may take to name its models.
-_PATIENCE: Final = 1.0
+_SERVER_TIMEOUT: Final = 1.0
 
 SCRIPTS: Final = {
     "bash": """\
@@ -135,7 +135,7 @@ def _models(before: Sequence[str], environ: Mapping[str, str]) -> Iterator[tuple
     url = said.get("--url") or environ.get(f"{PREFIX}URL") or DEFAULT_URL
     key = said.get("--api-key") or environ.get(f"{PREFIX}API_KEY", "").partition(",")[0] or None
     try:
-        with Client(url, api_key=key, timeout=_PATIENCE) as client:
+        with Client(url, api_key=key, timeout=_SERVER_TIMEOUT) as client:
             names = [str(model["name"]) for model in client.models()]
     except (OSError, ValueError, http.client.HTTPException, WherryError):
         return

@@ -66,13 +66,13 @@ class Held(Generic[H]):
         account = self._accounts.get(holder)
         return account is not None and account.held > self.connection_limit
 
-    def stalled(self, now: float, patience: float) -> list[H]:
-        """Holders beyond their own limit from which nothing was taken for `patience` seconds: they
+    def stalled(self, now: float, timeout: float) -> list[H]:
+        """Holders beyond their own limit from which nothing was taken for `timeout` seconds: they
         must be cut off."""
         return [
             holder
             for holder, account in self._accounts.items()
-            if account.held > self.connection_limit and now - account.moved_at >= patience
+            if account.held > self.connection_limit and now - account.moved_at >= timeout
         ]
 
     def _make_room(self) -> list[H]:

@@ -21,7 +21,7 @@ SCAN_INTERVAL: Final = 0.1
 """Seconds between two searches for idle connections: one costs a step for each connection."""
 
 
-class Crowd:
+class ConnectionLimiter:
     """Makes room among the connections of a listener that has reached its limit of them.
 
     The one that has been idle for longest makes room for a new one. While none is idle, a few more
@@ -103,7 +103,7 @@ class OpenConnections(Generic[C]):
         self._never = descriptors.never_for_connections()
         self.limits = limits
         self.holdings = holdings or holdings_of(limits)
-        self.crowd = Crowd()
+        self.limiter = ConnectionLimiter()
         self.open: set[C] = set()
         #: Those that had a request lately, as the last sweep saw them, and new ones.
         self.used = 0
@@ -125,17 +125,17 @@ class OpenConnections(Generic[C]):
         if len(self.open) <= self.limits.max_connections and not lacks_descriptors:
             return MayAsk.ANYTHING
         # The newest keeps its own descriptor even if another one makes room.
-        made_room = self.crowd.one_makes_room(newest, self.open, self.clock())
+        made_room = self.limiter.one_makes_room(newest, self.open, self.clock())
         if made_room and descriptor < self._never:
             return MayAsk.ANYTHING
         if lacks_descriptors:
             return MayAsk.NOTHING
-        self.crowd.reserve(newest)
+        self.limiter.reserve(newest)
         return MayAsk.HEALTH
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
-        self.crowd.forget(connection)
+        self.limiter.forget(connection)
         self.holdings.unsent.forget(connection)
         self.holdings.received.forget(connection)
         if not self.open:

@@ -218,13 +218,13 @@ class Call(Rpc):
             self.tell(self.on_leave)
             self.fail(code, text, metadata)
 
-    def expire(self, now: float, patience: float) -> None:
+    def expire(self, now: float, timeout: float) -> None:
         """End the call if its deadline has passed, or if no byte of its one message has come for
-        `patience` seconds."""
+        `timeout` seconds."""
         if self.deadline is not None and now >= self.deadline:
             self.refuse("DEADLINE_EXCEEDED", "the call's deadline has passed")
-        elif self.begun_at is None and not self.ended and self._messages().is_stuck(now, patience):
-            self.refuse("CANCELLED", f"nothing of the call's message arrived for {patience} s")
+        elif self.begun_at is None and not self.ended and self._messages().is_stuck(now, timeout):
+            self.refuse("CANCELLED", f"nothing of the call's message arrived for {timeout} s")
 
     # To the client
 

@@ -351,8 +351,8 @@ class Connection(asyncio.BufferedProtocol):
         progress = sender.written - unsent + (0 if sender.closed else self._read_bytes)
         self._timeouts.see(progress, self._reader.unfinished, now)
         if sender.closed:
-            patience = limits.write_timeout if unsent else LINGER
-            if min(self._timeouts.quiet(now), now - self._shutdown.since) >= patience:
+            timeout = limits.write_timeout if unsent else LINGER
+            if min(self._timeouts.quiet(now), now - self._shutdown.since) >= timeout:
                 self.abort()
         elif self._shutdown.is_overdue(now):
             self.streams.refuse_more()

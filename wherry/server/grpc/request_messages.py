@@ -158,13 +158,13 @@ class RequestMessages:
                 SOON,
             )
 
-    def is_stuck(self, now: float, patience: float) -> bool:
-        """Whether no byte has come for `patience` seconds, as calls of this method see it."""
+    def is_stuck(self, now: float, timeout: float) -> bool:
+        """Whether no byte has come for `timeout` seconds, as calls of this method see it."""
         if self._unpacking is not None:
             return False
         if self._heard is None or self._heard[0] != self.held:
             self._heard = self.held, now
-        return now - self._heard[1] >= patience
+        return now - self._heard[1] >= timeout
 
     def pause(self) -> None:
         self._paused = True

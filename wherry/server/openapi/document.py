@@ -25,7 +25,7 @@ from wherry.server.http.operation import (
 )
 from wherry.server.http.route import Route
 from wherry.server.openapi.model_operations import model_operations
-from wherry.server.openapi.schemas import SchemaShelf, without_raw
+from wherry.server.openapi.schemas import SchemaRegistry, without_raw
 from wherry.server.openapi.task_schemas import CHAT_MESSAGES, task_schemas
 
 #: Models that have paths of their own in a document; the others have those of any model. A
@@ -117,7 +117,7 @@ class OpenApiWriter:
 
     def __init__(self, served: DescribedServer) -> None:
         self._served = served
-        self._shelf = SchemaShelf()
+        self._registry = SchemaRegistry()
         self._responses: dict[str, Json] = {}
         self._used: dict[str, Json] = {}
         self._ids: set[str] = set()
@@ -132,7 +132,7 @@ class OpenApiWriter:
                     described = self._operation(method, path, operation, route)
                     paths.setdefault(path, {})[method.lower()] = described
         chats = {"ChatRequest": {"properties": {"messages": CHAT_MESSAGES}}}
-        self._shelf.sharpen({**chats, **task_schemas(self._served.models)})
+        self._registry.sharpen({**chats, **task_schemas(self._served.models)})
         about, tags = self._about(), [{"name": name} for name in self._tags]
         return {
             "openapi": "3.1.0",
@@ -142,7 +142,7 @@ class OpenApiWriter:
             "tags": tags,
             "paths": paths,
             "components": {
-                "schemas": dict(sorted(self._shelf.schemas.items())),
+                "schemas": dict(sorted(self._registry.schemas.items())),
                 "responses": dict(sorted(self._responses.items())),
                 "parameters": self._used,
                 "headers": HEADERS,
@@ -165,7 +165,7 @@ class OpenApiWriter:
         served = self._served
         if self._is_served(_OF_A_MODEL):
             for loaded in _highest(served.models)[:MAX_MODELS]:
-                for path, operation in model_operations(loaded, self._shelf):
+                for path, operation in model_operations(loaded, self._registry):
                     yield path, _OF_A_MODEL, {"POST": operation}
         able = {ability for loaded in served.models for ability in abilities(loaded)}
         for path, route in served.routes.items():
@@ -209,14 +209,14 @@ class OpenApiWriter:
         for media, schema in bodies.items():
             if media == EVENTS:
                 schema = self._event(events)
-            content[media] = {"schema": self._shelf.of(schema)} if schema != {} else {}
+            content[media] = {"schema": self._registry.of(schema)} if schema != {} else {}
             if examples.get(media):
                 content[media]["examples"] = examples[media]
         return content
 
     def _event(self, holds: Any) -> Json:
         """One event of a stream, as OpenAPI 3.2 has it; 3.1 says nothing of them."""
-        inside = {"contentMediaType": JSON, "contentSchema": self._shelf.of(holds)}
+        inside = {"contentMediaType": JSON, "contentSchema": self._registry.of(holds)}
         return {
             "type": "object",
             "properties": {"data": {"type": "string", **inside}},
@@ -235,13 +235,13 @@ class OpenApiWriter:
 
     def _failure(self, status: int, operation: Operation, wire: str) -> Json:
         name = f"{_ERRORS[wire].__name__}{status}"
-        schema = self._shelf.of(Error)
+        schema = self._registry.of(Error)
         if wire:
             # What is refused before the route is known has the form of all others.
-            both = [self._shelf.of(_ERRORS[wire]), schema]
+            both = [self._registry.of(_ERRORS[wire]), schema]
             schema = {"anyOf": both} if status in (403, 421, 500, 503) else both[0]
         if (own := operation.failures.get(status)) is not None:
-            name, schema = own.__name__, self._shelf.of(own)
+            name, schema = own.__name__, self._registry.of(own)
         content: Json = {JSON: {"schema": schema}}
         if operation.events is not None and not wire:
             # A stream whose first response is an error has its status, and is a stream still.

@@ -20,13 +20,15 @@ from wherry.server.http.operation import (
     json_of,
 )
 from wherry.server.openapi.model_schemas import ModelSchemas
-from wherry.server.openapi.schemas import SchemaShelf
+from wherry.server.openapi.schemas import SchemaRegistry
 from wherry.server.v2.http.described import GENERATE, GENERATE_STREAM, INFER
 
 
-def model_operations(loaded: LoadedModel, shelf: SchemaShelf) -> Iterator[tuple[str, Operation]]:
+def model_operations(
+    loaded: LoadedModel, registry: SchemaRegistry
+) -> Iterator[tuple[str, Operation]]:
     """What this model has by POST, typed by its inputs and outputs."""
-    described = ModelSchemas(loaded, shelf)
+    described = ModelSchemas(loaded, registry)
     about, path = about_model(loaded), f"/v2/models/{loaded.name}"
     first_line = about.partition("\n")[0]
     summary = f"{loaded.name}: {first_line}" if first_line else loaded.name

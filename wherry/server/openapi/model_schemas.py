@@ -30,7 +30,7 @@ from wherry.server.http.operation import (
     named,
     object_of,
 )
-from wherry.server.openapi.schemas import SchemaShelf
+from wherry.server.openapi.schemas import SchemaRegistry
 from wherry.server.v2.http.described import (
     ANSWERED,
     INPUT_TENSOR,
@@ -58,8 +58,8 @@ _IN_BASE64: Final = object_of(
 class ModelSchemas:
     """The JSON that goes to one model and comes from it, as schemas."""
 
-    def __init__(self, loaded: LoadedModel, shelf: SchemaShelf) -> None:
-        self._shelf = shelf
+    def __init__(self, loaded: LoadedModel, registry: SchemaRegistry) -> None:
+        self._registry = registry
         self._name = loaded.name
         self._version = loaded.version
         self._batched = loaded.config.max_batch_size > 0
@@ -127,7 +127,7 @@ class ModelSchemas:
                 "inputs": inputs,
                 "id": ANY_TEXT,
                 "parameters": object_of(self._parameters(), additionalProperties=_OR_NULL),
-                "outputs": list_of(self._shelf.of(WANTED)),
+                "outputs": list_of(self._registry.of(WANTED)),
             },
             ["inputs"],
             title=f"{self._name}.InferRequest",
@@ -156,7 +156,7 @@ class ModelSchemas:
                 title=f"{self._name}.Row",
                 additionalProperties=False,
             )
-        return self._or_rows(self._shelf.of(row))
+        return self._or_rows(self._registry.of(row))
 
     def natural_answer(self) -> Json:
         """The value that the model returns: that of its only output, or an object of them."""
@@ -182,7 +182,7 @@ class ModelSchemas:
 
     def _natural_output(self, spec: TensorSpec) -> Json:
         if spec.form is Form.BYTES and not spec.shape:
-            return self._shelf.of(_IN_BASE64)
+            return self._registry.of(_IN_BASE64)
         return self._row(spec, {"type": ["number", "null"]} if _is_float(spec) else None)
 
     def _field(self, spec: TensorSpec) -> Json:
@@ -257,9 +257,9 @@ class ModelSchemas:
     def _element(self, spec: TensorSpec) -> Json:
         if spec.form is Form.JSON:
             prefix = f"{self._name}."
-            return self._shelf.of(spec.json_type, prefix) or {"type": "object"}
+            return self._registry.of(spec.json_type, prefix) or {"type": "object"}
         if spec.form is Form.BYTES:
-            return {"anyOf": [ANY_TEXT, self._shelf.of(_IN_BASE64)]}
+            return {"anyOf": [ANY_TEXT, self._registry.of(_IN_BASE64)]}
         return _scalar(spec)
 
     def _tensor(self, spec: TensorSpec) -> Json:

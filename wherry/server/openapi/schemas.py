@@ -14,7 +14,7 @@ _REF: Final = "#/components/schemas/"
 _JSON_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
 
 
-class SchemaShelf:
+class SchemaRegistry:
     """The named schemas of one document. What has a name is there once, and referred to."""
 
     def __init__(self) -> None:

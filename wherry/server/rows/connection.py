@@ -51,7 +51,7 @@ from wherry.server.remote.messages import (
     ids_of,
 )
 from wherry.server.rows.answer_box import AnswerBox
-from wherry.server.rows.asked_requests import Answerer, AskedRequests
+from wherry.server.rows.forwarded_requests import Answerer, ForwardedRequests
 from wherry.server.rows.reply import (
     RowOrStream,
     RowReply,
@@ -67,7 +67,7 @@ log = logging.getLogger("wherry")
 MOST_ROWS: Final = 2**20
 
 
-class RowsDesk(Answerer, Protocol):
+class ConnectionOwner(Answerer, Protocol):
     """What a connection asks of the owner's side as a whole."""
 
     common: Common
@@ -85,7 +85,7 @@ class FrontConnection:
 
     def __init__(
         self,
-        owner: RowsDesk,
+        owner: ConnectionOwner,
         port: LoopPort,
         messages: Messages,
         aside: Callable[[Callable[[], None]], None],
@@ -104,7 +104,7 @@ class FrontConnection:
         self._requests: dict[int, dict[int, InferRequest]] = {}
         #: The replies of those that have one since the last `_tell`.
         self._ended: list[RowOrStream] = []
-        self._asked = AskedRequests(owner, self.send)
+        self._asked = ForwardedRequests(owner, self.send)
         self._writes = False
         self._wire = WorkerLink(
             port.without_flush(),

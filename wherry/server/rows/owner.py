@@ -15,9 +15,9 @@ from wherry.server.grpc.rpc import Application as GrpcApplication
 from wherry.server.http.exchange import Application, Exchange
 from wherry.server.remote.messages import FrontSettings, LinkMessage, ModelCard, OwnedModels
 from wherry.server.remote.model import card_of
-from wherry.server.rows.asked import AnsweredLater
-from wherry.server.rows.asked_call import AskedCall
 from wherry.server.rows.connection import FrontConnection
+from wherry.server.rows.forwarded import AnsweredLater
+from wherry.server.rows.forwarded_call import ForwardedCall
 from wherry.server.rows.reply import ServedModel
 from wherry.server.v2.common import Common
 
@@ -114,7 +114,7 @@ class RowsOwner:
             exchange = AnsweredLater(exchange, self._when_all_know)
         self._http(exchange)
 
-    def answer_call(self, call: AskedCall) -> None:
+    def answer_call(self, call: ForwardedCall) -> None:
         """Have the gRPC application answer, as `answer` does."""
         if self._grpc is None or call.path not in self._grpc.methods:
             call.fail("UNIMPLEMENTED", f"unknown method {call.path}")

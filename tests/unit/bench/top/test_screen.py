@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wherry.bench.top.numbers import PolledNumbers, Snapshot
 from wherry.bench.top.screen import SORTS, clean, screen
-from wherry.bench.top.told import NumbersTold, Snapshot
 
 
 def model(name: str, **told: Any) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def model(name: str, **told: Any) -> dict[str, Any]:
 
 def at(*models: dict[str, Any], **server: Any) -> Snapshot:
     server = {"name": "wherry", "version": "0.1.0", "started_at": 40.0, **server}
-    return Snapshot(msgspec.convert({"at": 100.0, "server": server, "models": models}, NumbersTold))
+    return Snapshot(
+        msgspec.convert({"at": 100.0, "server": server, "models": models}, PolledNumbers)
+    )
 
 
 def shown(look: Snapshot, width: int = 160, **how: Any) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.client.wire import Tensor, by_place, describe, error_of, infer_body, outputs_of
 from wherry.core.values.datatypes import BYTES
 from wherry.server.server import Server
@@ -207,14 +207,14 @@ def test_nothing_is_sent_on_a_connection_that_the_server_has_closed_meanwhile() 
         with first:
             assert first.recv(2**16).endswith(b"\r\n\r\n")
             first.sendall(answer)
-            assert asked.result(PATIENCE)
+            assert asked.result(TIMEOUT)
             first.shutdown(socket.SHUT_WR)
             asked = pool.submit(client.ready)
             second, _ = listening.accept()
             with second:
                 assert second.recv(2**16).endswith(b"\r\n\r\n")
                 second.sendall(answer)
-                assert asked.result(PATIENCE)
+                assert asked.result(TIMEOUT)
             assert first.recv(2**16) == b""
 
 
@@ -238,13 +238,13 @@ def test_a_server_that_stalls_or_is_cut_off_is_an_error_of_ours_on_any_connectio
             served = pool.submit(once, head % 14 + b'{"models": []}')
             assert client.models() == []
             client.timeout = 0.01
-            with served.result(PATIENCE), pytest.raises(wherry.DeadlineExceeded):
+            with served.result(TIMEOUT), pytest.raises(wherry.DeadlineExceeded):
                 client.models()  # on the same connection, which says nothing any more
-            client.timeout = PATIENCE
+            client.timeout = TIMEOUT
             cut = pool.submit(lambda: once(head % 100 + b"{").close())
             with pytest.raises(ConnectionError, match="cut off"):
                 client.models()
-            cut.result(PATIENCE)
+            cut.result(TIMEOUT)
 
 
 def test_nobody_there_is_an_os_error_and_not_ready() -> None:

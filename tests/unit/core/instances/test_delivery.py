@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes import PATIENCE, Call, ManualClock
+from tests.fakes import TIMEOUT, Call, ManualClock
 from wherry.core.instances.delivery import Delivery
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import Cancelled
@@ -61,14 +61,14 @@ def test_another_thread_is_not_held_up_by_a_caller_that_takes_its_answer_slowly(
 
     def taken(_: object) -> None:
         told.set()
-        assert may_go_on.wait(PATIENCE)
+        assert may_go_on.wait(TIMEOUT)
 
     slow.request.reply.first(taken)
     for call in (slow, quick):
         one.arrived(call.request)
     thread = threading.Thread(target=lambda: one.answer([answer(slow.request)]))
     thread.start()
-    assert told.wait(PATIENCE)
+    assert told.wait(TIMEOUT)
     one.answer([answer(quick.request)])  # it returns
     assert not quick.answered
     may_go_on.set()

@@ -16,7 +16,17 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
+from tests.fakes import (
+    TIMEOUT,
+    Call,
+    Gate,
+    ManualClock,
+    ManualDispatcher,
+    desk,
+    gated,
+    threads,
+    until,
+)
 from wherry.core.instances.dispatcher import Dispatcher
 from wherry.core.instances.execution import Execution, Failure, Outcome
 from wherry.core.instances.instance import BatchRun, Instance
@@ -45,7 +55,7 @@ from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, InferRequest
 
 
-def pass_time(d: Desk, until_this: Callable[[], bool], seconds: float = 0.1) -> None:
+def pass_time(d: ManualDispatcher, until_this: Callable[[], bool], seconds: float = 0.1) -> None:
     """Move the clock until that has happened."""
 
     def step() -> bool:
@@ -246,7 +256,7 @@ def test_a_batch_whose_callers_have_all_left_does_not_run(gate: Gate) -> None:
         for call in gone:
             d.dispatcher.cancel(call.request)
         gate.open(1)
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
     assert gate.batches == [["running"]]
 
 
@@ -355,7 +365,7 @@ def test_a_load_that_raises_is_told_with_its_cause() -> None:
     with desk(model, ready=False) as d:
         call = d.ask("waits for the model")
         with pytest.raises(LoadFailed, match="'failing' could not be loaded: OSError: no weights"):
-            d.dispatcher.wait_ready(PATIENCE)
+            d.dispatcher.wait_ready(TIMEOUT)
         assert d.dispatcher.readiness.state is ModelState.UNAVAILABLE
         assert "no weights" in d.dispatcher.not_ready_reason()
         assert isinstance(call.error(), ModelNotReady)
@@ -369,7 +379,7 @@ def test_a_constructor_that_raises_in_a_further_instance_is_a_failed_load() -> N
 
     failed = pytest.raises(LoadFailed, match="TypeError: the second object cannot be made")
     with desk(gated(Gate()), make=make, ready=False) as d, failed:
-        d.dispatcher.wait_ready(PATIENCE)
+        d.dispatcher.wait_ready(TIMEOUT)
 
 
 def test_requests_may_come_while_the_model_loads() -> None:
@@ -377,7 +387,7 @@ def test_requests_may_come_while_the_model_loads() -> None:
 
     class Slow(wherry.Model):
         def load(self, device: Device) -> None:
-            assert may_load.wait(PATIENCE)
+            assert may_load.wait(TIMEOUT)
 
         def execute(self, text: list[str]) -> list[str]:
             return text
@@ -387,7 +397,7 @@ def test_requests_may_come_while_the_model_loads() -> None:
         assert d.dispatcher.not_ready_reason() == "loading"
         may_load.set()
         assert call.rows() == ["early"]
-        d.dispatcher.wait_ready(PATIENCE)
+        d.dispatcher.wait_ready(TIMEOUT)
         assert not d.dispatcher.not_ready_reason()
 
 
@@ -398,7 +408,7 @@ def test_drain_finishes_what_waits_and_takes_no_more(gate: Gate) -> None:
         assert not d.dispatcher.drain(0.0)
         assert isinstance(d.ask("c").error(), ModelNotReady)
         gate.open(2)
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
         assert [call.rows() for call in calls] == [["A"], ["B"]]
         assert d.dispatcher.not_ready_reason() == "unloading"
 
@@ -409,7 +419,7 @@ def test_drain_ends_when_the_last_waiting_caller_leaves(gate: Gate) -> None:
         gate.started()
         waiting = d.ask("b")
         drained: list[bool] = []
-        with threads(1, lambda _: drained.append(d.dispatcher.drain(PATIENCE))):
+        with threads(1, lambda _: drained.append(d.dispatcher.drain(TIMEOUT))):
             gate.open()
             d.dispatcher.cancel(waiting.request)
         assert drained == [True]
@@ -435,7 +445,7 @@ def test_close_while_the_model_loads_ends_the_wait() -> None:
 
     class Slow(wherry.Model):
         def load(self, device: Device) -> None:
-            assert may_load.wait(PATIENCE)
+            assert may_load.wait(TIMEOUT)
 
         def execute(self, text: list[str]) -> list[str]:
             return text
@@ -444,7 +454,7 @@ def test_close_while_the_model_loads_ends_the_wait() -> None:
 
         def wait(_: int) -> None:
             with pytest.raises(ModelNotReady, match="closed while it was loading"):
-                d.dispatcher.wait_ready(PATIENCE)
+                d.dispatcher.wait_ready(TIMEOUT)
 
         with threads(1, wait), threads(1, lambda _: d.dispatcher.close()):
             until(lambda: d.dispatcher.readiness.state is ModelState.UNLOADING)
@@ -567,7 +577,7 @@ def test_a_model_that_is_stuck_in_one_batch_is_not_ready_until_it_goes_on(gate: 
         assert "more than 5 s (stall_timeout)" in d.dispatcher.not_ready_reason()
         gate.open()
         call.rows()
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
 
 
 def test_one_stuck_instance_of_two_leaves_the_model_ready(gate: Gate) -> None:
@@ -609,7 +619,7 @@ class Worker(Instance):
         self.inbox.put(WorkerDied("died while idle"))
 
     def serve(self) -> None:
-        while (got := self.inbox.get(timeout=PATIENCE)) is not None:
+        while (got := self.inbox.get(timeout=TIMEOUT)) is not None:
             if isinstance(got, WorkerDied):
                 raise got
             self.run(got)
@@ -883,7 +893,7 @@ def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
         def load(self) -> None:
             if len(workers.made) > 1:
                 in_load.set()
-                assert may_die.wait(PATIENCE)
+                assert may_die.wait(TIMEOUT)
                 raise WorkerDied("died in load")
 
     class DyingWorkers(Workers):
@@ -894,7 +904,7 @@ def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
 
         def emit(self, record: logging.LogRecord) -> None:
             if record.getMessage() == "worker died, restarting" and in_load.is_set():
-                looked.acquire(timeout=PATIENCE)
+                looked.acquire(timeout=TIMEOUT)
 
     workers, handler = DyingWorkers("run"), GivenUp()
     logging.getLogger("wherry").addHandler(handler)
@@ -907,10 +917,10 @@ def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
 
         d.dispatcher._is_quiet = look  # type: ignore[method-assign] # planted
         call = d.ask("a")
-        assert in_load.wait(PATIENCE)
+        assert in_load.wait(TIMEOUT)
         drained: list[bool] = []
         with threads(1, lambda _: drained.append(d.dispatcher.drain(None))):
-            assert looked.acquire(timeout=PATIENCE)
+            assert looked.acquire(timeout=TIMEOUT)
             may_die.set()
         assert drained == [True]
         assert isinstance(call.error(), ModelNotReady)
@@ -959,7 +969,7 @@ def test_a_worker_that_has_gone_on_is_not_killed_for_the_batch_before(gate: Gate
 def test_a_worker_that_dies_in_its_first_load_is_a_failed_load() -> None:
     failed = pytest.raises(LoadFailed, match="died in load")
     with desk(echo(), make=Workers("load"), ready=False) as d, failed:
-        d.dispatcher.wait_ready(PATIENCE)
+        d.dispatcher.wait_ready(TIMEOUT)
 
 
 def test_an_answer_that_cannot_be_delivered_does_not_harm_its_neighbours(
@@ -1015,16 +1025,16 @@ def test_a_stream_whose_only_caller_leaves_is_stopped() -> None:
             while True:
                 yield text
                 first.set()
-                assert go_on.wait(PATIENCE)
+                assert go_on.wait(TIMEOUT)
         finally:
             closed.set()
 
     with desk(endless) as d:
         call = d.ask("a", stream=True)
-        assert first.wait(PATIENCE)
+        assert first.wait(TIMEOUT)
         d.dispatcher.cancel(call.request)
         go_on.set()
-        assert closed.wait(PATIENCE)
+        assert closed.wait(TIMEOUT)
         assert len(call.responses) == 1
 
 
@@ -1078,7 +1088,7 @@ def test_an_instance_is_idle_as_soon_as_its_model_is_ready(
     may_work, work = threading.Event(), Dispatcher.serve
 
     def held_up(dispatcher: Dispatcher, instance: Instance) -> None:
-        assert may_work.wait(PATIENCE)
+        assert may_work.wait(TIMEOUT)
         work(dispatcher, instance)
 
     monkeypatch.setattr(Dispatcher, "serve", held_up)
@@ -1125,7 +1135,7 @@ def test_a_local_call_that_fails_or_is_interrupted_gives_the_instance_back() -> 
             d.dispatcher.run_in_caller({"text": ["interrupt"]})
         assert d.dispatcher.run_in_caller({"text": ["a"]}) == {"output": ["a"]}
         assert d.ask("b").rows() == ["b"]
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
 
 
 def test_close_waits_for_a_local_call(gate: Gate) -> None:
@@ -1188,7 +1198,7 @@ def test_ten_threads_never_meet_in_one_instance_and_the_counters_add_up(instance
         with threads(10, hammer):
             pass
         assert sent == answered == [each] * 10
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
         statistics = d.dispatcher.statistics
         assert totals(statistics) == {
             "requests": 10 * each,
@@ -1222,7 +1232,7 @@ def test_a_caller_who_leaves_while_the_outcome_is_counted_is_counted_once(
         if outcome == "late":
             d.timer.advance(1.0)
         gate.open()
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
         assert len(call.outcomes) == 1
         assert left[0] is False
         assert totals(statistics)["requests"] == 1
@@ -1259,7 +1269,7 @@ def test_a_request_that_is_cancelled_answered_and_late_at_once_is_counted_once()
         for call in calls:
             call.wait()
             assert len(call.outcomes) == 1
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
         found = totals(d.dispatcher.statistics)
         assert found["requests"] == rounds
         assert found["failures"] == 0
@@ -1272,7 +1282,7 @@ def test_an_unload_under_load_answers_everybody() -> None:
         with desk(echo(instances=2)) as d:
             calls: list[list[Call]] = [[] for _ in range(4)]
 
-            def ask(number: int, d: Desk = d, calls: list[list[Call]] = calls) -> None:
+            def ask(number: int, d: ManualDispatcher = d, calls: list[list[Call]] = calls) -> None:
                 for n in range(30):
                     calls[number].append(d.ask(str(n)))
 
@@ -1286,10 +1296,10 @@ def test_an_unload_under_load_answers_everybody() -> None:
 
 
 @pytest.fixture
-def ten_second_batches(gate: Gate) -> Callable[[Desk], None]:
+def ten_second_batches(gate: Gate) -> Callable[[ManualDispatcher], None]:
     """Has the dispatcher learn that a batch takes 10 s, and leaves the next one running."""
 
-    def learn(d: Desk) -> None:
+    def learn(d: ManualDispatcher) -> None:
         first = d.ask("first")
         gate.started()
         d.clock.now += 10.0
@@ -1307,7 +1317,7 @@ def ten_second_batches(gate: Gate) -> Callable[[Desk], None]:
 
 
 def test_who_sets_no_timeout_is_refused_once_the_wait_would_be_longer_than_anybody_waits(
-    gate: Gate, ten_second_batches: Callable[[Desk], None]
+    gate: Gate, ten_second_batches: Callable[[ManualDispatcher], None]
 ) -> None:
     with desk(gated(gate, max_batch_size=1, max_queue_wait=85.0), gate=gate) as d:
         ten_second_batches(d)
@@ -1326,7 +1336,10 @@ def test_who_sets_no_timeout_is_refused_once_the_wait_would_be_longer_than_anybo
 
 @pytest.mark.parametrize(("longest", "refused"), [(1.0, True), (None, False)])
 def test_a_wait_of_fewer_than_eight_batches_is_never_too_long(
-    gate: Gate, ten_second_batches: Callable[[Desk], None], longest: float | None, refused: bool
+    gate: Gate,
+    ten_second_batches: Callable[[ManualDispatcher], None],
+    longest: float | None,
+    refused: bool,
 ) -> None:
     with desk(gated(gate, max_batch_size=1, max_queue_wait=longest), gate=gate) as d:
         ten_second_batches(d)
@@ -1335,7 +1348,7 @@ def test_a_wait_of_fewer_than_eight_batches_is_never_too_long(
 
 
 def test_a_long_queue_of_worse_priority_or_of_another_tenant_is_no_reason_to_refuse(
-    gate: Gate, ten_second_batches: Callable[[Desk], None]
+    gate: Gate, ten_second_batches: Callable[[ManualDispatcher], None]
 ) -> None:
     with desk(gated(gate, max_batch_size=1, max_queue_wait=1.0), gate=gate) as d:
         ten_second_batches(d)
@@ -1418,7 +1431,7 @@ def test_a_manual_clock_does_not_move_by_itself() -> None:
 def test_the_load_is_what_waits_and_the_rest_of_what_runs(gate: Gate) -> None:
     with desk(gated(gate), gate=gate, ready=False) as d:
         assert not d.dispatcher.load().ready
-        d.dispatcher.wait_ready(PATIENCE)
+        d.dispatcher.wait_ready(TIMEOUT)
         assert d.dispatcher.load() == Load(ready=True, instances=1, full_rows=8)
         first = d.ask("a", "b")
         gate.started()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import wherry
-from tests.fakes import PATIENCE, Call, Desk, desk, until
+from tests.fakes import TIMEOUT, Call, ManualDispatcher, desk, until
 from wherry.core.instances.execution import Execution
 from wherry.core.instances.instance import BatchRun, Instance
 from wherry.core.instances.resources import Resources
@@ -55,7 +55,7 @@ class Line(Instance):
         """There is no model."""
 
     def serve(self) -> None:
-        died = self._end.get(timeout=PATIENCE)
+        died = self._end.get(timeout=TIMEOUT)
         if died is not None:
             raise died
 
@@ -128,7 +128,7 @@ def echo(**settings: Any) -> wherry.Model:
 
 
 @contextmanager
-def lines(*, ends: bool = True, **settings: Any) -> Iterator[tuple[Desk, Lines]]:
+def lines(*, ends: bool = True, **settings: Any) -> Iterator[tuple[ManualDispatcher, Lines]]:
     made = Lines()
     how = {name: settings.pop(name) for name in ("scheduler", "resources") if name in settings}
     if "needs" in settings:
@@ -143,7 +143,7 @@ def lines(*, ends: bool = True, **settings: Any) -> Iterator[tuple[Desk, Lines]]
                     line.finish(len(line.given))
 
 
-def learnt(d: Desk, line: Line, ns: int = 10 * US, rows: int = 1) -> None:
+def learnt(d: ManualDispatcher, line: Line, ns: int = 10 * US, rows: int = 1) -> None:
     """Let a full batch run, so that it is known how long that takes."""
     calls = d.ask_all(*["first"] * rows)
     line.finish(ns=ns)
@@ -372,7 +372,7 @@ def test_nothing_is_before_or_behind_a_request_with_which_a_worker_has_died() ->
         line = made.next_after(line)
         until(lambda: line.rows() == [["suspect"]])
         d.ask_all(*"ab")
-        d.dispatcher._places._ahead.ran(10e-6)
+        d.dispatcher._placement._ahead.ran(10e-6)
         d.ask_all(*"cd")
         assert line.rows() == [["suspect"]]
         line.finish()
@@ -438,13 +438,13 @@ def test_to_drain_waits_until_the_last_caller_is_told() -> None:
         d.dispatcher.submit([call.request])
         line.finish()
         assert drained == [False]
-        assert d.dispatcher.drain(PATIENCE)
+        assert d.dispatcher.drain(TIMEOUT)
 
 
 def _in_thread(work: Callable[[], None]) -> Callable[[], None]:
     thread = threading.Thread(target=work)
     thread.start()
-    return lambda: thread.join(PATIENCE)
+    return lambda: thread.join(TIMEOUT)
 
 
 def test_the_time_behind_others_is_no_execution_time() -> None:
@@ -533,7 +533,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert isinstance(outcome, Cancelled) or call.request.attempts == 2
             else:
                 assert outcome.outputs == {"output": [call.request.id]}
-        assert self.desk.dispatcher.drain(PATIENCE)
+        assert self.desk.dispatcher.drain(TIMEOUT)
         self.context.__exit__(None, None, None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Desk, Gate, desk, gated
+from tests.fakes import TIMEOUT, Call, Gate, ManualDispatcher, desk, gated
 from wherry.core.instances.execution import RESCHEDULED, Execution, Failure
 from wherry.core.instances.instance import Instance
 from wherry.core.instances.sequence_inputs import SequenceInputs
@@ -47,7 +47,7 @@ def gate() -> Gate:
 @contextmanager
 def sequences(
     gate: Gate, *, iterative: bool = False, make: Any = None, **settings: Any
-) -> Iterator[Desk]:
+) -> Iterator[ManualDispatcher]:
     batching = wherry.SequenceBatching(max_sequence_idle=1.0, iterative=iterative)
     model = gated(gate, max_batch_size=2, sequence=batching, **settings)
     config = model.config()
@@ -59,7 +59,7 @@ def sequences(
         yield d
 
 
-def ask(d: Desk, text: str, *, start: bool = False, end: bool = False) -> Call:
+def ask(d: ManualDispatcher, text: str, *, start: bool = False, end: bool = False) -> Call:
     call = Call(text)
     call.request.sequence = SequenceStep(text[0], start, end)
     d.dispatcher.submit([call.request])
@@ -119,7 +119,7 @@ class Slow(ThreadInstance):
 
     def run(self, batch: Batch) -> None:
         self.given.release()
-        assert self.may_run.acquire(timeout=PATIENCE)
+        assert self.may_run.acquire(timeout=TIMEOUT)
         super().run(batch)
 
 
@@ -133,7 +133,7 @@ def test_a_step_whose_caller_left_just_before_it_ran_is_not_skipped(gate: Gate) 
 
     with sequences(gate, make=make) as d:
         left = ask(d, "a0", start=True)
-        assert made[0].given.acquire(timeout=PATIENCE)
+        assert made[0].given.acquire(timeout=TIMEOUT)
         d.dispatcher.cancel(left.request)
         made[0].may_run.release(10)
         assert ask(d, "a1").rows() == ["A1"]
@@ -240,7 +240,7 @@ def patient(gate: Gate, *policies: QueuePolicy) -> Any:
     )
 
 
-def wait(d: Desk, text: str, seconds: float) -> Call:
+def wait(d: ManualDispatcher, text: str, seconds: float) -> Call:
     call = Call(text)
     call.request.wait_until = d.clock.now + seconds
     d.dispatcher.submit([call.request])

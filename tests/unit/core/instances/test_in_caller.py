@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.fakes import Desk, Gate, desk, gated, threads, until
+from tests.fakes import Gate, ManualDispatcher, desk, gated, threads, until
 from wherry.core.instances.in_caller import CallerLine, Waiter
 from wherry.core.instances.instance import Instance
 from wherry.core.instances.thread import ThreadInstance
@@ -119,7 +119,7 @@ def single(gate: Gate, **settings: Any) -> Model:
 
 
 @contextmanager
-def running(d: Desk, row: str) -> Iterator[list[object]]:
+def running(d: ManualDispatcher, row: str) -> Iterator[list[object]]:
     """A local call in a thread of its own; what it gives is in the list at the end."""
     answers: list[object] = []
     with threads(1, lambda _: answers.append(d.dispatcher.run_in_caller({"text": [row]}))):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.instances.model_errors import model_errors, parent_decides
 
 
@@ -74,19 +74,19 @@ def test_a_panic_is_the_models_failure_and_costs_neither_neighbours_nor_the_inst
         wherry.Runtime(panics, overrides=overrides) as runtime,
         ThreadPoolExecutor(len(rows)) as pool,
     ):
-        calls = [pool.submit(runtime.infer, "panics", row, timeout=PATIENCE) for row in rows]
+        calls = [pool.submit(runtime.infer, "panics", row, timeout=TIMEOUT) for row in rows]
         for row, call in zip(rows, calls, strict=True):
             if row != "panic":
-                assert call.result(PATIENCE) == row
+                assert call.result(TIMEOUT) == row
                 continue
             with pytest.raises(wherry.ModelFailed, match="'panics' failed: Panic: at the disco"):
-                call.result(PATIENCE)
+                call.result(TIMEOUT)
 
 
 def test_a_panic_in_a_pipeline_is_its_failure() -> None:
     with wherry.Runtime(flow) as runtime:
         with pytest.raises(wherry.ModelFailed, match="'flow' failed: Panic: at the disco"):
-            runtime.infer("flow", "panic", timeout=PATIENCE)
+            runtime.infer("flow", "panic", timeout=TIMEOUT)
         assert runtime.infer("flow", "a") == "a"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.worker_models import (
     Keeps,
     KeepsInStream,
@@ -46,7 +46,7 @@ if sys.platform == "win32":
 pytestmark = pytest.mark.slow
 
 
-class Desk:
+class ManualDispatcher:
     """A dispatcher that only notes what it is told."""
 
     def __init__(self, instance: ProcessInstance) -> None:
@@ -56,7 +56,7 @@ class Desk:
         self.time, self.step = 7.0, 0.0
 
     def next(self) -> Any:
-        return self.told.get(timeout=PATIENCE)
+        return self.told.get(timeout=TIMEOUT)
 
     def now(self) -> float:
         self.time += self.step
@@ -103,7 +103,7 @@ class Served:
         self.instance = ProcessInstance(
             f"{config.name}_0", Device(), model, config, lambda: self.io.calls()
         )
-        self.desk = Desk(self.instance)
+        self.desk = ManualDispatcher(self.instance)
         self.instance.answers = self.desk  # type: ignore[assignment]
         self.instance.load()
         self._ended: SimpleQueue[wherry.WorkerDied | None] = SimpleQueue()
@@ -126,7 +126,7 @@ class Served:
 
     def ended(self) -> wherry.WorkerDied | None:
         """How `serve` has ended."""
-        return self._ended.get(timeout=PATIENCE)
+        return self._ended.get(timeout=TIMEOUT)
 
     def close(self) -> None:
         self.instance.stop()
@@ -352,7 +352,7 @@ def test_a_slow_reader_holds_back_its_stream_and_gets_all_of_it(
     served.instance.give([Batch((one,), 1, "idle")])
 
     for number in range(10):
-        response = responses.get(timeout=PATIENCE)
+        response = responses.get(timeout=TIMEOUT)
         assert response["output"][0][0] == number
         assert responses.qsize() < 2  # its window
         reply.consumed()
@@ -413,7 +413,7 @@ def test_a_batch_that_the_worker_has_not_read_did_not_reach_it(served: Served, f
     served.instance.give([Batch((request(text=["a"]),), 1, "idle")])
     sent = threading.Event()
     served.io.calls().call(lambda _: sent.set(), None)  # after the batch was sent
-    assert sent.wait(PATIENCE)
+    assert sent.wait(TIMEOUT)
     kill(pid)
 
     died = served.ended()
@@ -593,7 +593,7 @@ def in_loop(served: Served) -> None:
     """Wait until the loop has done what it was about to do."""
     done = threading.Event()
     served.io.calls().call(lambda _: done.set(), None)
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)
 
 
 def test_a_lone_caller_is_answered_in_its_thread_after_some_calls(served: Served) -> None:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
+from tests.fakes import (
+    TIMEOUT,
+    Call,
+    Gate,
+    ManualClock,
+    ManualDispatcher,
+    desk,
+    gated,
+    threads,
+    until,
+)
 from wherry.core.instances.resources import Resources
 from wherry.core.runtime.runtime import Runtime
 from wherry.core.values.errors import Cancelled, ConfigError
@@ -24,7 +34,7 @@ class Shop:
         self.resources = Resources(limits, self.clock)
         self._stack = stack
 
-    def open(self, name: str, **settings: Any) -> tuple[Desk, Gate]:
+    def open(self, name: str, **settings: Any) -> tuple[ManualDispatcher, Gate]:
         gate = Gate()
         model = gated(gate, **{"name": name, "resources": GPU, "max_batch_size": 1, **settings})
         one = desk(model, gate=gate, clock=self.clock, resources=self.resources)
@@ -164,7 +174,7 @@ def test_a_local_call_runs_in_its_own_thread_only_if_it_gets_what_it_needs() -> 
     @wherry.model(resources=GPU)
     def slow(text: str) -> str:
         busy.release()
-        assert may_finish.acquire(timeout=PATIENCE)
+        assert may_finish.acquire(timeout=TIMEOUT)
         return threading.current_thread().name
 
     @wherry.model(resources=GPU)
@@ -177,7 +187,7 @@ def test_a_local_call_runs_in_its_own_thread_only_if_it_gets_what_it_needs() -> 
         names: list[str] = []
         caller = threading.Thread(target=lambda: names.append(runtime.infer("slow", "x")))
         caller.start()
-        assert busy.acquire(timeout=PATIENCE)
+        assert busy.acquire(timeout=TIMEOUT)
         waiting = threading.Thread(target=lambda: names.append(runtime.infer("quick", "x")))
         waiting.start()
         quick_runner = runtime.model("quick").runner
@@ -185,7 +195,7 @@ def test_a_local_call_runs_in_its_own_thread_only_if_it_gets_what_it_needs() -> 
         assert names == []
         may_finish.release()
         for thread in (caller, waiting):
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert sorted(names) == sorted([caller.name, "wherry-quick-0"])
         until(lambda: not quick_runner.running())  # its thread may still be on its way back
         assert runtime.infer("quick", "x") == here

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes import Call
 from wherry.core.instances.split import split
-from wherry.core.values.budget import Budget, Loan
+from wherry.core.values.budget import Budget, Reservation
 from wherry.core.values.errors import BadModelOutput, Cancelled, ModelFailed
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferRequest, InferResponse
@@ -89,7 +89,7 @@ def test_once_all_has_ended_nothing_but_its_caller_holds_the_request(fails: bool
     budget = Budget(1)
     assert budget.take(1)
     request = InferRequest({"text": [*"abcd"]}, 4, Reply(lambda _: None))
-    request.loans = (Loan(budget, 1),)
+    request.reservations = (Reservation(budget, 1),)
     cancelled: list[bool] = []
     gc.disable()
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.worker_models import Spelled
 from wherry.core.instances.step_instance import StepInstance, StepProcess
 from wherry.core.instances.step_loop import Progress, Share
@@ -53,7 +53,7 @@ class Served:
         given = dict.fromkeys(keys, "")
         left = set(keys)
         while left:
-            share = self.shares.get(timeout=PATIENCE)
+            share = self.shares.get(timeout=TIMEOUT)
             if share.key in given:
                 given[share.key] += "".join(one["output"][0] for one in share.responses)
                 if share.done or share.failure:
@@ -95,7 +95,7 @@ def test_a_request_that_leaves_behind_a_large_one_leaves(served: Served) -> None
 def test_a_request_that_cannot_be_sent_fails_alone(served: Served) -> None:
     served.instance.join(1, {"text": ["half a character: \ud800"]})
     served.instance.join(2, {"text": ["ab"]})
-    refused = served.shares.get(timeout=PATIENCE)
+    refused = served.shares.get(timeout=TIMEOUT)
 
     assert refused.failure is not None
     assert (refused.key, refused.failure.error) == (1, "InvalidRequest")
@@ -107,5 +107,5 @@ def test_a_death_ends_the_service_with_its_cause(served: Served) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    died = served.ends.get(timeout=PATIENCE)
+    died = served.ends.get(timeout=TIMEOUT)
     assert str(died) == f"worker Spelled_0 (pid {pid}) was killed by SIGKILL"

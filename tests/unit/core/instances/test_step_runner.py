@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads, until
+from tests.fakes import TIMEOUT, Call, Gate, ManualClock, ManualTimer, threads, until
 from wherry.core.instances.step_instance import StepInstance, StepThread
 from wherry.core.instances.step_loop import Progress, Share, StepLoop
 from wherry.core.instances.step_runner import StepRunner
@@ -82,7 +82,7 @@ class Countdown(wherry.StepModel):
         return {"stopped": len(self.stopped)}
 
 
-class Desk:
+class ManualDispatcher:
     def __init__(self, runner: StepRunner, model: Countdown, timer: ManualTimer) -> None:
         self.runner, self.model, self.timer, self.clock = runner, model, timer, timer.clock
         self.gate = model.gate
@@ -109,7 +109,9 @@ class Desk:
 
 
 @contextmanager
-def desk(make: Callable[[], StepInstance] | None = None, **settings: Any) -> Iterator[Desk]:
+def desk(
+    make: Callable[[], StepInstance] | None = None, **settings: Any
+) -> Iterator[ManualDispatcher]:
     model = Countdown(Gate())
     config = model.config(**settings)
     clock = ManualClock(1000.0)
@@ -123,8 +125,8 @@ def desk(make: Callable[[], StepInstance] | None = None, **settings: Any) -> Ite
     )
     runner.start()
     try:
-        runner.wait_ready(PATIENCE)
-        yield Desk(runner, model, timer)
+        runner.wait_ready(TIMEOUT)
+        yield ManualDispatcher(runner, model, timer)
     finally:
         model.gate.open(1000)
         runner.close()
@@ -264,8 +266,8 @@ class AheadOfService(StepInstance):
         self.stepped.set()
 
     def serve(self) -> None:
-        self.stepped.wait(PATIENCE)
-        self.closed.wait(PATIENCE)
+        self.stepped.wait(TIMEOUT)
+        self.closed.wait(TIMEOUT)
 
     def close(self) -> None:
         self.closed.set()
@@ -435,7 +437,7 @@ def test_drain_waits_for_streams_and_takes_no_more() -> None:
         assert not d.runner.drain(0.0)
         assert isinstance(d.ask(1).error(), ModelNotReady)
         d.gate.open(2)
-        assert d.runner.drain(PATIENCE)
+        assert d.runner.drain(TIMEOUT)
         assert responses(call) == [1, 0]
         assert d.runner.not_ready_reason() == "unloading"
 

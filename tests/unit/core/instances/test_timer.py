@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes import PATIENCE, no_new_threads
+from tests.fakes import TIMEOUT, no_new_threads
 from wherry.core.instances.timer import Timer
 
 
@@ -28,14 +28,14 @@ def test_callbacks_come_in_the_order_of_their_moments(timer: Timer) -> None:
 
     timer.wake_at(now + 0.02, second)
     timer.wake_at(now + 0.01, lambda: told.append("first"))
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)
     assert told == ["first", "second"]
 
 
 def test_a_moment_in_the_past_is_now(timer: Timer) -> None:
     done = threading.Event()
     timer.wake_at(0.0, done.set)
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)
 
 
 @pytest.mark.parametrize("far", [1e9, 1e10, 1e300, float("inf")])
@@ -44,7 +44,7 @@ def test_a_moment_in_the_far_future_does_not_end_the_timer(timer: Timer, far: fl
     done = threading.Event()
     timer.wake_at(far, lambda: None)
     timer.wake_at(time.monotonic() + 0.01, done.set)
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)
 
 
 def test_a_callback_that_raises_does_not_end_the_timer(
@@ -56,7 +56,7 @@ def test_a_callback_that_raises_does_not_end_the_timer(
     done = threading.Event()
     timer.wake_at(0.0, broken)
     timer.wake_at(time.monotonic() + 0.01, done.set)
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)
     assert "a bug of ours" in caplog.text
 
 
@@ -73,4 +73,4 @@ def test_a_timer_that_got_no_thread_tries_again(timer: Timer) -> None:
     with no_new_threads(), pytest.raises(RuntimeError, match="new thread"):
         timer.start()
     timer.wake_at(time.monotonic(), done.set)
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.http_exchange import Client, app_loop, served
 from wherry.core.observability.custom_metrics import CustomMetrics, Kind
 from wherry.server.http_app import HttpApp
@@ -236,7 +236,7 @@ def test_the_time_to_the_first_response_is_counted_in_the_models_own_buckets() -
         server.runtime.infer("shout", text="a")
         server.runtime.infer_batch("shout", text=["a"] * 20)  # in parts, and one request
         assert list(server.runtime.stream("words", text="a b c")) == ["a", "b", "c"]
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=TIMEOUT) as answer:
             text = answer.read().decode()
     assert "nv_inference_first_response_histogram_ms" not in shown_without_options()
     found = first_responses(text)
@@ -272,7 +272,7 @@ def test_only_tritons_metrics_may_be_asked_for() -> None:
     options = {"metrics_compat": "triton", "metrics_config": ("counter_latencies=false",)}
     with (
         local_server(shout, **options) as server,
-        urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer,
+        urllib.request.urlopen(f"{server.url}/metrics", timeout=TIMEOUT) as answer,
     ):
         text = answer.read().decode()
     names = {family.name for family in parse_text(text)}

@@ -4,7 +4,7 @@
 """
 
 from wherry.core.observability.statistics import (
-    MAX_RESPONSE_PLACES,
+    MAX_RESPONSE_POSITIONS,
     Compute,
     Duration,
     ModelStatistics,
@@ -39,11 +39,11 @@ def test_responses_are_counted_by_their_place_and_the_time_since_the_one_before(
 def test_of_a_long_stream_the_last_place_counts_the_rest() -> None:
     statistics = ModelStatistics()
     count = ResponseCount(statistics, started=0.0)
-    for _ in range(MAX_RESPONSE_PLACES + 9):
+    for _ in range(MAX_RESPONSE_POSITIONS + 9):
         count.responded(0.0)
-    assert len(statistics.response_places) == MAX_RESPONSE_PLACES
+    assert len(statistics.response_places) == MAX_RESPONSE_POSITIONS
     assert statistics.response_places[-1].came.count == 10
-    assert statistics.responses == MAX_RESPONSE_PLACES + 9
+    assert statistics.responses == MAX_RESPONSE_POSITIONS + 9
 
 
 def test_each_request_of_a_batch_took_what_the_batch_took() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, gated, no_new_threads, threads, until
+from tests.fakes import TIMEOUT, Call, Gate, gated, no_new_threads, threads, until
 from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.runtime.runtime import Runtime
 from wherry.core.values.errors import (
@@ -153,7 +153,7 @@ def test_closing_a_streaming_pipeline_runs_its_cleanup_at_once() -> None:
         stream = rt.stream("endless", "a")
         assert next(stream) == "a"
         stream.close()  # type: ignore[attr-defined] # it is a generator
-        assert closed.wait(PATIENCE)
+        assert closed.wait(TIMEOUT)
 
 
 def test_an_error_in_one_branch_is_the_callers_outcome_and_spares_the_rest(gate: Gate) -> None:
@@ -172,7 +172,7 @@ def test_an_error_in_one_branch_is_the_callers_outcome_and_spares_the_rest(gate:
         rt.load(mixed)
         call(0)
         gate.open(10)
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
     assert len(gate.batches) <= 1
 
 
@@ -246,9 +246,9 @@ def test_the_pieces_of_a_cancelled_request_stop(gate: Gate) -> None:
 
         asyncio.run(main())
         pipe = rt.model("letters")
-        assert pipe.runner.drain(PATIENCE)  # its task and those of its pieces have ended
+        assert pipe.runner.drain(TIMEOUT)  # its task and those of its pieces have ended
         gate.open(100)
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
         assert pipe.statistics.failures == {"CANCELED": 1}
         assert rt.model("gated").statistics.failures["CANCELED"] == 50
     assert len(gate.batches) == 1
@@ -259,9 +259,9 @@ def test_a_deadline_passes_down_to_the_pieces(gate: Gate) -> None:
     with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
         with pytest.raises(DeadlineExceeded, match="'letters': not finished within"):
             rt.infer("letters", "x" * 50, timeout=0.5)
-        assert rt.model("letters").runner.drain(PATIENCE)  # those of its pieces have ended, too
+        assert rt.model("letters").runner.drain(TIMEOUT)  # those of its pieces have ended, too
         gate.open(100)
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
     assert len(gate.batches) <= 1  # none, if the time was over before the first one began
 
 
@@ -317,7 +317,7 @@ def test_close_ends_the_pipelines_that_run_and_those_about_to_start(gate: Gate) 
         gate.started()
         closing.start()
     gate.open(10)  # only now: the callers do not wait for the piece that runs
-    closing.join(PATIENCE)
+    closing.join(TIMEOUT)
     assert not closing.is_alive()
 
 
@@ -340,7 +340,7 @@ def test_a_pipeline_drains(gate: Gate) -> None:
         answers: list[str] = []
         with threads(1, lambda _: answers.append(rt.infer("letters", "ab"))):
             gate.started()
-            with threads(1, lambda _: answers.append(str(rt.drain(PATIENCE)))):
+            with threads(1, lambda _: answers.append(str(rt.drain(TIMEOUT)))):
                 gate.open(2)
         assert sorted(answers) == ["AB", "True"]
         with pytest.raises(ModelNotReady, match="unloading"):
@@ -381,7 +381,7 @@ def test_a_pipeline_that_swallows_one_cancellation_is_answered_once() -> None:
                 await task
 
         asyncio.run(main())
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
         statistics = rt.model("stubborn").statistics
         assert (statistics.success.count, statistics.fail.count) == (0, 1)
 
@@ -517,7 +517,7 @@ def test_who_has_the_answer_may_ask_for_its_times_at_once() -> None:
             lambda _: known.put(len(loaded.runner.explain()["latest"]))
         )
         loaded.submit([loaded.request({"x": ["a"]}, 1, reply)])
-        assert known.get(timeout=PATIENCE) == 1
+        assert known.get(timeout=TIMEOUT) == 1
 
 
 def test_what_would_take_too_long_beside_the_others_is_refused_at_the_door(gate: Gate) -> None:
@@ -648,7 +648,7 @@ def test_a_pipeline_that_waits_for_a_pipeline_without_await_is_told_how(
 
     with wherry.Runtime(length, inner, inner_stream, inline, outer) as rt:
         with pytest.raises(wherry.ModelFailed, match="ainfer"):
-            rt.infer("outer", "abc", timeout=PATIENCE)
+            rt.infer("outer", "abc", timeout=TIMEOUT)
         assert rt.infer("inner", "abc") == 3
 
 
@@ -699,7 +699,7 @@ def test_a_deadline_is_kept_for_code_that_does_not_end_when_it_is_cancelled(
     async def deaf(text: str) -> str:
         while not may_end.is_set():
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.to_thread(may_end.wait, PATIENCE)
+                await asyncio.to_thread(may_end.wait, TIMEOUT)
         return text
 
     with Runtime(deaf) as rt:
@@ -715,7 +715,7 @@ def test_a_deadline_is_kept_for_code_that_blocks_the_loop() -> None:
 
     @wherry.pipeline
     async def blocking(text: str) -> str:
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(TIMEOUT)
         return text
 
     with Runtime(blocking) as rt:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, until
+from tests.fakes import TIMEOUT, Call, until
 from tests.unit.triton.test_ensemble import ensemble, step
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.thread import ThreadInstance
@@ -545,7 +545,7 @@ def test_a_pipeline_has_tensors_whoever_else_is_in_the_batch() -> None:
     def code(x: Any) -> Any:
         sizes.append(len(x))
         entered.release()
-        assert gate.acquire(timeout=PATIENCE)
+        assert gate.acquire(timeout=TIMEOUT)
         return x * 2
 
     a = model("a", code, run_in_caller=False)
@@ -557,13 +557,13 @@ def test_a_pipeline_has_tensors_whoever_else_is_in_the_batch() -> None:
 
     with wherry.Runtime(a, inside) as runtime, ThreadPoolExecutor(8) as pool:
         calls: list[Any] = [pool.submit(runtime.infer, "a", x=ROW)]
-        assert entered.acquire(timeout=PATIENCE)  # what comes meanwhile is the next batch
+        assert entered.acquire(timeout=TIMEOUT)  # what comes meanwhile is the next batch
         for n in range(3):
             calls.append(pool.submit(runtime.infer, "inside", n=n))
             calls.append(pool.submit(runtime.infer, "a", x=ROW + n))
         until(lambda: runtime.registry.find("a").runner.queued_requests == 6)
         gate.release(8)
-        found = [np.asarray(call.result(PATIENCE)).tolist() for call in calls]
+        found = [np.asarray(call.result(TIMEOUT)).tolist() for call in calls]
     assert sizes == [1, 6]
     assert found == [[2, 4], [1, 1], [2, 4], [3, 3], [4, 6], [5, 5], [6, 8]]
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated, threads, until
+from tests.fakes import TIMEOUT, Gate, gated, threads, until
 from wherry.core.models.model import Device
 from wherry.core.runtime.lifecycle import Lifecycle
 from wherry.core.runtime.loaded_model import LoadedModel
@@ -98,7 +98,7 @@ def test_infer_takes_inputs_by_position_or_name() -> None:
 
 def test_a_call_through_the_queue_means_what_an_inline_call_means() -> None:
     with Runtime(picky) as rt:
-        for how in ({}, {"timeout": PATIENCE}, {"priority": 1}):
+        for how in ({}, {"timeout": TIMEOUT}, {"priority": 1}):
             assert rt.infer("picky", 3, **how) == 6
             with pytest.raises(ModelFailed, match="-1 is negative"):
                 rt.infer("picky", -1, **how)
@@ -151,7 +151,7 @@ def test_a_timeout_ends_a_call_whose_model_does_not_answer(gate: Gate) -> None:
         with pytest.raises(DeadlineExceeded, match="not finished within"):
             rt.infer("gated", "a")
         gate.open(2)
-        assert rt.infer("gated", "b", timeout=PATIENCE) == "B"
+        assert rt.infer("gated", "b", timeout=TIMEOUT) == "B"
 
 
 def test_many_rows_of_one_caller_are_split_and_joined_in_order() -> None:
@@ -173,7 +173,7 @@ def test_the_first_part_that_fails_is_the_outcome_and_the_rest_is_spared(gate: G
             gate.started()
             gate.open(1)
         gate.open(10)
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
     assert len(gate.batches) <= 2  # the second may have left before the first had failed
 
 
@@ -220,7 +220,7 @@ def test_map_takes_rows_only_as_results_are_asked_for_and_cancels_what_is_left(g
         assert len(taken) == 16
         results.close()  # type: ignore[attr-defined] # it is a generator
         gate.open(1)
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
         assert rt.model("gated").statistics.failures["CANCELED"] == 15
 
 
@@ -262,7 +262,7 @@ def test_closing_a_stream_stops_the_model(gate: Gate) -> None:
         stream = rt.stream("endless", "a")
         assert next(stream) == "a"
         stream.close()  # type: ignore[attr-defined] # it is a generator
-        assert closed.wait(PATIENCE)
+        assert closed.wait(TIMEOUT)
         assert rt.model("endless").statistics.failures == {"CANCELED": 1}
 
 
@@ -316,7 +316,7 @@ def test_every_event_loop_keeps_its_own_way_into_the_runtime() -> None:
     async def ports() -> list[LoopPort]:
         found = []
         for runtime in runtimes:
-            together.wait(PATIENCE)
+            together.wait(TIMEOUT)
             found.append(runtime.port())
         return found
 
@@ -405,7 +405,7 @@ def test_a_task_that_is_cancelled_before_its_first_step_sends_nothing(gate: Gate
             await asyncio.wait([task])
 
         asyncio.run(main())
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
     assert gate.batches == []
 
 
@@ -422,7 +422,7 @@ def test_a_request_that_is_cancelled_in_the_turn_it_was_made_never_runs(gate: Ga
             await asyncio.sleep(0)
 
         asyncio.run(main())
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
         assert loaded.statistics.failures == {"CANCELED": 2}
         assert loaded.statistics.fail.ns < 60e9
     assert gate.batches == []
@@ -450,7 +450,7 @@ def test_closing_an_asynchronous_stream_stops_the_model() -> None:
             await stream.aclose()  # type: ignore[attr-defined] # it is a generator
 
         asyncio.run(main())
-        assert closed.wait(PATIENCE)
+        assert closed.wait(TIMEOUT)
 
 
 def test_an_event_loop_that_has_ended_is_forgotten() -> None:
@@ -527,7 +527,7 @@ def test_no_outcome_is_lost_when_many_threads_wake_one_loop() -> None:
                 pass
 
         await loop.run_in_executor(None, all_of_them)
-        await asyncio.wait_for(done, PATIENCE)
+        await asyncio.wait_for(done, TIMEOUT)
 
     asyncio.run(main())
     assert sorted(told) == sorted(list(range(callers)) * each)
@@ -867,7 +867,7 @@ class Threshold(wherry.Model):
         self.both = threading.Barrier(2)
 
     def execute(self, x: int) -> str:
-        self.both.wait(PATIENCE)
+        self.both.wait(TIMEOUT)
         return f"{self.least} {self.scale} {self.words}"
 
 
@@ -923,7 +923,7 @@ def test_every_call_takes_a_version_and_without_one_the_highest(version: Any) ->
         rt.load(Loaded("2"), version="2")
         for given, said in (({"version": version}, "1"), ({}, "2")):
             assert rt.infer("loaded", "?", **given) == said
-            assert rt.infer("loaded", text="?", timeout=PATIENCE, **given) == said
+            assert rt.infer("loaded", text="?", timeout=TIMEOUT, **given) == said
             assert rt.infer_batch("loaded", text=["?", "!"], **given)["output"] == [said] * 2
             assert list(rt.map("loaded", ["?", {"text": "!"}], **given)) == [said] * 2
             assert asyncio.run(rt.ainfer("loaded", "?", **given)) == said
@@ -958,7 +958,7 @@ def test_a_model_that_gets_ready_while_it_is_looked_up_is_not_unknown() -> None:
 
     class Slow(Loaded):
         def load(self, device: Device) -> None:
-            assert may_load.wait(PATIENCE)
+            assert may_load.wait(TIMEOUT)
             super().load(device)
 
     class Late(Lifecycle[LoadedModel]):
@@ -984,11 +984,11 @@ def test_loops_that_begin_at_once_have_a_way_each_and_keep_it() -> None:
         together = threading.Barrier(6)
 
         async def main() -> None:
-            together.wait(PATIENCE)
+            together.wait(TIMEOUT)
             port = rt.port()
-            together.wait(PATIENCE)
+            together.wait(TIMEOUT)
             assert rt.port() is port
-            together.wait(PATIENCE)
+            together.wait(TIMEOUT)
 
         def loops(_: int) -> None:
             for _ in range(30):
@@ -1041,7 +1041,7 @@ def test_nothing_is_left_after_a_runtime_that_was_used_in_every_way(gate: Gate) 
 
     gate.open(100)
     with Runtime(shout, later, count, twice, gated(gate)) as rt:
-        rt.infer("shout", "a", timeout=PATIENCE)
+        rt.infer("shout", "a", timeout=TIMEOUT)
         asyncio.run(rt.ainfer("later", "a"))
         list(rt.stream("count", 2))
         assert rt.infer("twice", "a") == "A"
@@ -1069,7 +1069,7 @@ def test_close_while_a_model_loads_ends_both() -> None:
     class Slow(Loaded):
         def load(self, device: Device) -> None:
             loading.set()
-            assert may_load.wait(PATIENCE)
+            assert may_load.wait(TIMEOUT)
             super().load(device)
 
     rt = Runtime()
@@ -1080,7 +1080,7 @@ def test_close_while_a_model_loads_ends_both() -> None:
             rt.load(model)
 
     with threads(1, load):
-        assert loading.wait(PATIENCE)
+        assert loading.wait(TIMEOUT)
         with threads(1, lambda _: rt.close()):
             until(lambda: is_closed(rt))
             may_load.set()
@@ -1133,7 +1133,7 @@ def test_a_cancelled_outcome_is_an_error_of_its_own(gate: Gate) -> None:
         assert loaded.cancel(request)
         assert not loaded.cancel(request)
         gate.open(10)
-        assert rt.drain(PATIENCE)
+        assert rt.drain(TIMEOUT)
         assert len(outcomes) == 1
         assert isinstance(outcomes[0], Cancelled)
     assert len(gate.batches) == 1  # the parts that waited did not run

@@ -7,26 +7,26 @@ import threading
 
 import pytest
 
-from tests.fakes import PATIENCE, no_new_threads
+from tests.fakes import TIMEOUT, no_new_threads
 from wherry.core.runtime.threads import ThreadGroup, ThreadPool, in_thread, side_by_side
 
 
-def patience() -> float:
-    return PATIENCE
+def start_timeout() -> float:
+    return TIMEOUT
 
 
 def test_join_waits_for_what_was_started() -> None:
     group, may_end, ended = ThreadGroup(), threading.Event(), list[str]()
 
     def run() -> None:
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(TIMEOUT)
         ended.append(threading.current_thread().name)
 
     group.start(run, "first")
     group.join(lambda: 0.0)
     assert ended == []
     may_end.set()
-    group.join(patience)
+    group.join(start_timeout)
     assert ended == ["first"]
 
 
@@ -39,18 +39,18 @@ def test_a_pool_runs_all_calls_in_at_most_so_many_threads() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        together.wait(PATIENCE)  # two are never less
+        together.wait(TIMEOUT)  # two are never less
         with lock:
             running -= 1
 
     for _ in range(calls):
         pool.run(call)
-    pool.join(patience)
+    pool.join(start_timeout)
     assert (running, most) == (0, 2)
     done = threading.Event()
     pool.run(done.set)  # the threads have ended: there comes a new one
-    assert done.wait(PATIENCE)
-    pool.join(patience)
+    assert done.wait(TIMEOUT)
+    pool.join(start_timeout)
 
 
 @pytest.mark.parametrize("most", [1, 2, 9])
@@ -89,7 +89,7 @@ def test_an_interrupt_ends_it() -> None:
 def test_a_loop_goes_on_while_a_thread_blocks_and_has_what_it_gave_or_raised() -> None:
     async def main() -> None:
         may_end = threading.Event()
-        blocked = in_thread(lambda: may_end.wait(PATIENCE), "blocked")
+        blocked = in_thread(lambda: may_end.wait(TIMEOUT), "blocked")
         failed = in_thread(lambda: 1 // 0, "failed")
         with pytest.raises(ZeroDivisionError):
             await failed
@@ -103,9 +103,9 @@ def test_a_loop_goes_on_while_a_thread_blocks_and_has_what_it_gave_or_raised() -
 def test_a_loop_waits_for_the_system_to_have_a_thread_again_if_it_is_to() -> None:
     async def main() -> None:
         with no_new_threads(times=2):
-            assert await in_thread(lambda: "done", "late", patience=PATIENCE) == "done"
+            assert await in_thread(lambda: "done", "late", start_timeout=TIMEOUT) == "done"
         with no_new_threads():
-            given_up = in_thread(lambda: "never", "never", patience=1e-9)
+            given_up = in_thread(lambda: "never", "never", start_timeout=1e-9)
             with pytest.raises(RuntimeError, match="new thread"):
                 await given_up
             with pytest.raises(RuntimeError, match="new thread"):
@@ -119,9 +119,9 @@ def test_a_pool_that_gets_no_thread_says_so_and_works_later() -> None:
     for _ in range(3):
         with no_new_threads(), pytest.raises(RuntimeError, match="new thread"):
             pool.run(lambda: told.append("never"))
-    pool.join(patience)
+    pool.join(start_timeout)
     pool.run(lambda: told.append("later"))
-    pool.join(patience)
+    pool.join(start_timeout)
     assert told == ["later"]
 
 
@@ -131,12 +131,12 @@ def test_a_pool_that_gets_no_second_thread_goes_on_with_the_first() -> None:
 
     def first() -> None:
         begun.set()
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(TIMEOUT)
 
     pool.run(first)
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     with no_new_threads():
         pool.run(lambda: told.append("second"))
     may_end.set()
-    pool.join(patience)
+    pool.join(start_timeout)
     assert told == ["second"]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.fakes import PATIENCE, threads
+from tests.fakes import TIMEOUT, threads
 from wherry.core.values.errors import Cancelled
 from wherry.core.values.reply import LIMIT_BYTES, WINDOW_BYTES, Reply, StreamReply
 
@@ -104,7 +104,7 @@ def test_a_sender_that_does_not_wait_goes_on_to_the_limit_and_no_further() -> No
 
 def patiently(reply: StreamReply[int], response: int) -> bool:
     """As the dispatcher does it for a lone reader."""
-    assert reply.wait_for_room(PATIENCE)
+    assert reply.wait_for_room(TIMEOUT)
     return reply.send(response, lone=True)
 
 
@@ -165,7 +165,7 @@ def test_a_sender_waits_for_a_slow_reader_and_goes_on_when_one_response_is_read(
     sender = _Wait(stream.reply)
     sent: list[bool] = []
     with threads(1, lambda _: sent.extend(patiently(stream.reply, n) for n in range(3))):
-        assert sender.waits.wait(PATIENCE)
+        assert sender.waits.wait(TIMEOUT)
         assert stream.responses == [0, 1]
         stream.reply.consumed()
     assert sent == [True] * 3
@@ -177,7 +177,7 @@ def test_a_sender_that_waits_is_woken_when_the_reader_leaves() -> None:
     sender = _Wait(stream.reply)
     sent: list[bool] = []
     with threads(1, lambda _: sent.extend(patiently(stream.reply, n) for n in range(2))):
-        assert sender.waits.wait(PATIENCE)
+        assert sender.waits.wait(TIMEOUT)
         stream.reply.settle(Cancelled("the reader left"))
     assert sent == [True, False]
     assert stream.responses == [0]

@@ -373,36 +373,36 @@ class Caller:
         self.world = world
         self.has_them = False
 
-    def borrow(self) -> None:
-        if not self.has_them and self.world.link.borrow() is not None:
+    def acquire(self) -> None:
+        if not self.has_them and self.world.link.acquire() is not None:
             assert not self.world.socket.closed
             self.has_them = True
             self.world.socket.encoder_is_away = self.world.socket.decoder_is_away = True
 
-    def give_back(self, error: Exception | None = None) -> None:
+    def release(self, error: Exception | None = None) -> None:
         if self.has_them:
             self.has_them = False
             self.world.socket.encoder_is_away = self.world.socket.decoder_is_away = False
-            self.world.link.give_back(error)
+            self.world.link.release(error)
 
 
 def test_the_sockets_of_an_idle_link_are_lent_until_the_loop_has_something_to_send(
     world: World,
 ) -> None:
     caller = Caller(world)
-    caller.borrow()
+    caller.acquire()
     assert not caller.has_them
-    world.link.lend()
+    world.link.offer()
     assert not world.readers
-    caller.borrow()
+    caller.acquire()
     assert caller.has_them
-    caller.give_back()
-    caller.borrow()
+    caller.release()
+    caller.acquire()
     world.send("a")
     assert world.socket.sent == []
-    caller.give_back()
+    caller.release()
     world.settle()
-    caller.borrow()
+    caller.acquire()
 
     assert not caller.has_them
     assert world.socket.sent == ["a"]
@@ -417,10 +417,10 @@ def test_a_caller_that_meets_the_end_of_the_worker_gives_the_sockets_back(
     world: World, error: Exception | None, ends: list[tuple[type[Exception], bool]]
 ) -> None:
     caller = Caller(world)
-    world.link.lend()
-    caller.borrow()
+    world.link.offer()
+    caller.acquire()
     world.socket.ended = isinstance(error, EOFError)
-    caller.give_back(error)
+    caller.release(error)
     world.settle()
 
     assert world.ends == ends
@@ -429,15 +429,15 @@ def test_a_caller_that_meets_the_end_of_the_worker_gives_the_sockets_back(
 def test_what_is_under_way_is_not_lent(world: World) -> None:
     caller = Caller(world)
     world.send("large")
-    world.link.lend()
-    caller.borrow()
+    world.link.offer()
+    caller.acquire()
     assert not caller.has_them
     world.settle()
-    world.link.lend()
-    caller.borrow()
+    world.link.offer()
+    caller.acquire()
 
     assert caller.has_them
-    caller.give_back()
+    caller.release()
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -493,17 +493,17 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.link.resume()
 
     @rule()
-    def lend(self) -> None:
+    def offer(self) -> None:
         if not (self.world.socket.arrived or self.world.socket.frames):
-            self.world.link.lend()
+            self.world.link.offer()
 
     @rule()
-    def borrow(self) -> None:
-        self.caller.borrow()
+    def acquire(self) -> None:
+        self.caller.acquire()
 
     @rule(meets=st.sampled_from([None, None, EOFError(), Garbage()]))
-    def give_back(self, meets: Exception | None) -> None:
-        self.caller.give_back(meets if self.world.socket.ended else None)
+    def release(self, meets: Exception | None) -> None:
+        self.caller.release(meets if self.world.socket.ended else None)
 
     @rule()
     def ends(self) -> None:
@@ -532,7 +532,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         world = self.world
-        self.caller.give_back()
+        self.caller.release()
         closed = bool(world.ends)
         self.send("small")  # takes back what is lent
         world.link.write()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.values.errors import ConfigError
 from wherry.core.workers.loop import LoopCalls, WorkerLoop
 
@@ -121,7 +121,7 @@ def test_the_thread_starts_when_it_is_asked_for_and_knows_itself() -> None:
         done.set()
 
     calls.call(note, None)
-    assert done.wait(PATIENCE)
+    assert done.wait(TIMEOUT)
     assert here == [True]
     assert calls.thread != threading.get_ident()
     assert io.calls() is calls

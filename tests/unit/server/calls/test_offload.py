@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fakes import PATIENCE, no_new_threads, until
+from tests.fakes import TIMEOUT, no_new_threads, until
 from wherry.core.values.errors import InvalidRequest, ServerBusy
 from wherry.server.calls.offload import LARGE_BYTES, Offload
 from wherry.server.v2.output_codec import is_large
@@ -41,7 +41,7 @@ class Held:
 
     def __call__(self) -> str:
         self.begun.set()
-        assert self.may_end.wait(PATIENCE)
+        assert self.may_end.wait(TIMEOUT)
         return "done"
 
 
@@ -108,7 +108,7 @@ def test_what_its_client_left_is_not_begun_and_gives_its_bytes_back() -> None:
     offload, port, held = Offload(threads=1), Port(), Held()
     told: list[Any] = []
     offload.submit(held, 10, port, told.append)
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     ran: list[int] = []
     waiting = offload.submit(lambda: ran.append(1), 20, port, told.append)
     waiting.cancel()
@@ -122,7 +122,7 @@ def test_what_its_client_left_while_it_ran_is_not_delivered() -> None:
     offload, port, held = Offload(), Port(), Held()
     told: list[Any] = []
     job = offload.submit(held, 10, port, told.append)
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     job.cancel()
     held.may_end.set()
     port.deliver()
@@ -136,8 +136,8 @@ def test_there_are_threads_only_while_there_is_work() -> None:
     told: list[Any] = []
     for work in held:
         offload.submit(work, 10, port, told.append)
-    assert held[0].begun.wait(PATIENCE)
-    assert held[1].begun.wait(PATIENCE)
+    assert held[0].begun.wait(TIMEOUT)
+    assert held[1].begun.wait(TIMEOUT)
     assert not held[2].begun.is_set()
     for work in held:
         work.may_end.set()
@@ -179,7 +179,7 @@ def test_without_a_thread_work_is_refused_and_later_work_is_done() -> None:
 def test_without_a_second_thread_the_first_does_the_work() -> None:
     offload, port, told, held = Offload(threads=2), Port(), list[Any](), Held()
     offload.submit(held, 0, port, told.append)
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     with no_new_threads():
         offload.submit(lambda: "second", 0, port, told.append)
     held.may_end.set()

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.values.errors import InvalidRequest
 from wherry.server.cli import main
 from wherry.server.cli.call import write_text
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_an_answer_and_its_request(url: str) -> None:
         with contextlib.suppress(OSError):  # the terminal's end
             while piece := os.read(ours, 2**16):
                 told = (told + piece)[-4096:]
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(TIMEOUT) == 130
     os.close(ours)
     assert {*told} <= {*b"again ^C\r\n"}
-    assert LEFT.wait(PATIENCE)
+    assert LEFT.wait(TIMEOUT)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, no_new_threads, until
+from tests.fakes import TIMEOUT, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.access.restricted import Restrictions
@@ -108,7 +108,7 @@ def test_a_model_that_is_not_loaded_is_there_with_its_reason() -> None:
         name = "late"
 
         def load(self, device: wherry.Device) -> None:
-            assert may_load.wait(PATIENCE)
+            assert may_load.wait(TIMEOUT)
 
         def execute(self, text: list[str]) -> list[str]:
             return text
@@ -118,7 +118,7 @@ def test_a_model_that_is_not_loaded_is_there_with_its_reason() -> None:
         until(lambda: "late" in client.runtime.not_ready())
         late, ready = told(client)["models"]
         may_load.set()
-        loads.result(PATIENCE)
+        loads.result(TIMEOUT)
 
     assert late == {
         "name": "late",
@@ -141,8 +141,8 @@ def test_a_batch_that_runs_and_one_that_waits_are_seen() -> None:
         (model,) = told(client)["models"]
         gated.let_finish()
         gated.let_finish()
-        first.answered.result(PATIENCE)
-        second.answered.result(PATIENCE)
+        first.answered.result(TIMEOUT)
+        second.answered.result(TIMEOUT)
 
     assert (model["running_batches"], model["queued_requests"]) == (1, 1)
     assert model["instances"][0]["state"] == "running"
@@ -226,9 +226,9 @@ def test_streams_end_when_the_server_drains() -> None:
         exchange = watch(client)
         until(lambda: len(exchange.chunks) > 1)
         client.call(client.app.drain)
-        exchange.answered.result(PATIENCE)
+        exchange.answered.result(TIMEOUT)
         late = watch(client)
-        late.answered.result(PATIENCE)
+        late.answered.result(TIMEOUT)
 
     assert events(exchange)[-1][1]["server"]["draining"] is True
 
@@ -271,7 +271,7 @@ def test_those_who_ask_at_the_same_time_get_one_reading(monkeypatch: pytest.Monk
     with served(shout) as client:
         answers = [client.begin("GET", "/dashboard/numbers") for _ in range(8)]
         for answer in answers:
-            answer.answered.result(PATIENCE)
+            answer.answered.result(TIMEOUT)
 
     assert len({answer.json["at"] for answer in answers}) == 1
 

@@ -17,7 +17,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.server.connections.limits import Limits
 from wherry.server.grpc.call import Call
 from wherry.server.grpc.frames import PREFACE
@@ -51,12 +51,12 @@ def looped(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None
 
 async def turned(condition: Callable[[], bool]) -> None:
     """Turn the loop until it is so: another thread has to do something."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():  # noqa: ASYNC110 - the turns themselves are awaited
             await asyncio.sleep(0)
 
 
-class Desk:
+class ManualApplication:
     """An application that keeps each call for the test to answer."""
 
     methods: Final = {
@@ -159,11 +159,11 @@ class Wire(asyncio.Transport):
 
 
 class Peer:
-    """One connection to `desk`; its clock and sweeps belong to the test."""
+    """One connection to `app`; its clock and sweeps belong to the test."""
 
     def __init__(
         self,
-        desk: Desk,
+        app: ManualApplication,
         *,
         settings: dict[int, int] | None = None,
         greet: bool = True,
@@ -173,12 +173,12 @@ class Peer:
         beside: Peer | None = None,
     ) -> None:
         """With `beside`, on the same listener."""
-        self.desk = desk
+        self.app = app
         self.now = 1000.0
         self.ended: list[Call] = []
         self.connections: Connections = (
             Connections(
-                desk,
+                app,
                 limits,
                 coding=coding,
                 clock=lambda: self.now,

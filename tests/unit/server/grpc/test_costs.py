@@ -12,7 +12,7 @@ import pytest
 
 import wherry
 from tests.costs import assert_linear
-from tests.unit.server.grpc.raw import LIMITS, MANY, Desk, Peer
+from tests.unit.server.grpc.raw import LIMITS, MANY, ManualApplication, Peer
 from wherry.core.values.errors import InvalidRequest
 from wherry.core.values.request import InferResponse
 from wherry.server.connections.kept_buffers import KeptBuffers
@@ -219,7 +219,7 @@ FLOODS: dict[str, Bytes] = {
 def test_a_flood_of_frames(shape: str, at_once: int) -> None:
     def read(flood: bytes) -> None:
         async def connected() -> None:
-            peer = Peer(Desk(), greet=False, limits=LIMITS)
+            peer = Peer(ManualApplication(), greet=False, limits=LIMITS)
             peer.feed(frames.PREFACE + SETTINGS)
             await peer.feed_all(flood, at_once)
             peer.wire.close()
@@ -235,7 +235,7 @@ def test_a_frame_of_headers_that_comes_byte_by_byte() -> None:
 
     def read(flood: bytes) -> None:
         async def connected() -> None:
-            peer = Peer(Desk(), greet=False, limits=limits)
+            peer = Peer(ManualApplication(), greet=False, limits=limits)
             peer.feed(frames.PREFACE + SETTINGS)
             await peer.feed_all(flood, 1)
             peer.wire.close()

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties import examples
-from tests.unit.server.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed, turned
+from tests.unit.server.grpc.raw import MANY, ONE, WATCH, ManualApplication, Peer, prefixed, turned
 from wherry.core.values.buffer import Buffer
 from wherry.server.connections.limits import Limits
 from wherry.server.grpc import frames
 from wherry.server.grpc.rpc import Rpc
 
 
-class Whim(Desk):
+class Whim(ManualApplication):
     """Answers as the dice fall, now or later."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -92,8 +92,8 @@ async def talk(seed: int) -> None:
     dice = random.Random(seed)
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
-    desk = Whim(dice)
-    peer = Peer(desk, settings={4: dice.choice([0, 20, 65535, 2**20])})
+    app = Whim(dice)
+    peer = Peer(app, settings={4: dice.choice([0, 20, 65535, 2**20])})
     if dice.random() < 0.3:
         peer.wire.room = 50_000
     data = mixture(dice, peer)
@@ -114,8 +114,8 @@ async def talk(seed: int) -> None:
     peer.frames()  # whole ones, and nothing else
     await peer.leave()
     assert failures == []
-    assert [call for call in desk.calls if not call.ended] == []
-    assert len(peer.ended) == len(desk.calls)
+    assert [call for call in app.calls if not call.ended] == []
+    assert len(peer.ended) == len(app.calls)
 
 
 @examples(3)
@@ -124,7 +124,7 @@ def test_no_mixture_of_frames_harms_the_connection(seed: int) -> None:
     asyncio.run(talk(seed))
 
 
-class Ledger(Desk):
+class Ledger(ManualApplication):
     """Writes down the messages of each call, in the order in which they begin, and answers it."""
 
     def __init__(self, dice: random.Random) -> None:
@@ -183,8 +183,8 @@ def mixed(dice: random.Random, queues: list[list[bytes]], go_on: float) -> list[
 async def converse(seed: int) -> None:
     """Calls side by side, as a client of gRPC makes them."""
     dice = random.Random(seed)
-    desk = Ledger(dice)
-    peer = Peer(desk)
+    app = Ledger(dice)
+    peer = Peer(app)
     sent: list[list[bytes]] = []
     queues: list[list[bytes]] = []
     pieces: list[bytes] = []
@@ -199,7 +199,7 @@ async def converse(seed: int) -> None:
     pieces += mixed(dice, queues, 1.0)
     await peer.feed_all(b"".join(pieces), dice.choice([100, 5000, 2**16]))
     await turned(lambda: not peer.connection.streams.by_id)
-    assert sorted(desk.got) == sorted(sent)
+    assert sorted(app.got) == sorted(sent)
     assert [call.status for call in peer.ended] == ["OK"] * len(sent)
     assert peer.connection.streams.received.count == 0
     await peer.leave()
@@ -214,7 +214,7 @@ def test_each_call_gets_its_messages_however_they_are_cut_and_mixed(seed: int) -
 @given(st.binary(max_size=200), st.booleans())
 def test_no_bytes_harm_the_connection(data: bytes, greet: bool) -> None:
     async def main() -> None:
-        peer = Peer(Desk(), greet=greet)
+        peer = Peer(ManualApplication(), greet=greet)
         peer.feed(data, 7)
         peer.frames()
         await peer.leave()
@@ -227,17 +227,17 @@ def test_nothing_is_left_to_the_garbage_collector(max_connections: int) -> None:
     """Of a connection that has room, nor of one that is only for questions about health."""
 
     async def main() -> "weakref.ref[object]":
-        desk = Desk()
-        peer = Peer(desk, limits=Limits(max_connections=max_connections))
+        app = ManualApplication()
+        peer = Peer(app, limits=Limits(max_connections=max_connections))
         peer.ask(1, bytes(200_000))
         peer.open(3, MANY)
         peer.message(3, bytes(200_000))
         peer.data(3, prefixed(bytes(1000))[:-1])
         connection: weakref.ref[object] = weakref.ref(peer.connection)
         if max_connections:
-            desk.calls[0].respond(b"")
+            app.calls[0].respond(b"")
         await peer.leave()
-        desk.calls.clear()
+        app.calls.clear()
         vars(peer).clear()  # it is in a cycle of its own
         return connection
 

@@ -27,7 +27,7 @@ from tests.unit.server.grpc.raw import (
     MANY,
     ONE,
     WATCH,
-    Desk,
+    ManualApplication,
     Peer,
     looped,
     prefixed,
@@ -83,18 +83,18 @@ WINDOW = SettingsFrame.INITIAL_WINDOW_SIZE
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def app() -> ManualApplication:
+    return ManualApplication()
 
 
 # Calls that go well
 
 
 @looped
-async def test_a_call_is_answered_with_head_message_and_trailers(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_call_is_answered_with_head_message_and_trailers(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.ask(1, b"hello", ("x-key", "1"), ("x-key", "2"), ("a-bin", "AA"), ("grpc-timeout", "5S"))
-    call = desk.only
+    call = app.only
     assert (call.path, bytes(call.message), call.timeout) == (ONE, b"hello", 5.0)
     assert call.metadata == {"x-key": "1, 2"}
     call.respond(b"world")
@@ -108,16 +108,16 @@ async def test_a_call_is_answered_with_head_message_and_trailers(desk: Desk) -> 
     call.fail("INTERNAL", "again")
     assert peer.frames() == []
     await peer.leave()
-    assert desk.left == 0
+    assert app.left == 0
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7, 100, 65_536])
 @looped
 async def test_however_the_bytes_are_cut_the_messages_are_the_same(
-    desk: Desk, at_once: int
+    app: ManualApplication, at_once: int
 ) -> None:
     texts = [b"", b"x", b"y" * 300, b"z" * (1000 if at_once < 100 else 300_000)]
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, MANY)
     stream = b"".join(map(prefixed, texts))
     cuts = [stream[:3], stream[3:4], stream[4:17], stream[17:]]
@@ -126,52 +126,56 @@ async def test_however_the_bytes_are_cut_the_messages_are_the_same(
         for n, cut in enumerate(cuts)
     ]
     peer.feed(b"".join(frames) + DataFrame(1, flags=["END_STREAM"]).serialize(), at_once)
-    assert desk.messages == texts
-    assert desk.ends == 1
+    assert app.messages == texts
+    assert app.ends == 1
     await peer.leave()
 
 
 @pytest.mark.parametrize("at_once", [10**9, 12])
 @looped
-async def test_a_stream_may_end_with_its_first_message(desk: Desk, at_once: int) -> None:
-    peer = Peer(desk)
+async def test_a_stream_may_end_with_its_first_message(
+    app: ManualApplication, at_once: int
+) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
-    assert len(desk.calls) == 1  # it is begun before a message has come
+    assert len(app.calls) == 1  # it is begun before a message has come
     data = DataFrame(1, prefixed(b"all"), flags=["END_STREAM"]).serialize()
     peer.feed(data, at_once)
-    assert (len(desk.calls), desk.messages, desk.ends) == (1, [b"all"], 1)
-    desk.only.finish()
+    assert (len(app.calls), app.messages, app.ends) == (1, [b"all"], 1)
+    app.only.finish()
     await peer.leave()
 
 
 @looped
-async def test_a_stream_answers_as_it_likes_and_ends_behind_the_last_message(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_stream_answers_as_it_likes_and_ends_behind_the_last_message(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
     taken: list[int] = []
-    desk.only.send(b"one", sent=lambda: taken.append(1))
+    app.only.send(b"one", sent=lambda: taken.append(1))
     assert taken == [1]
     assert peer.answers()[1].messages == [b"one"]
     peer.message(1, b"question")
-    assert desk.messages == [b"question"]
-    desk.only.send(b"two")
+    assert app.messages == [b"question"]
+    app.only.send(b"two")
     peer.data(1, b"", end=True)
-    assert desk.ends == 1
-    desk.only.finish()
+    assert app.ends == 1
+    app.only.finish()
     answer = peer.answers()[1]
     assert (answer.messages, answer.status, answer.over, answer.reset) == ([b"two"], OK, True, None)
     await peer.leave()
 
 
 @looped
-async def test_one_question_may_have_many_answers(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_one_question_may_have_many_answers(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, WATCH)
-    assert desk.calls == []  # its message has not come
+    assert app.calls == []  # its message has not come
     peer.message(1, b"q", end=True)
-    desk.only.send(b"1")
-    desk.only.send(b"2")
-    desk.only.fail("UNAVAILABLE", "50% of cafés\n", [("grpc-retry-pushback-ms", "7")])
+    app.only.send(b"1")
+    app.only.send(b"2")
+    app.only.fail("UNAVAILABLE", "50% of cafés\n", [("grpc-retry-pushback-ms", "7")])
     answer = peer.answers()[1]
     assert answer.messages == [b"1", b"2"]
     assert answer.headers[-3:] == [
@@ -183,10 +187,10 @@ async def test_one_question_may_have_many_answers(desk: Desk) -> None:
 
 
 @looped
-async def test_an_error_before_the_client_is_done_stops_it(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_an_error_before_the_client_is_done_stops_it(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
-    desk.only.fail("PERMISSION_DENIED", "no")
+    app.only.fail("PERMISSION_DENIED", "no")
     answer = peer.answers()[1]
     assert (answer.status, answer.text, answer.over) == ("7", "no", True)
     assert answer.reset == NO_ERROR
@@ -195,52 +199,58 @@ async def test_an_error_before_the_client_is_done_stops_it(desk: Desk) -> None:
     peer.data(1, b"", end=True)
     assert peer.frames() == []
     peer.ask(3)
-    assert len(desk.calls) == 2  # the connection is well
+    assert len(app.calls) == 2  # the connection is well
     await peer.leave()
 
 
 @looped
-async def test_headers_may_come_in_pieces_with_padding_and_priority(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_headers_may_come_in_pieces_with_padding_and_priority(app: ManualApplication) -> None:
+    peer = Peer(app)
     block = peer.encoder.encode(peer.head(ONE, ("x-long", "v" * 500)))
     first = HeadersFrame(1, block[:10], flags=["PADDED", "PRIORITY"], pad_length=20, depends_on=7)
     peer.send(first, ContinuationFrame(1, block[10:200]), ContinuationFrame(1))
     peer.send(ContinuationFrame(1, block[200:], flags=["END_HEADERS"]))
     peer.message(1, b"x", end=True)
-    assert desk.only.metadata["x-long"] == "v" * 500
+    assert app.only.metadata["x-long"] == "v" * 500
     await peer.leave()
 
 
 @pytest.mark.parametrize("at_once", [1000, 65_536])
 @looped
-async def test_a_head_as_large_as_may_be_is_put_together(desk: Desk, at_once: int) -> None:
-    peer = Peer(desk, limits=Limits())
+async def test_a_head_as_large_as_may_be_is_put_together(
+    app: ManualApplication, at_once: int
+) -> None:
+    peer = Peer(app, limits=Limits())
     value = "v" * (Limits().max_header_bytes - 700)
     frame_ = HeadersFrame(1, flags=["END_HEADERS"])
     frame_.data = peer.encoder.encode(peer.head(ONE, ("x-long", value)), huffman=False)
     peer.feed(PingFrame(0, bytes(8)).serialize() + frame_.serialize(), at_once)
     peer.message(1, b"x", end=True)
-    assert desk.only.metadata["x-long"] == value
+    assert app.only.metadata["x-long"] == value
     await peer.leave()
 
 
 @looped
-async def test_equal_heads_are_read_once_and_changes_of_the_table_are_seen(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_equal_heads_are_read_once_and_changes_of_the_table_are_seen(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     for n in range(6):
         peer.ask(2 * n + 1, b"x", ("same", "value"))
-    assert {tuple(c.metadata.items()) for c in desk.calls} == {(("same", "value"),)}
-    assert len({id(c.metadata) for c in desk.calls[2:]}) == 1
+    assert {tuple(c.metadata.items()) for c in app.calls} == {(("same", "value"),)}
+    assert len({id(c.metadata) for c in app.calls[2:]}) == 1
     peer.encoder.header_table_size = 0  # everything is evicted, indexes mean something else
     for n, value in enumerate(("a", "b", "a")):
         peer.ask(101 + 2 * n, b"x", ("same", value))
-    assert [c.metadata["same"] for c in desk.calls[-3:]] == ["a", "b", "a"]
+    assert [c.metadata["same"] for c in app.calls[-3:]] == ["a", "b", "a"]
     await peer.leave()
 
 
 @looped
-async def test_the_same_block_means_something_else_once_the_table_has_changed(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_the_same_block_means_something_else_once_the_table_has_changed(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     kind = literal(b"content-type", b"application/grpc")
     newest = b"\x83\x86" + literal(b":path", ONE.encode()) + kind + b"\xbe"
     for stream, insertion in ((1, b"1"), (3, b""), (5, b""), (7, b"2"), (9, b"")):
@@ -248,13 +258,13 @@ async def test_the_same_block_means_something_else_once_the_table_has_changed(de
         frame_.data = newest if not insertion else newest[:-1] + b"\x40\x01x\x01" + insertion
         peer.send(frame_)
         peer.message(stream, b"", end=True)
-    assert [call.metadata["x"] for call in desk.calls] == ["1", "1", "1", "2", "2"]
+    assert [call.metadata["x"] for call in app.calls] == ["1", "1", "1", "2", "2"]
     await peer.leave()
 
 
 @looped
-async def test_padding_counts_for_the_windows(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_padding_counts_for_the_windows(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
     peer.send(DataFrame(1, prefixed(b"abc"), flags=["PADDED"], pad_length=100))
     assert peer.connection.streams.by_id[1].receive_window == STREAM_WINDOW - 8 - 101
@@ -272,8 +282,8 @@ async def test_padding_counts_for_the_windows(desk: Desk) -> None:
 
 
 @looped
-async def test_what_the_application_cannot_do_is_internal(desk: Desk) -> None:
-    class Broken(Desk):
+async def test_what_the_application_cannot_do_is_internal(app: ManualApplication) -> None:
+    class Broken(ManualApplication):
         def __call__(self, rpc: object) -> None:
             raise ZeroDivisionError
 
@@ -292,14 +302,14 @@ async def test_what_the_application_cannot_do_is_internal(desk: Desk) -> None:
 @pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 @looped
 async def test_messages_are_unpacked_and_packed(
-    desk: Desk, coding: str, pack: Callable[[bytes], bytes]
+    app: ManualApplication, coding: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    peer = Peer(desk, coding="gzip")
+    peer = Peer(app, coding="gzip")
     accepts = ("grpc-accept-encoding", "identity, deflate,gzip")
     peer.open(1, ONE, ("grpc-encoding", coding), accepts)
     peer.data(1, prefixed(pack(b"text" * 1000), 1), end=True)
-    assert desk.only.message == b"text" * 1000
-    desk.only.respond(b"answer" * 1000)
+    assert app.only.message == b"text" * 1000
+    app.only.respond(b"answer" * 1000)
     answer = peer.answers()[1]
     assert ("grpc-encoding", "gzip") in answer.headers
     assert answer.data[0] == 1
@@ -332,16 +342,16 @@ BESIDE = "wherry-offload"
 )
 @looped
 async def test_large_compressed_messages_are_unpacked_beside_the_loop(
-    desk: Desk, whole: bytes, unpackers: list[tuple[str, int]]
+    app: ManualApplication, whole: bytes, unpackers: list[tuple[str, int]]
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, ONE, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(whole), 1), end=True)
-    assert desk.calls == []
+    assert app.calls == []
     peer.ask(3, b"small")
-    assert desk.only.message == b"small"
-    await turned(lambda: len(desk.calls) == 2)
-    assert desk.calls[1].message == whole
+    assert app.only.message == b"small"
+    await turned(lambda: len(app.calls) == 2)
+    assert app.calls[1].message == whole
     assert [most for name, most in unpackers if name != BESIDE] in ([], [LARGE_BYTES])
     assert unpackers[-1] == (BESIDE, LIMITS.max_body_bytes)
     await peer.leave()
@@ -349,45 +359,47 @@ async def test_large_compressed_messages_are_unpacked_beside_the_loop(
 
 @looped
 async def test_small_compressed_messages_are_unpacked_at_once(
-    desk: Desk, unpackers: list[tuple[str, int]]
+    app: ManualApplication, unpackers: list[tuple[str, int]]
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, ONE, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(bytes(LARGE_BYTES)), 1), end=True)
-    assert desk.only.message == bytes(LARGE_BYTES)
+    assert app.only.message == bytes(LARGE_BYTES)
     assert [most for _, most in unpackers] == [LARGE_BYTES]
     await peer.leave()
 
 
 @looped
-async def test_messages_keep_their_order_while_one_is_unpacked(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_messages_keep_their_order_while_one_is_unpacked(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY, ("grpc-encoding", "gzip"))
     large = [bytes([i]) * 2**20 for i in range(3)]
     for i, whole in enumerate(large):
         peer.data(1, prefixed(gzip.compress(whole), 1) + prefixed(b"small %d" % i))
     peer.data(1, b"", end=True)
-    assert desk.messages == []
-    desk.only.pause()
-    desk.only.resume()
-    await turned(lambda: desk.ends == 1)
+    assert app.messages == []
+    app.only.pause()
+    app.only.resume()
+    await turned(lambda: app.ends == 1)
     small = [b"small 0", b"small 1", b"small 2"]
-    assert desk.messages == [m for both in zip(large, small, strict=True) for m in both]
+    assert app.messages == [m for both in zip(large, small, strict=True) for m in both]
     assert peer.connections.turns.behind == 0
     await peer.leave()
 
 
 @looped
-async def test_a_paused_call_gets_no_message_that_was_unpacked_meanwhile(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_paused_call_gets_no_message_that_was_unpacked_meanwhile(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.open(1, MANY, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(bytes(2**20)), 1))
-    desk.only.pause()
+    app.only.pause()
     offload = peer.connections.serving.reading.offload
     await turned(lambda: offload.bytes_in_work == 0 and peer.connections.turns.behind == 0)
-    assert desk.messages == []
-    desk.only.resume()
-    await turned(lambda: desk.messages == [bytes(2**20)])
+    assert app.messages == []
+    app.only.resume()
+    await turned(lambda: app.messages == [bytes(2**20)])
     await peer.leave()
 
 
@@ -395,9 +407,9 @@ async def test_a_paused_call_gets_no_message_that_was_unpacked_meanwhile(desk: D
 @pytest.mark.parametrize("path", [ONE, MANY])
 @looped
 async def test_a_client_that_leaves_takes_its_messages_along_that_are_being_unpacked(
-    desk: Desk, path: str
+    app: ManualApplication, path: str
 ) -> None:
-    peer = Peer(desk, limits=Limits())
+    peer = Peer(app, limits=Limits())
     for stream_id in range(1, 13, 2):
         peer.open(stream_id, path, ("grpc-encoding", "gzip"))
         peer.data(stream_id, prefixed(gzip.compress(bytes(20 * 2**20)), 1), end=True)
@@ -405,39 +417,43 @@ async def test_a_client_that_leaves_takes_its_messages_along_that_are_being_unpa
     assert offload.bytes_in_work == 6 * LARGE_BYTES
     await peer.leave()
     await turned(lambda: offload.bytes_in_work == 0)
-    assert desk.messages == []
-    assert [call for call in desk.calls if call.message] == []
+    assert app.messages == []
+    assert [call for call in app.calls if call.message] == []
 
 
 @looped
-async def test_a_bomb_is_refused_beside_the_loop_as_soon_as_it_is_too_large(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_bomb_is_refused_beside_the_loop_as_soon_as_it_is_too_large(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.open(1, ONE, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(bytes(LIMITS.max_body_bytes + 1)), 1), end=True)
     await turned(lambda: not peer.connection.streams.by_id)
     assert peer.answers()[1].status == "8"
-    assert desk.calls == []
+    assert app.calls == []
     await peer.leave()
 
 
 @looped
-async def test_beyond_what_may_be_unpacked_at_once_calls_are_refused(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_beyond_what_may_be_unpacked_at_once_calls_are_refused(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.connections.serving.reading.offload = Offload(max_bytes=LARGE_BYTES)
     for stream_id in (1, 3):
         peer.open(stream_id, ONE, ("grpc-encoding", "gzip"))
         peer.data(stream_id, prefixed(gzip.compress(bytes(2**20)), 1), end=True)
     assert peer.answers()[3].status == "14"
-    await turned(lambda: len(desk.calls) == 1)
-    assert desk.only.message == bytes(2**20)
+    await turned(lambda: len(app.calls) == 1)
+    assert app.only.message == bytes(2**20)
     await peer.leave()
 
 
 @looped
-async def test_a_client_that_takes_no_gzip_gets_none(desk: Desk) -> None:
-    peer = Peer(desk, coding="gzip")
+async def test_a_client_that_takes_no_gzip_gets_none(app: ManualApplication) -> None:
+    peer = Peer(app, coding="gzip")
     peer.ask(1, b"x", ("grpc-accept-encoding", "identity"))
-    desk.only.respond(b"answer" * 1000)
+    app.only.respond(b"answer" * 1000)
     assert peer.answers()[1].messages == [b"answer" * 1000]
     await peer.leave()
 
@@ -460,19 +476,19 @@ async def test_a_client_that_takes_no_gzip_gets_none(desk: Desk) -> None:
 )
 @looped
 async def test_a_message_that_is_none_fails_its_call_alone(
-    desk: Desk, data: bytes, more: list[tuple[str, str]], code: str, text: str
+    app: ManualApplication, data: bytes, more: list[tuple[str, str]], code: str, text: str
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, ONE, *more)
     peer.data(1, data, end=True)
     answer = peer.answers()[1]
-    assert (answer.status, answer.over, desk.calls) == (code, True, [])
+    assert (answer.status, answer.over, app.calls) == (code, True, [])
     assert text in answer.text
     peer.open(3, MANY, *more)
     if code != "12":  # streams have as many as they like
         peer.data(3, prefixed(b"", 0) + data, end=True)
         assert peer.answers()[3].status == code
-        assert (desk.messages, desk.left) == ([b""], 1)
+        assert (app.messages, app.left) == ([b""], 1)
     await peer.leave()
 
 
@@ -488,9 +504,9 @@ async def test_a_message_that_is_none_fails_its_call_alone(
 )
 @looped
 async def test_a_call_that_cannot_be_is_refused_at_its_head(
-    desk: Desk, more: list[tuple[str, str]], path: str, status: str, text: str
+    app: ManualApplication, more: list[tuple[str, str]], path: str, status: str, text: str
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, path, *more)
     answer = peer.answers()[1]
     assert (answer.status, answer.over, answer.reset) == (status, True, None)
@@ -498,7 +514,7 @@ async def test_a_call_that_cannot_be_is_refused_at_its_head(
     peer.message(1, b"on its way", end=True)
     peer.ask(3)
     assert peer.frames() == []
-    assert len(desk.calls) == 1
+    assert len(app.calls) == 1
     await peer.leave()
 
 
@@ -509,9 +525,9 @@ async def test_a_call_that_cannot_be_is_refused_at_its_head(
 )  # fmt: skip
 @looped
 async def test_what_is_not_grpc_hears_it_in_http(
-    desk: Desk, method: str, kind: str, status: str
+    app: ManualApplication, method: str, kind: str, status: str
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     headers = [*peer.head(method=method)[:-1], ("content-type", kind)]
     block = peer.encoder.encode(headers)
     peer.send(HeadersFrame(1, block, flags=["END_HEADERS", "END_STREAM"]))
@@ -621,14 +637,14 @@ CONNECTION_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int]] = [
 )
 @looped
 async def test_a_client_that_breaks_the_protocol_is_told_how_and_disconnected(
-    desk: Desk, data: bytes | Callable[[Peer], bytes], code: int
+    app: ManualApplication, data: bytes | Callable[[Peer], bytes], code: int
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, MANY)
     await peer.feed_all(data if isinstance(data, bytes) else data(peer))
     assert peer.goaway() == code
     assert peer.wire.ended
-    assert desk.left == len(desk.calls)
+    assert app.left == len(app.calls)
     peer.ask(99)  # it is not read
     assert peer.frames() == []
     peer.pass_time(LINGER)
@@ -738,29 +754,31 @@ OTHER_LENGTHS: list[tuple[str, str, list[Part]]] = [
 )
 @looped
 async def test_data_of_another_length_than_was_announced_resets_its_stream_alone(
-    desk: Desk, path: str, parts: list[Part]
+    app: ManualApplication, path: str, parts: list[Part]
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, path, ("content-length", str(len(prefixed(b"abcde")))))
     for data, ends in parts:
         peer.data(1, data, end=ends)
     assert peer.answers()[1].reset == PROTOCOL_ERROR
-    assert desk.left == len(desk.calls) == (path == MANY)
+    assert app.left == len(app.calls) == (path == MANY)
     peer.ask(101, b"hi", ("content-length", str(len(prefixed(b"hi")))))
-    desk.calls[-1].respond(b"well")
+    app.calls[-1].respond(b"well")
     assert peer.answers()[101].messages == [b"well"]
     await peer.leave()
 
 
 @looped
-async def test_a_long_message_of_the_length_that_was_announced_is_taken(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_long_message_of_the_length_that_was_announced_is_taken(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     data = prefixed(bytes(500_000))
     peer.open(1, ONE, ("content-length", str(len(data))))
     step = 16_384  # rows of equal frames, and a rest
     for begin in range(0, len(data), step):
         peer.data(1, data[begin : begin + step], end=begin + step >= len(data))
-    assert len(desk.only.message) == 500_000
+    assert len(app.only.message) == 500_000
     await peer.leave()
 
 
@@ -771,16 +789,16 @@ async def test_a_long_message_of_the_length_that_was_announced_is_taken(desk: De
 )
 @looped
 async def test_what_is_wrong_within_a_stream_resets_it_alone(
-    desk: Desk, data: bytes | Callable[[Peer], bytes], stream: int, code: int
+    app: ManualApplication, data: bytes | Callable[[Peer], bytes], stream: int, code: int
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, MANY)
-    desk.only.pause()
+    app.only.pause()
     peer.feed(data if isinstance(data, bytes) else data(peer))
     assert peer.answers()[stream].reset == code
-    assert desk.left == (stream == 1)
+    assert app.left == (stream == 1)
     peer.ask(101)
-    desk.calls[-1].respond(b"well")
+    app.calls[-1].respond(b"well")
     assert peer.answers()[101].messages == [b"well"]
     await peer.leave()
 
@@ -789,8 +807,10 @@ async def test_what_is_wrong_within_a_stream_resets_it_alone(
     "start", [b"GET / HTTP/1.1\r\n\r\n", PREFACE + frame(6, 0, 0, bytes(8)), PREFACE[:-1] + b"x"]
 )
 @looped
-async def test_what_does_not_begin_with_the_preface_is_no_client(desk: Desk, start: bytes) -> None:
-    peer = Peer(desk, greet=False)
+async def test_what_does_not_begin_with_the_preface_is_no_client(
+    app: ManualApplication, start: bytes
+) -> None:
+    peer = Peer(app, greet=False)
     peer.feed(start, 5)
     assert peer.goaway() == PROTOCOL_ERROR
     assert peer.wire.ended
@@ -798,13 +818,13 @@ async def test_what_does_not_begin_with_the_preface_is_no_client(desk: Desk, sta
 
 
 @looped
-async def test_what_is_unknown_or_of_no_use_is_ignored(desk: Desk) -> None:
-    peer = Peer(desk, settings={0x99: 5})
+async def test_what_is_unknown_or_of_no_use_is_ignored(app: ManualApplication) -> None:
+    peer = Peer(app, settings={0x99: 5})
     peer.feed(frame(0x77, 0xFF, 0, bytes(100_000)), 1000)
     peer.send(PriorityFrame(5, depends_on=3))
     peer.feed(goaway(0, NO_ERROR, "leaving"))
     peer.ask(7)
-    desk.only.respond(b"x")
+    app.only.respond(b"x")
     assert peer.answers()[7].messages == [b"x"]
     peer.feed(reset(7, 8) + window_update(7, 5))  # what crossed our answer
     assert peer.frames() == []
@@ -822,9 +842,9 @@ def block_frames(stream_id: int, block: bytes, piece: int = 4000) -> bytes:
 @pytest.mark.parametrize("piece", [4000, 100, 1])
 @looped
 async def test_a_header_block_that_unfolds_to_more_than_we_take_ends_the_connection(
-    desk: Desk, piece: int
+    app: ManualApplication, piece: int
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     entry = b"\x40\x01x" + literal(b"", b"v" * 3900)[2:]
     peer.feed(block_frames(1, entry))
     peer.frames()
@@ -835,39 +855,43 @@ async def test_a_header_block_that_unfolds_to_more_than_we_take_ends_the_connect
     tracemalloc.stop()
     assert peer.goaway() == ENHANCE_YOUR_CALM
     assert peak < 200_000
-    assert desk.calls == []
+    assert app.calls == []
     await peer.leave()
 
 
 @looped
-async def test_headers_over_the_limit_are_refused_and_the_connection_goes_on(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_headers_over_the_limit_are_refused_and_the_connection_goes_on(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.open(1, ONE, ("x", "v" * 2000), ("y", "v" * 2000))
     assert peer.answers()[1].status == "8"
     peer.open(3, ONE, ("x", "v" * 2000))  # which was put into the table
     peer.message(3, b"hi", end=True)
-    assert desk.only.metadata["x"] == "v" * 2000
+    assert app.only.metadata["x"] == "v" * 2000
     await peer.leave()
 
 
 @looped
-async def test_trailers_over_the_limit_reset_their_stream_alone(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_trailers_over_the_limit_reset_their_stream_alone(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
     trailers_ = peer.encoder.encode([("x", "v" * 2000), ("y", "v" * 2000)])
     peer.send(HeadersFrame(1, trailers_[:3000], flags=["END_STREAM"]))
     peer.send(ContinuationFrame(1, trailers_[3000:], flags=["END_HEADERS"]))
     assert peer.answers()[1].reset == ENHANCE_YOUR_CALM
     peer.ask(3)
-    assert len(desk.calls) == 2
+    assert len(app.calls) == 2
     await peer.leave()
 
 
 @looped
-async def test_headers_on_streams_that_are_cut_off_count_for_what_they_have(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_headers_on_streams_that_are_cut_off_count_for_what_they_have(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
-    desk.only.fail("UNAUTHENTICATED", "no")
+    app.only.fail("UNAUTHENTICATED", "no")
     late = block_frames(1, b"\x90" * 50)
     await peer.feed_all(late * (MAX_NOISE // 50 - 1))
     assert peer.goaway() is None
@@ -887,35 +911,37 @@ def calls(first: int, count: int) -> bytes:
 
 
 @looped
-async def test_more_calls_than_one_turn_has_are_begun_in_the_next_ones(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_more_calls_than_one_turn_has_are_begun_in_the_next_ones(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.feed(calls(1, 3 * TURN_CALLS + 5) + PingFrame(0, b"12345678").serialize())
-    assert TURN_CALLS * 3 // 4 < len(desk.calls) <= TURN_CALLS
+    assert TURN_CALLS * 3 // 4 < len(app.calls) <= TURN_CALLS
     assert not peer.wire.reading
-    before = len(desk.calls)
+    before = len(app.calls)
     await asyncio.sleep(0)
-    assert before < len(desk.calls) <= 2 * TURN_CALLS
+    assert before < len(app.calls) <= 2 * TURN_CALLS
     await peer.feed_all(b"")
     while not peer.wire.reading:  # noqa: ASYNC110 - turns are awaited
         await asyncio.sleep(0)
-    assert len(desk.calls) == 3 * TURN_CALLS + 5
+    assert len(app.calls) == 3 * TURN_CALLS + 5
     assert [type(frame_) for frame_ in peer.frames()] == [PingFrame]
     assert peer.connections.turns.behind == 0
     await peer.leave()
 
 
 @looped
-async def test_connections_with_much_to_do_share_each_turn(desk: Desk) -> None:
-    busy = Peer(desk)
-    peers = [busy, *(Peer(desk, beside=busy) for _ in range(15))]
+async def test_connections_with_much_to_do_share_each_turn(app: ManualApplication) -> None:
+    busy = Peer(app)
+    peers = [busy, *(Peer(app, beside=busy) for _ in range(15))]
     for peer in peers:
         peer.feed(calls(1, 300))
-    begun = len(desk.calls)
+    begun = len(app.calls)
     await asyncio.sleep(0)
-    assert 16 <= len(desk.calls) - begun <= 3 * TURN_CALLS
-    honest = Peer(desk, beside=busy)
+    assert 16 <= len(app.calls) - begun <= 3 * TURN_CALLS
+    honest = Peer(app, beside=busy)
     honest.ask(1, b"me, too")
-    assert bytes(desk.calls[-1].message) == b"me, too"
+    assert bytes(app.calls[-1].message) == b"me, too"
     for peer in peers:
         peer.wire.close()
     honest.wire.close()
@@ -924,21 +950,23 @@ async def test_connections_with_much_to_do_share_each_turn(desk: Desk) -> None:
 
 
 @looped
-async def test_what_comes_while_calls_wait_for_their_turn_is_read_behind_them(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_what_comes_while_calls_wait_for_their_turn_is_read_behind_them(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.feed(calls(1, TURN_CALLS + 1))
     peer.wire.reading = True  # as a transport that had more already
     peer.feed(calls(1001, 1))
     for _ in range(3):
         await asyncio.sleep(0)
-    assert len(desk.calls) == TURN_CALLS + 2
+    assert len(app.calls) == TURN_CALLS + 2
     assert peer.goaway() is None
     await peer.leave()
 
 
 @looped
-async def test_what_many_small_frames_are_answered_goes_out_at_once(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_what_many_small_frames_are_answered_goes_out_at_once(app: ManualApplication) -> None:
+    peer = Peer(app)
     before = peer.wire.writes
     peer.feed(100 * PingFrame(0, b"12345678").serialize())
     assert peer.wire.writes == before + 1
@@ -947,10 +975,10 @@ async def test_what_many_small_frames_are_answered_goes_out_at_once(desk: Desk) 
 
 
 @looped
-async def test_many_small_windows_become_one_frame_of_data(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 0})
+async def test_many_small_windows_become_one_frame_of_data(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 0})
     peer.ask(1)
-    desk.only.respond(b"x" * 5000)
+    app.only.respond(b"x" * 5000)
     peer.frames()
     peer.feed(1000 * window_update(1, 1))
     (data,) = [frame_ for frame_ in peer.frames() if isinstance(frame_, DataFrame)]
@@ -959,12 +987,12 @@ async def test_many_small_windows_become_one_frame_of_data(desk: Desk) -> None:
 
 
 @looped
-async def test_opening_and_cancelling_without_end_is_ended(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_opening_and_cancelling_without_end_is_ended(app: ManualApplication) -> None:
+    peer = Peer(app)
     for n in range(MAX_RESETS):
         peer.ask(2 * n + 1)
         peer.feed(reset(2 * n + 1, 8))
-    assert desk.left == MAX_RESETS
+    assert app.left == MAX_RESETS
     assert peer.goaway() is None
     peer.pass_time(0.5)  # a new account
     for n in range(MAX_RESETS, 2 * MAX_RESETS):
@@ -978,9 +1006,9 @@ async def test_opening_and_cancelling_without_end_is_ended(desk: Desk) -> None:
 
 
 @looped
-async def test_streams_that_we_had_to_reset_count_more(desk: Desk) -> None:
+async def test_streams_that_we_had_to_reset_count_more(app: ManualApplication) -> None:
     """Else a client's invalid frames would cancel its calls for it, as often as it likes."""
-    peer = Peer(desk)
+    peer = Peer(app)
     for n in range(MAX_RESETS // RESETS_OF_A_FAULT):
         peer.ask(2 * n + 1)
         peer.feed(window_update(2 * n + 1, 0))
@@ -992,8 +1020,8 @@ async def test_streams_that_we_had_to_reset_count_more(desk: Desk) -> None:
 
 
 @looped
-async def test_settings_count_for_what_they_cost(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_settings_count_for_what_they_cost(app: ManualApplication) -> None:
+    peer = Peer(app)
     for n in range(1000):
         peer.ask(2 * n + 1)
     peer.feed((MAX_NOISE // 1000 + 1) * SettingsFrame(0, settings={WINDOW: 5}).serialize())
@@ -1002,11 +1030,11 @@ async def test_settings_count_for_what_they_cost(desk: Desk) -> None:
 
 
 @looped
-async def test_calls_that_were_cut_off_are_forgotten(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_calls_that_were_cut_off_are_forgotten(app: ManualApplication) -> None:
+    peer = Peer(app)
     for n in range(2 * MAX_CALLS):
         peer.open(2 * n + 1, MANY)
-        desk.calls.pop().fail("UNAUTHENTICATED", "no")
+        app.calls.pop().fail("UNAUTHENTICATED", "no")
     assert peer.goaway() is None
     peer.message(4 * MAX_CALLS - 1, b"late")
     assert peer.goaway() is None
@@ -1016,23 +1044,23 @@ async def test_calls_that_were_cut_off_are_forgotten(desk: Desk) -> None:
 
 
 @looped
-async def test_more_calls_than_allowed_wait_for_a_retry(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_more_calls_than_allowed_wait_for_a_retry(app: ManualApplication) -> None:
+    peer = Peer(app)
     for n in range(MAX_CALLS):
         peer.ask(2 * n + 1)
     peer.frames()
     peer.ask(2 * MAX_CALLS + 1)
     assert peer.answers()[2 * MAX_CALLS + 1].reset == REFUSED_STREAM
-    desk.calls[0].respond(b"")
+    app.calls[0].respond(b"")
     peer.ask(2 * MAX_CALLS + 3)
-    assert len(desk.calls) == MAX_CALLS + 1
+    assert len(app.calls) == MAX_CALLS + 1
     await peer.leave()
-    assert desk.left == MAX_CALLS
+    assert app.left == MAX_CALLS
 
 
 @looped
-async def test_a_client_that_takes_nothing_is_not_read_either(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_client_that_takes_nothing_is_not_read_either(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.wire.room = 100
     ping = PingFrame(0, bytes(8)).serialize()
     for _ in range(100):
@@ -1048,13 +1076,13 @@ async def test_a_client_that_takes_nothing_is_not_read_either(desk: Desk) -> Non
 
 
 @looped
-async def test_an_answer_waits_for_the_window_of_its_stream(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 10})
+async def test_an_answer_waits_for_the_window_of_its_stream(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 10})
     peer.ask(1)
     peer.ask(3)
-    desk.calls[0].respond(b"x" * 20)
+    app.calls[0].respond(b"x" * 20)
     assert peer.answers()[1].data == prefixed(b"x" * 20)[:10]
-    desk.calls[1].respond(b"abc")  # fits, and does not wait for its neighbour
+    app.calls[1].respond(b"abc")  # fits, and does not wait for its neighbour
     assert peer.answers()[3].over
     peer.feed(window_update(1, 14))
     answer = peer.answers()[1]
@@ -1066,10 +1094,10 @@ async def test_an_answer_waits_for_the_window_of_its_stream(desk: Desk) -> None:
 
 
 @looped
-async def test_a_window_may_become_negative(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 10})
+async def test_a_window_may_become_negative(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 10})
     peer.ask(1)
-    desk.only.respond(b"x" * 20)
+    app.only.respond(b"x" * 20)
     peer.answers()
     peer.send(SettingsFrame(0, settings={WINDOW: 0}))
     peer.feed(window_update(1, 10))
@@ -1080,11 +1108,11 @@ async def test_a_window_may_become_negative(desk: Desk) -> None:
 
 
 @looped
-async def test_calls_share_the_window_of_the_connection_in_turn(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 10**6})
+async def test_calls_share_the_window_of_the_connection_in_turn(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 10**6})
     for n in (1, 3):
         peer.ask(n)
-    for call in desk.calls:
+    for call in app.calls:
         call.respond(bytes(100_000))
     peer.answers()
     peer.feed(window_update(0, 40_000))
@@ -1097,13 +1125,15 @@ async def test_calls_share_the_window_of_the_connection_in_turn(desk: Desk) -> N
 
 
 @looped
-async def test_a_stream_is_told_when_the_client_has_taken_its_message(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 100})
+async def test_a_stream_is_told_when_the_client_has_taken_its_message(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app, settings={WINDOW: 100})
     peer.open(1, MANY)
     taken: list[int] = []
     for n in range(3):
-        desk.only.send(b"x" * 45, sent=lambda n=n: taken.append(n))  # type: ignore[misc]
-    desk.only.finish()
+        app.only.send(b"x" * 45, sent=lambda n=n: taken.append(n))  # type: ignore[misc]
+    app.only.finish()
     assert taken == [0, 1]
     peer.feed(window_update(1, 49))
     assert taken == [0, 1]
@@ -1115,8 +1145,10 @@ async def test_a_stream_is_told_when_the_client_has_taken_its_message(desk: Desk
 
 
 @looped
-async def test_a_stream_may_send_the_next_message_whenever_the_last_was_taken(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 2**20})
+async def test_a_stream_may_send_the_next_message_whenever_the_last_was_taken(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app, settings={WINDOW: 2**20})
     peer.open(1, MANY)
     sent = 0
 
@@ -1124,7 +1156,7 @@ async def test_a_stream_may_send_the_next_message_whenever_the_last_was_taken(de
         nonlocal sent
         sent += 1
         if sent < 3000:
-            desk.only.send(b"%d" % sent, sent=send_on)
+            app.only.send(b"%d" % sent, sent=send_on)
 
     send_on()
     assert peer.answers()[1].messages == [b"%d" % n for n in range(1, 3000)]
@@ -1132,14 +1164,14 @@ async def test_a_stream_may_send_the_next_message_whenever_the_last_was_taken(de
 
 
 @looped
-async def test_a_transport_that_is_full_holds_the_answers_back(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 2**30})
+async def test_a_transport_that_is_full_holds_the_answers_back(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 2**30})
     peer.feed(window_update(0, 2**30))
     peer.open(1, MANY)
     peer.wire.room = 100_000
     taken: list[int] = []
     for n in range(10):
-        desk.only.send(bytes(50_000), sent=lambda n=n: taken.append(n))  # type: ignore[misc]
+        app.only.send(bytes(50_000), sent=lambda n=n: taken.append(n))  # type: ignore[misc]
     assert len(taken) <= 3
     assert len(peer.wire.written) <= 100_000 + 2**16
     while len(taken) < 10:
@@ -1152,13 +1184,13 @@ async def test_a_transport_that_is_full_holds_the_answers_back(desk: Desk) -> No
 
 
 @looped
-async def test_a_large_answer_leaves_in_one_write(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 2**30})
+async def test_a_large_answer_leaves_in_one_write(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 2**30})
     peer.feed(window_update(0, 2**30))
     head, data = b"head", bytes(range(250)) * 2400
     peer.ask(1)
     before = peer.wire.writes
-    desk.only.respond(head, data)
+    app.only.respond(head, data)
     assert peer.wire.writes == before + 1
     answer = peer.answers()[1]
     assert (answer.messages, answer.status, answer.over) == ([head + data], "0", True)
@@ -1166,11 +1198,11 @@ async def test_a_large_answer_leaves_in_one_write(desk: Desk) -> None:
 
 
 @looped
-async def test_calls_with_large_answers_take_turns_within_one_write(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_calls_with_large_answers_take_turns_within_one_write(app: ManualApplication) -> None:
+    peer = Peer(app)
     for n in range(3):
         peer.ask(2 * n + 1)
-    for call in desk.calls:
+    for call in app.calls:
         call.respond(bytes(100_000))
     for n in range(3):
         peer.feed(window_update(2 * n + 1, 2**20))
@@ -1185,13 +1217,13 @@ async def test_calls_with_large_answers_take_turns_within_one_write(desk: Desk) 
 
 
 @looped
-async def test_what_a_full_transport_holds_counts_as_not_taken(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 2**30}, limits=HELD)
+async def test_what_a_full_transport_holds_counts_as_not_taken(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 2**30}, limits=HELD)
     peer.feed(window_update(0, 2**30))
     peer.wire.room = 100_000
     for n in range(2):
         peer.ask(2 * n + 1)
-    for call in desk.calls:
+    for call in app.calls:
         call.respond(bytes(800_000))
     unsent = peer.connections.holdings.unsent
     assert unsent.total > 1_500_000
@@ -1206,8 +1238,8 @@ async def test_what_a_full_transport_holds_counts_as_not_taken(desk: Desk) -> No
 
 
 @looped
-async def test_a_large_message_gets_all_the_window_it_needs(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_large_message_gets_all_the_window_it_needs(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, ONE)
     message = bytes(range(250)) * 10_000
     peer.data(1, prefixed(message)[:100_000])
@@ -1217,13 +1249,13 @@ async def test_a_large_message_gets_all_the_window_it_needs(desk: Desk) -> None:
     rest = prefixed(message)[100_000:]
     for start in range(0, len(rest), FRAME_BYTES):
         peer.data(1, rest[start : start + FRAME_BYTES], end=start + FRAME_BYTES >= len(rest))
-    assert bytes(desk.only.message) == message
+    assert bytes(app.only.message) == message
     await peer.leave()
 
 
 @looped
-async def test_a_large_message_is_read_straight_into_its_place(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_large_message_is_read_straight_into_its_place(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1)
     message = bytes(range(250)) * 2000
     data = prefixed(message)
@@ -1233,20 +1265,20 @@ async def test_a_large_message_is_read_straight_into_its_place(desk: Desk) -> No
     assert len(place) == 9 + 200_000 - 100_000  # what the frame still has, and no more
     peer.feed(frames_[100_000:])
     peer.data(1, b"", end=True)
-    assert desk.only.message == message
-    assert isinstance(desk.only.message, memoryview)
-    assert not desk.only.message.readonly
+    assert app.only.message == message
+    assert isinstance(app.only.message, memoryview)
+    assert not app.only.message.readonly
     await peer.leave()
 
 
 @looped
-async def test_the_room_of_a_large_message_is_used_again(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_the_room_of_a_large_message_is_used_again(app: ManualApplication) -> None:
+    peer = Peer(app)
     places: list[int] = []
     for n in range(4):
         message = bytes([n]) * 600_000
         peer.ask(2 * n + 1, message)
-        call = desk.calls.pop()
+        call = app.calls.pop()
         assert call.message == message
         places.append(np.frombuffer(call.message, np.uint8).ctypes.data)
         call.respond(b"")
@@ -1270,9 +1302,9 @@ def cut(data: bytes, lengths: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("in_turn", [1, 4])
 @looped
 async def test_long_messages_are_the_same_whatever_frames_they_come_in(
-    desk: Desk, lengths: list[int], at_once: int, in_turn: int
+    app: ManualApplication, lengths: list[int], at_once: int, in_turn: int
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     message = random.Random(1).randbytes(300_000)
     pieces = cut(prefixed(message), lengths)
     peer.open(1)
@@ -1284,19 +1316,19 @@ async def test_long_messages_are_the_same_whatever_frames_they_come_in(
                 flags = ["END_STREAM"] if piece is pieces[-1] else []
                 data += DataFrame(stream_id, piece, flags=flags).serialize()
     await peer.feed_all(data, at_once)
-    assert [bytes(call.message) for call in desk.calls] == [message, message]
+    assert [bytes(call.message) for call in app.calls] == [message, message]
     assert peer.connections.holdings.received.total == 0
     await peer.leave()
 
 
 @looped
 async def test_frames_in_a_row_that_overrun_the_window_reset_their_stream_alone(
-    desk: Desk,
+    app: ManualApplication,
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, MANY)
     peer.open(3, MANY)
-    desk.calls[0].pause()
+    app.calls[0].pause()
     message = prefixed(bytes(30_000))
     peer.data(1, message)  # it waits, so that the window is not widened
     long = b"\0" + (3_000_000).to_bytes(4)
@@ -1304,17 +1336,17 @@ async def test_frames_in_a_row_that_overrun_the_window_reset_their_stream_alone(
     await peer.feed_all(DataFrame(1, long).serialize() + row, 2**18)
     assert peer.answers()[1].reset == FLOW_CONTROL_ERROR
     peer.message(3, b"fine")
-    assert desk.messages == [b"fine"]
+    assert app.messages == [b"fine"]
     await peer.leave()
 
 
 @looped
-async def test_the_connections_window_is_given_back_now_and_then(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_the_connections_window_is_given_back_now_and_then(app: ManualApplication) -> None:
+    peer = Peer(app)
     sent = increments = 0
     for n in range(40):
         peer.ask(2 * n + 1, bytes(999_995))
-        desk.calls.pop().respond(b"")
+        app.calls.pop().respond(b"")
         sent += 1_000_000
         for update in peer.frames():
             if isinstance(update, WindowUpdateFrame) and update.stream_id == 0:
@@ -1325,54 +1357,56 @@ async def test_the_connections_window_is_given_back_now_and_then(desk: Desk) -> 
 
 
 @looped
-async def test_a_paused_stream_gets_no_new_window_until_it_goes_on(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_paused_stream_gets_no_new_window_until_it_goes_on(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
-    desk.only.pause()
+    app.only.pause()
     for n in range(10):
         peer.message(1, b"%d" % n * 100_000)
     peer.data(1, b"", end=True)
-    assert (desk.messages, desk.ends, peer.frames()) == ([], 0, [])
+    assert (app.messages, app.ends, peer.frames()) == ([], 0, [])
     peer.ask(3)  # no other waits
-    assert len(desk.calls) == 2
-    desk.calls[0].resume()
-    assert desk.messages == []  # not in the middle of what it does
+    assert len(app.calls) == 2
+    app.calls[0].resume()
+    assert app.messages == []  # not in the middle of what it does
     await asyncio.sleep(0)
-    assert [m[:1] for m in desk.messages] == [b"%d" % n for n in range(10)]
-    assert desk.ends == 1
+    assert [m[:1] for m in app.messages] == [b"%d" % n for n in range(10)]
+    assert app.ends == 1
     await peer.leave()
 
 
 @looped
-async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
     peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
-    assert TURN_CALLS * 3 // 4 < len(desk.messages) <= TURN_CALLS
+    assert TURN_CALLS * 3 // 4 < len(app.messages) <= TURN_CALLS
     peer.message(3, b"")  # of a stream that has not begun: the end
-    assert desk.left == 1
+    assert app.left == 1
     await peer.leave()
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, MANY)
-    desk.messages.clear()
+    app.messages.clear()
     peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
     turns = 0
-    while not desk.ends:
+    while not app.ends:
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 1000 // TURN_CALLS
-    assert desk.messages == [b"%d" % n for n in range(1000)]
+    assert app.messages == [b"%d" % n for n in range(1000)]
     await peer.leave()
 
 
 @looped
-async def test_a_stream_that_goes_on_gets_its_window_again(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_stream_that_goes_on_gets_its_window_again(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY)
-    desk.only.pause()
+    app.only.pause()
     peer.message(1, bytes(900_000))
     assert peer.frames() == []
-    desk.only.resume()
+    app.only.resume()
     await asyncio.sleep(0)
     (update,) = peer.frames()
     assert isinstance(update, WindowUpdateFrame)
@@ -1381,11 +1415,13 @@ async def test_a_stream_that_goes_on_gets_its_window_again(desk: Desk) -> None:
 
 
 @looped
-async def test_a_client_with_a_smaller_table_hears_that_none_is_used(desk: Desk) -> None:
-    peer = Peer(desk, settings={SettingsFrame.HEADER_TABLE_SIZE: 0})
+async def test_a_client_with_a_smaller_table_hears_that_none_is_used(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app, settings={SettingsFrame.HEADER_TABLE_SIZE: 0})
     peer.decoder.max_allowed_table_size = 0
     peer.ask(1)
-    desk.only.respond(b"x")
+    app.only.respond(b"x")
     assert peer.wire.written[9] == 0x20
     assert peer.answers()[1].status == OK
     await peer.leave()
@@ -1395,54 +1431,54 @@ async def test_a_client_with_a_smaller_table_hears_that_none_is_used(desk: Desk)
 
 
 @looped
-async def test_a_client_that_cancels_or_goes_is_told_of(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_client_that_cancels_or_goes_is_told_of(app: ManualApplication) -> None:
+    peer = Peer(app)
     for n in (1, 3):
         peer.ask(n)
     peer.open(5, MANY)
     peer.feed(reset(1, 8))
-    assert desk.left == 1
-    desk.calls[0].respond(b"nobody")
+    assert app.left == 1
+    app.calls[0].respond(b"nobody")
     assert 1 not in peer.answers()
     peer.connection.eof_received()
-    assert desk.left == 3
+    assert app.left == 3
     assert [call.status for call in peer.ended] == ["CANCELLED"] * 3
     await peer.leave()
-    assert desk.left == 3
+    assert app.left == 3
 
 
 @looped
-async def test_a_cancelled_answer_leaves_nothing_behind(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 10})
+async def test_a_cancelled_answer_leaves_nothing_behind(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 10})
     peer.ask(1)
-    desk.only.respond(bytes(1000))
+    app.only.respond(bytes(1000))
     peer.feed(reset(1, 8))
     peer.answers()
     peer.feed(window_update(0, 1000))
     assert peer.answers() == {}
-    assert desk.left == 0  # it was answered
+    assert app.left == 0  # it was answered
     await peer.leave()
 
 
 @looped
-async def test_a_deadline_ends_a_call_even_if_the_client_does_not(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_deadline_ends_a_call_even_if_the_client_does_not(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1, MANY, ("grpc-timeout", "3S"))
     peer.ask(3, b"", ("grpc-timeout", "500m"))
-    assert desk.calls[1].timeout == 0.5
+    assert app.calls[1].timeout == 0.5
     peer.pass_time(1.0)
     assert peer.answers()[3].status == "4"
     peer.pass_time(1.5)
     assert 1 not in peer.answers()
     peer.pass_time(1.0)
     assert peer.answers()[1].status == "4"
-    assert desk.left == 2
+    assert app.left == 2
     await peer.leave()
 
 
 @looped
-async def test_silence_is_asked_about_and_then_ended(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_silence_is_asked_about_and_then_ended(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.ask(1)
     peer.pass_time(KEEPALIVE_TIME)
     (ping,) = peer.frames()
@@ -1454,12 +1490,12 @@ async def test_silence_is_asked_about_and_then_ended(desk: Desk) -> None:
     peer.pass_time(KEEPALIVE_TIMEOUT)
     assert peer.wire.is_closing()
     await peer.leave()
-    assert desk.left == 1
+    assert app.left == 1
 
 
 @looped
-async def test_a_client_that_never_begins_is_cut_off(desk: Desk) -> None:
-    peer = Peer(desk, greet=False)
+async def test_a_client_that_never_begins_is_cut_off(app: ManualApplication) -> None:
+    peer = Peer(app, greet=False)
     peer.feed(PREFACE[:5])
     peer.pass_time(LIMITS.header_timeout - 1)
     assert not peer.wire.is_closing()
@@ -1470,21 +1506,21 @@ async def test_a_client_that_never_begins_is_cut_off(desk: Desk) -> None:
 
 
 @looped
-async def test_the_connection_that_is_idle_for_longest_makes_room(desk: Desk) -> None:
-    busy = Peer(desk, limits=Limits(max_connections=3))
+async def test_the_connection_that_is_idle_for_longest_makes_room(app: ManualApplication) -> None:
+    busy = Peer(app, limits=Limits(max_connections=3))
     busy.ask(1)
-    recent, old = Peer(desk, beside=busy), Peer(desk, beside=busy)
+    recent, old = Peer(app, beside=busy), Peer(app, beside=busy)
     busy.pass_time(1.0)
     recent.ask(1)
-    desk.calls[-1].respond(b"")
+    app.calls[-1].respond(b"")
     recent.frames()
     busy.pass_time(1.0)
-    new = Peer(desk, beside=busy)
+    new = Peer(app, beside=busy)
     assert old.goaway() == NO_ERROR
     assert old.wire.is_closing()
     assert recent.goaway() is None
     new.ask(1)
-    desk.calls[-1].respond(b"welcome")
+    app.calls[-1].respond(b"welcome")
     assert new.answers()[1].messages == [b"welcome"]
     for peer in (busy, recent, new):
         peer.wire.close()
@@ -1492,35 +1528,37 @@ async def test_the_connection_that_is_idle_for_longest_makes_room(desk: Desk) ->
 
 
 @looped
-async def test_while_none_is_idle_only_questions_about_health_are_answered(desk: Desk) -> None:
-    busy = Peer(desk, limits=Limits(max_connections=1))
+async def test_while_none_is_idle_only_questions_about_health_are_answered(
+    app: ManualApplication,
+) -> None:
+    busy = Peer(app, limits=Limits(max_connections=1))
     busy.ask(1)
-    new = Peer(desk, beside=busy)
+    new = Peer(app, beside=busy)
     new.ask(1)
     refused = new.answers()[1]
     assert refused.status == "14"
     assert "limit of 1 connections" in refused.text
-    assert len(desk.calls) == 1
+    assert len(app.calls) == 1
     new.open(3, MANY)
-    desk.calls[-1].finish()
+    app.calls[-1].finish()
     assert new.answers()[3].status == OK
     busy.wire.close()
     await asyncio.sleep(0)
     new.ask(5)
-    assert len(desk.calls) == 3
+    assert len(app.calls) == 3
     new.wire.close()
     await busy.connections.all_closed()
 
 
 @looped
-async def test_the_reserve_for_health_gives_up_its_oldest(desk: Desk) -> None:
-    busy = Peer(desk, limits=Limits(max_connections=1))
+async def test_the_reserve_for_health_gives_up_its_oldest(app: ManualApplication) -> None:
+    busy = Peer(app, limits=Limits(max_connections=1))
     busy.ask(1)
-    reserve = [Peer(desk, beside=busy) for _ in range(RESERVE)]
+    reserve = [Peer(app, beside=busy) for _ in range(RESERVE)]
     for peer in reserve:
         peer.open(1, MANY)
     assert not any(peer.wire.is_closing() for peer in reserve)
-    last = Peer(desk, beside=busy)
+    last = Peer(app, beside=busy)
     assert [peer.wire.is_closing() for peer in reserve] == [True] + [False] * (RESERVE - 1)
     for peer in (busy, last, *reserve):
         peer.wire.close()
@@ -1536,9 +1574,9 @@ async def test_the_reserve_for_health_gives_up_its_oldest(desk: Desk) -> None:
 )
 @looped
 async def test_a_head_that_never_ends_ends_its_connection(
-    desk: Desk, start: bytes, more: bytes
+    app: ManualApplication, start: bytes, more: bytes
 ) -> None:
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.feed(start)
     for _ in range(29):
         peer.pass_time(1.0)
@@ -1550,8 +1588,8 @@ async def test_a_head_that_never_ends_ends_its_connection(
 
 
 @looped
-async def test_a_call_whose_message_does_not_come_is_ended(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_call_whose_message_does_not_come_is_ended(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.open(1)
     peer.open(3, MANY)
     peer.open(5)
@@ -1564,7 +1602,7 @@ async def test_a_call_whose_message_does_not_come_is_ended(desk: Desk) -> None:
     assert (found[1].status, found[1].over) == ("1", True)
     peer.pass_time(30.0)
     assert peer.answers()[5].status == "1"
-    assert desk.left == 0
+    assert app.left == 0
     assert set(peer.connection.streams.by_id) == {3}
     await peer.leave()
 
@@ -1573,8 +1611,8 @@ async def test_a_call_whose_message_does_not_come_is_ended(desk: Desk) -> None:
 
 
 @looped
-async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -> None:
-    peer = Peer(desk)
+async def test_a_server_that_stops_says_so_first_and_loses_no_call(app: ManualApplication) -> None:
+    peer = Peer(app)
     peer.ask(1)
     peer.pass_time(SETTLED)
     peer.connections.drain(0.0)
@@ -1588,10 +1626,10 @@ async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -
     assert isinstance(goaway_, GoAwayFrame)
     assert goaway_.last_stream_id == 3
     peer.ask(5)  # knows that it was not taken
-    assert len(desk.calls) == 2
-    desk.calls[0].respond(b"a")
+    assert len(app.calls) == 2
+    app.calls[0].respond(b"a")
     assert not peer.wire.ended
-    desk.calls[1].respond(b"b")
+    app.calls[1].respond(b"b")
     assert peer.wire.ended
     assert [answer.messages for answer in peer.answers().values()] == [[b"a"], [b"b"]]
     peer.pass_time(LINGER)
@@ -1601,13 +1639,13 @@ async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -
 
 @looped
 async def test_a_client_that_comes_while_the_server_stops_hears_it_after_its_first_calls(
-    desk: Desk,
+    app: ManualApplication,
 ) -> None:
     """gRPC's C core cannot take a GOAWAY that comes with the first SETTINGS."""
-    peer = Peer(desk, draining=True)
+    peer = Peer(app, draining=True)
     assert peer.goaway() is None
     peer.ask(1)
-    desk.calls[0].respond(b"a")
+    app.calls[0].respond(b"a")
     assert peer.answers()[1].messages == [b"a"]
     peer.pass_time(SETTLED)
     assert peer.goaway() == NO_ERROR
@@ -1615,9 +1653,9 @@ async def test_a_client_that_comes_while_the_server_stops_hears_it_after_its_fir
 
 
 @looped
-async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(desk: Desk) -> None:
+async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(app: ManualApplication) -> None:
     for greet in (True, False):
-        peer = Peer(desk, greet=greet)
+        peer = Peer(app, greet=greet)
         peer.connections.drain(0.0)
         peer.pass_time(SETTLED)
         peer.pass_time(ANNOUNCEMENT)
@@ -1627,16 +1665,16 @@ async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(desk: Desk) 
 
 @looped
 async def test_a_bug_of_ours_ends_the_connection_and_is_reported(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    app: ManualApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
-    peer = Peer(desk)
+    peer = Peer(app)
     peer.open(1, MANY)
     monkeypatch.setattr(Streams, "window_update", None)
     peer.feed(window_update(0, 1))
     assert peer.goaway() == INTERNAL_ERROR
-    assert len(reported) == desk.left == 1
+    assert len(reported) == app.left == 1
     await peer.leave()
 
 
@@ -1655,32 +1693,34 @@ ANSWER = b"a" * 300_000
 
 
 @looped
-async def test_a_client_that_takes_no_answers_is_given_no_more_to_hold(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+async def test_a_client_that_takes_no_answers_is_given_no_more_to_hold(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app, settings={WINDOW: 0}, limits=HELD)
     for n in range(4):
         peer.ask(2 * n + 1)
-        desk.calls[-1].respond(ANSWER)
+        app.calls[-1].respond(ANSWER)
     peer.ask(11)
     refused = peer.answers()[11]
     assert refused.status == "8"
     assert "max_connection_unsent_bytes" in refused.text
-    assert len(desk.calls) == 4
+    assert len(app.calls) == 4
     peer.feed(window_update(0, 10**6) + window_update(1, 400_000))
     assert peer.answers()[1].messages == [ANSWER]
     peer.ask(13)
-    assert len(desk.calls) == 5
+    assert len(app.calls) == 5
     await peer.leave()
     assert peer.connections.holdings.unsent.total == 0
 
 
 @looped
 async def test_answers_of_calls_that_ran_already_are_not_kept_for_a_client_that_takes_none(
-    desk: Desk,
+    app: ManualApplication,
 ) -> None:
-    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    peer = Peer(app, settings={WINDOW: 0}, limits=HELD)
     for n in range(48):
         peer.ask(2 * n + 1)
-    for call in desk.calls:
+    for call in app.calls:
         call.respond(ANSWER)
     answers = peer.answers()
     refused = [answers[2 * n + 1] for n in range(4, 48)]
@@ -1693,37 +1733,37 @@ async def test_answers_of_calls_that_ran_already_are_not_kept_for_a_client_that_
 
 
 @looped
-async def test_of_a_client_that_takes_some_all_answers_are_kept(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+async def test_of_a_client_that_takes_some_all_answers_are_kept(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 0}, limits=HELD)
     for n in range(6):
         peer.ask(2 * n + 1)
-    desk.calls[0].respond(ANSWER)
+    app.calls[0].respond(ANSWER)
     peer.feed(window_update(1, 1000))
-    for call in desk.calls[1:]:
+    for call in app.calls[1:]:
         call.respond(ANSWER)
     assert peer.connections.holdings.unsent.total > 5 * len(ANSWER)
     await peer.leave()
 
 
 @looped
-async def test_a_stream_whose_answers_nobody_takes_ends(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+async def test_a_stream_whose_answers_nobody_takes_ends(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 0}, limits=HELD)
     peer.open(1, MANY)
     left: list[bool] = []
-    desk.only.on_leave = lambda: left.append(True)
+    app.only.on_leave = lambda: left.append(True)
     for _ in range(100):
-        desk.only.send(ANSWER)
+        app.only.send(ANSWER)
     await turned(lambda: bool(left))
     assert peer.connections.holdings.unsent.total == 0
     await peer.leave()
 
 
 @looped
-async def test_a_client_that_takes_no_answers_for_long_is_cut_off(desk: Desk) -> None:
-    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+async def test_a_client_that_takes_no_answers_for_long_is_cut_off(app: ManualApplication) -> None:
+    peer = Peer(app, settings={WINDOW: 0}, limits=HELD)
     for n in range(4):
         peer.ask(2 * n + 1)
-        desk.calls[-1].respond(ANSWER)
+        app.calls[-1].respond(ANSWER)
     for _ in range(29):
         peer.pass_time(1.0)
         peer.send(PingFrame(0, b"12345678"))
@@ -1736,27 +1776,29 @@ async def test_a_client_that_takes_no_answers_for_long_is_cut_off(desk: Desk) ->
 
 
 @looped
-async def test_answers_that_are_not_taken_end_the_oldest_of_those_connections(desk: Desk) -> None:
-    stalled = Peer(desk, settings={WINDOW: 0}, limits=HELD)
-    reader = Peer(desk, beside=stalled)
-    other = Peer(desk, settings={WINDOW: 0}, beside=stalled)
+async def test_answers_that_are_not_taken_end_the_oldest_of_those_connections(
+    app: ManualApplication,
+) -> None:
+    stalled = Peer(app, settings={WINDOW: 0}, limits=HELD)
+    reader = Peer(app, beside=stalled)
+    other = Peer(app, settings={WINDOW: 0}, beside=stalled)
     for n in range(3):
         stalled.ask(2 * n + 1)
-        desk.calls[-1].respond(ANSWER)
+        app.calls[-1].respond(ANSWER)
     for n in range(5):
         stalled.now += 1.0
         reader.feed(window_update(0, len(ANSWER) + 5))
         reader.ask(2 * n + 1)
         reader.feed(window_update(2 * n + 1, len(ANSWER) + 5))
-        desk.calls[-1].respond(ANSWER)
+        app.calls[-1].respond(ANSWER)
         assert reader.answers()[2 * n + 1].messages == [ANSWER]
         stalled.feed(window_update(1, 1) + window_update(0, 1))  # a little, so as to look alive
     for n in range(3):
         other.ask(2 * n + 1)
-        desk.calls[-1].respond(ANSWER)
+        app.calls[-1].respond(ANSWER)
         assert not stalled.wire.is_closing()
     other.ask(7)
-    desk.calls[-1].respond(ANSWER)
+    app.calls[-1].respond(ANSWER)
     assert stalled.wire.is_closing()
     assert not other.wire.is_closing()
     assert not reader.wire.is_closing()
@@ -1767,8 +1809,8 @@ async def test_answers_that_are_not_taken_end_the_oldest_of_those_connections(de
 
 
 @looped
-async def test_an_announcement_of_messages_costs_no_memory(desk: Desk) -> None:
-    peer = Peer(desk, limits=Limits())
+async def test_an_announcement_of_messages_costs_no_memory(app: ManualApplication) -> None:
+    peer = Peer(app, limits=Limits())
     tracemalloc.start()
     for n in range(100):
         peer.open(2 * n + 1, MANY)
@@ -1790,12 +1832,14 @@ def half_sent(path: str, kind: str) -> bytes:
 @pytest.mark.parametrize("path", [ONE, MANY])
 @pytest.mark.parametrize("kind", ["half a message", "a whole one without an end"])
 @looped
-async def test_what_one_client_does_not_end_is_bounded(desk: Desk, path: str, kind: str) -> None:
-    peer = Peer(desk, limits=HELD)
+async def test_what_one_client_does_not_end_is_bounded(
+    app: ManualApplication, path: str, kind: str
+) -> None:
+    peer = Peer(app, limits=HELD)
     for n in range(4):
         peer.open(2 * n + 1, path)
         if path == MANY:
-            desk.calls[-1].pause()
+            app.calls[-1].pause()
         peer.data(2 * n + 1, half_sent(path, kind))
         if n < 3:
             assert not any(answer.over for answer in peer.answers().values())
@@ -1804,16 +1848,16 @@ async def test_what_one_client_does_not_end_is_bounded(desk: Desk, path: str, ki
     assert "max_connection_received_bytes" in refused.text
     assert peer.connections.holdings.received.total < 1_000_000
     peer.ask(9)
-    desk.calls[-1].respond(b"fine")
+    app.calls[-1].respond(b"fine")
     assert peer.answers()[9].messages == [b"fine"]
     await peer.leave()
     assert peer.connections.holdings.received.total == 0
 
 
 @looped
-async def test_what_clients_do_not_end_is_bounded_for_all_of_them(desk: Desk) -> None:
-    first = Peer(desk, limits=HELD)
-    others = [Peer(desk, beside=first) for _ in range(3)]
+async def test_what_clients_do_not_end_is_bounded_for_all_of_them(app: ManualApplication) -> None:
+    first = Peer(app, limits=HELD)
+    others = [Peer(app, beside=first) for _ in range(3)]
     for peer in (first, *others):
         assert not first.wire.is_closing()
         first.now += 1.0
@@ -1830,8 +1874,8 @@ async def test_what_clients_do_not_end_is_bounded_for_all_of_them(desk: Desk) ->
 
 @pytest.mark.parametrize("path", [ONE, MANY])
 @looped
-async def test_what_is_read_in_the_end_is_held_no_more(desk: Desk, path: str) -> None:
-    peer = Peer(desk, limits=HELD)
+async def test_what_is_read_in_the_end_is_held_no_more(app: ManualApplication, path: str) -> None:
+    peer = Peer(app, limits=HELD)
     for n in range(10):
         peer.open(2 * n + 1, path)
         peer.data(2 * n + 1, prefixed(bytes(600_000))[:500_000])
@@ -1839,19 +1883,21 @@ async def test_what_is_read_in_the_end_is_held_no_more(desk: Desk, path: str) ->
         peer.data(2 * n + 1, prefixed(bytes(600_000))[500_000:])
         peer.data(2 * n + 1, b"", end=True)
         assert peer.connection.streams.received.count == 0
-        desk.calls[-1].finish()
-    assert desk.left == 0
+        app.calls[-1].finish()
+    assert app.left == 0
     await peer.leave()
 
 
 @looped
-async def test_a_paused_stream_of_tiny_messages_counts_what_they_cost(desk: Desk) -> None:
-    peer = Peer(desk, limits=HELD)
+async def test_a_paused_stream_of_tiny_messages_counts_what_they_cost(
+    app: ManualApplication,
+) -> None:
+    peer = Peer(app, limits=HELD)
     peer.open(1, MANY)
-    desk.only.pause()
+    app.only.pause()
     for _ in range(12):
         peer.data(1, bytes(5000))  # a thousand empty messages
     assert peer.answers()[1].status == "8"
-    assert desk.left == 1
+    assert app.left == 1
     assert peer.connection.streams.received.count == 0
     await peer.leave()

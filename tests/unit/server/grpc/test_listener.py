@@ -15,8 +15,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from hyperframe.frame import PingFrame
 
-from tests.fakes import PATIENCE
-from tests.unit.server.grpc.raw import MANY, ONE, Answer, Desk, prefixed
+from tests.fakes import TIMEOUT
+from tests.unit.server.grpc.raw import MANY, ONE, Answer, ManualApplication, prefixed
 from tests.unit.server.http.raw import on_each_loop, run, until
 from wherry.server.connections.limits import Limits
 from wherry.server.grpc.listener import GrpcListener
@@ -26,7 +26,7 @@ from wherry.server.http.listener import tls_context
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
-class Echo(Desk):
+class Echo(ManualApplication):
     def __call__(self, rpc: Rpc) -> None:
         super().__call__(rpc)
         if rpc.path == ONE:
@@ -122,10 +122,10 @@ async def connected(
 
 @asynccontextmanager
 async def serving(
-    desk: Desk,
+    app: ManualApplication,
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[GrpcListener]:
-    listener = GrpcListener(desk, Limits(max_body_bytes=10**7))
+    listener = GrpcListener(app, Limits(max_body_bytes=10**7))
     await listener.start("127.0.0.1", 0, ssl=context)
     try:
         yield listener
@@ -136,8 +136,8 @@ async def serving(
 @on_each_loop
 def test_messages_small_and_large_come_and_go(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Echo()
-        async with serving(desk) as listener, connected(listener) as client:
+        app = Echo()
+        async with serving(app) as listener, connected(listener) as client:
             for size in (0, 1, 20_000, 5_000_000, 3):
                 message = bytes(range(251)) * (size // 251) + b"x" * (size % 251)
                 assert await client.ask(message) == message
@@ -197,7 +197,7 @@ def test_a_handshake_that_does_not_end_is_cut_off(
         for begun in (b"", b"\x16\x03\x01\x02\x00\x01"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(begun)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.close()
@@ -221,18 +221,18 @@ def test_a_taken_port_is_said(loop_factory: LoopFactory) -> None:
 @on_each_loop
 def test_drain_answers_what_has_begun_and_lets_no_one_in(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with serving(desk) as listener, connected(listener) as client:
+        app = ManualApplication()
+        async with serving(app) as listener, connected(listener) as client:
             stream = client.open()
             await client.send(stream, b"before")
-            await until(lambda: len(desk.calls) == 1)
+            await until(lambda: len(app.calls) == 1)
             draining = asyncio.create_task(listener.drain(60.0))
-            await until(lambda: desk.streams_end)
+            await until(lambda: app.streams_end)
             host, _, port = listener.address.rpartition(":")
             with pytest.raises(OSError, match=r"."):
                 await asyncio.open_connection(host, int(port))
             assert not draining.done()
-            desk.only.respond(b"after")
+            app.only.respond(b"after")
             ack = PingFrame(0, b"goodbye!", flags=["ACK"]).serialize()
             client.writer.write(ack)  # the library takes no more after a GOAWAY
             assert prefixed(b"after") in await client.reader.read()
@@ -245,12 +245,12 @@ def test_drain_answers_what_has_begun_and_lets_no_one_in(loop_factory: LoopFacto
 @on_each_loop
 def test_drain_cuts_off_what_takes_too_long(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with serving(desk) as listener, connected(listener) as client:
+        app = ManualApplication()
+        async with serving(app) as listener, connected(listener) as client:
             client.open(MANY)
             await until(lambda: listener.calls == 1)
             await listener.drain(0.01)
-            assert (desk.left, listener.calls) == (1, 0)
+            assert (app.left, listener.calls) == (1, 0)
             await listener.drain(0.01)  # again: nothing to do
 
     run(main(), loop_factory)
@@ -260,18 +260,18 @@ def test_drain_cuts_off_what_takes_too_long(loop_factory: LoopFactory) -> None:
 @on_each_loop
 def test_a_client_that_does_not_read_holds_its_stream_back(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with serving(desk) as listener, connected(listener, receive_buffer=2**16) as client:
+        app = ManualApplication()
+        async with serving(app) as listener, connected(listener, receive_buffer=2**16) as client:
             client.http.increment_flow_control_window(2**30)
             client.http.update_settings({4: 2**30})
             stream = client.open(MANY)
             await client.send(stream, b"go", end=False)
-            await until(lambda: len(desk.messages) == 1)
+            await until(lambda: len(app.messages) == 1)
             taken: list[int] = []
             count = 100
             for n in range(count):
-                desk.only.send(bytes(100_000), sent=lambda n=n: taken.append(n))  # type: ignore[misc]
-            desk.only.finish()
+                app.only.send(bytes(100_000), sent=lambda n=n: taken.append(n))  # type: ignore[misc]
+            app.only.finish()
             assert len(taken) < count * 3 // 4  # 10 MB, of which the kernel may hold some
             answer = await client.answer(stream)
             assert len(answer.messages) == len(taken) == count

@@ -36,7 +36,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-class Desk:
+class ManualApplication:
     """An application that hands each exchange to the test, which answers when it likes."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.server.http.raw import Desk, echo, until
+from tests.unit.server.http.raw import ManualApplication, echo, until
 from wherry.server.connections.limits import Limits
 from wherry.server.http.asgi import AsgiApp, Message, Scope, asgi_app
 from wherry.server.http.exchange import Exchange
@@ -140,9 +140,9 @@ def test_a_body_in_pieces_is_put_together_and_limited_in_sum() -> None:
 
 def test_a_client_that_leaves_before_its_body_is_complete_is_never_an_exchange() -> None:
     async def main() -> None:
-        desk, server = Desk(), Server(request(b"ab", more=True), LEFT)
-        await server.serve(asgi_app(desk), http_scope())
-        assert len(desk) == 0
+        application, server = ManualApplication(), Server(request(b"ab", more=True), LEFT)
+        await server.serve(asgi_app(application), http_scope())
+        assert len(application) == 0
         assert server.sent == []
 
     asyncio.run(main())
@@ -150,9 +150,9 @@ def test_a_client_that_leaves_before_its_body_is_complete_is_never_an_exchange()
 
 def test_a_stream_is_congested_while_the_server_takes_nothing() -> None:
     async def main() -> None:
-        desk, server = Desk(), Server(request())
-        serving = asyncio.create_task(server.serve(asgi_app(desk), http_scope()))
-        exchange = await desk.next()
+        application, server = ManualApplication(), Server(request())
+        serving = asyncio.create_task(server.serve(asgi_app(application), http_scope()))
+        exchange = await application.next()
         drains: list[bool] = []
         exchange.on_drain = lambda: drains.append(exchange.congested)
         server.may_send.clear()
@@ -173,9 +173,9 @@ def test_a_stream_is_congested_while_the_server_takes_nothing() -> None:
 
 def test_a_server_that_says_by_an_error_that_the_client_left_is_understood() -> None:
     async def main() -> None:
-        desk, server = Desk(), Server(request())
-        serving = asyncio.create_task(server.serve(asgi_app(desk), http_scope()))
-        exchange = await desk.next()
+        application, server = ManualApplication(), Server(request())
+        serving = asyncio.create_task(server.serve(asgi_app(application), http_scope()))
+        exchange = await application.next()
         left: list[str] = []
         exchange.on_disconnect = lambda: left.append("left")
         server.error = ConnectionResetError()
@@ -189,9 +189,9 @@ def test_a_server_that_says_by_an_error_that_the_client_left_is_understood() -> 
 
 def test_a_server_that_gives_up_on_a_request_counts_as_a_client_that_left() -> None:
     async def main() -> None:
-        desk, server = Desk(), Server(request())
-        serving = asyncio.create_task(server.serve(asgi_app(desk), http_scope()))
-        exchange = await desk.next()
+        application, server = ManualApplication(), Server(request())
+        serving = asyncio.create_task(server.serve(asgi_app(application), http_scope()))
+        exchange = await application.next()
         left: list[str] = []
         exchange.on_disconnect = lambda: left.append("left")
         serving.cancel()
@@ -214,9 +214,9 @@ def test_a_middleware_that_says_the_body_again_and_again_does_not_stop_the_loop(
             return request(b"the body")
 
     async def main() -> None:
-        desk, server = Desk(), Again()
-        serving = asyncio.create_task(server.serve(asgi_app(desk), http_scope()))
-        exchange = await desk.next()
+        application, server = ManualApplication(), Again()
+        serving = asyncio.create_task(server.serve(asgi_app(application), http_scope()))
+        exchange = await application.next()
         await asyncio.sleep(0)  # the loop turns while the answer is awaited
         exchange.respond(200, bytes(exchange.request.body))
         await serving

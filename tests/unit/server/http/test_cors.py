@@ -10,8 +10,8 @@ import pytest
 from tests.unit.server.http.raw import (
     Answer,
     Client,
-    Desk,
     LoopFactory,
+    ManualApplication,
     connected,
     echo,
     on_each_loop,
@@ -111,20 +111,20 @@ def test_a_request_that_a_foreign_page_may_have_sent_reaches_no_application(
     request, status = REFUSED[case]
 
     async def main() -> None:
-        desk = Desk()
-        async with listening(desk) as client:
+        app = ManualApplication()
+        async with listening(app) as client:
             answer = await asked(client, request)
             assert answer.status == status
             assert answer.headers["connection"] == "close"
             assert "access-control-allow-origin" not in answer.headers
-            assert len(desk) == 0
+            assert len(app) == 0
 
     run(main(), loop_factory)
 
 
 def test_a_foreign_page_is_refused_before_its_body_is_read(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        async with listening(Desk()) as client:
+        async with listening(ManualApplication()) as client:
             head = f"POST / HTTP/1.1\nHost: localhost\nOrigin: {EVIL}\nContent-Length: 60000000"
             assert (await asked(client, head)).status == 403
 
@@ -189,8 +189,8 @@ def test_an_allowed_page_asks_first_and_is_answered_without_the_application(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with listening(desk, cors_origins=(PAGE,)) as client:
+        app = ManualApplication()
+        async with listening(app, cors_origins=(PAGE,)) as client:
             answer = await asked(
                 client,
                 f"OPTIONS /v1/chat/completions HTTP/1.1\nHost: localhost\nOrigin: {PAGE}\n"
@@ -201,7 +201,7 @@ def test_an_allowed_page_asks_first_and_is_answered_without_the_application(
             assert answer.headers["access-control-allow-origin"] == PAGE
             allowed = answer.headers["access-control-allow-headers"]
             assert allowed == "authorization,content-type,x-stainless-os"
-            assert len(desk) == 0
+            assert len(app) == 0
 
     run(main(), loop_factory)
 
@@ -277,10 +277,10 @@ def test_an_allowed_page_hears_that_the_name_is_another(loop_factory: LoopFactor
 
 def test_a_page_that_leaves_is_told_to_the_application(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with listening(desk, cors_origins=(PAGE,)) as client:
+        app = ManualApplication()
+        async with listening(app, cors_origins=(PAGE,)) as client:
             client.send(f"GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: {PAGE}\r\n\r\n".encode())
-            exchange = await desk.next()
+            exchange = await app.next()
             left = asyncio.Event()
             exchange.on_disconnect = left.set
             client.reset()

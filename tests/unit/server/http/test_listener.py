@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.server.http.raw import (
     Client,
-    Desk,
     LoopFactory,
+    ManualApplication,
     connected,
     echo,
     on_each_loop,
@@ -88,12 +88,12 @@ def test_draining_refuses_new_connections_and_waits_for_running_requests(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with listening(desk, port=0) as listener:
+        app = ManualApplication()
+        async with listening(app, port=0) as listener:
             address = address_of(listener)
             async with connected(address) as client:
                 client.get()
-                exchange = await desk.next()
+                exchange = await app.next()
                 draining = asyncio.create_task(listener.drain(10))
                 await until(lambda: listener.addresses == [])
                 with pytest.raises(ConnectionRefusedError):
@@ -134,13 +134,13 @@ def test_it_is_drained_when_the_last_answer_is_taken_and_no_sooner(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            listening(desk, port=0) as listener,
+            listening(app, port=0) as listener,
             connected(address_of(listener), receive_buffer=4096) as client,
         ):
             client.get()
-            (await desk.next()).respond(200, 20_000_000 * b"x")
+            (await app.next()).respond(200, 20_000_000 * b"x")
             draining = asyncio.create_task(listener.drain(None))
             answer = await client.answer()
             assert len(answer.body) == 20_000_000
@@ -151,13 +151,13 @@ def test_it_is_drained_when_the_last_answer_is_taken_and_no_sooner(
 
 def test_an_answer_that_is_not_taken_until_the_end_is_given_up(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            listening(desk, port=0) as listener,
+            listening(app, port=0) as listener,
             connected(address_of(listener), receive_buffer=4096) as client,
         ):
             client.get()
-            (await desk.next()).respond(200, 20_000_000 * b"x")
+            (await app.next()).respond(200, 20_000_000 * b"x")
             draining = asyncio.create_task(listener.drain(None))
             await until(lambda: listener.addresses == [])
             assert not draining.done()
@@ -169,10 +169,10 @@ def test_an_answer_that_is_not_taken_until_the_end_is_given_up(loop_factory: Loo
 
 def test_what_does_not_finish_in_time_is_cut_off(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with listening(desk, port=0) as listener, connected(address_of(listener)) as client:
+        app = ManualApplication()
+        async with listening(app, port=0) as listener, connected(address_of(listener)) as client:
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             left: list[str] = []
             exchange.on_disconnect = lambda: left.append("left")
             await listener.drain(0.01)

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from tests.unit.server.http.raw import (
-    Desk,
     LoopFactory,
+    ManualApplication,
     connected,
     echo,
     on_each_loop,
@@ -106,8 +106,8 @@ def test_a_malformed_or_excessive_request_is_refused_and_the_connection_closed(
 
     async def main() -> None:
         limits = Limits(max_body_bytes=1000, max_header_bytes=2000)
-        desk = Desk()
-        async with service_and_client(desk, limits) as (_, client):
+        app = ManualApplication()
+        async with service_and_client(app, limits) as (_, client):
             client.send(data)
             answer = await client.answer()
             assert answer.status == status
@@ -115,7 +115,7 @@ def test_a_malformed_or_excessive_request_is_refused_and_the_connection_closed(
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["connection"] == "close"
             assert await client.rest() == b""
-            assert len(desk) == 0
+            assert len(app) == 0
 
     run(main(), loop_factory)
 
@@ -124,7 +124,10 @@ def test_a_client_that_sends_a_too_large_body_to_its_end_still_reads_the_refusal
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        async with service_and_client(Desk(), Limits(max_body_bytes=1_000_000)) as (_, client):
+        async with service_and_client(ManualApplication(), Limits(max_body_bytes=1_000_000)) as (
+            _,
+            client,
+        ):
             client.post(1_000_001 * b"x")
             await client.writer.drain()
             answer = await client.answer()
@@ -138,7 +141,10 @@ def test_a_refused_client_that_goes_on_sending_for_ever_is_cut_off(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        async with service_and_client(Desk(), Limits(max_body_bytes=10_000)) as (service, client):
+        async with service_and_client(ManualApplication(), Limits(max_body_bytes=10_000)) as (
+            service,
+            client,
+        ):
             client.post(20_000 * b"x")
             await client.answer()
             client.send(10_001 * b"x")
@@ -151,10 +157,10 @@ def test_pipelined_requests_are_answered_in_order_whatever_the_order_of_their_an
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (_, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (_, client):
             client.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % i for i in range(4)))
-            first, second, third, fourth = [await desk.next() for _ in range(4)]
+            first, second, third, fourth = [await app.next() for _ in range(4)]
             third.respond(200, b"third")
             fourth.start(200)
             fourth.send(b"fourth")
@@ -182,15 +188,15 @@ def test_a_client_that_is_owed_too_many_answers_is_read_no_further(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk, Limits(max_pipelined=2)) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app, Limits(max_pipelined=2)) as (service, client):
             client.send(3 * b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            await until(lambda: len(desk) == 3)
+            await until(lambda: len(app) == 3)
             client.get("/later")
             service.pass_time(1000)
-            assert len(desk) == 3
-            (await desk.next()).respond(200)
-            exchanges = [await desk.next() for _ in range(3)]
+            assert len(app) == 3
+            (await app.next()).respond(200)
+            exchanges = [await app.next() for _ in range(3)]
             assert exchanges[-1].request.path == "/later"
             for exchange in exchanges:
                 exchange.respond(200)
@@ -208,10 +214,10 @@ def test_chunks_count_where_there_is_a_length_too_and_nothing_is_read_after_them
     smuggled = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
 
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (_, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (_, client):
             client.send(head + b"4\r\nbody\r\n0\r\n\r\n" + smuggled)
-            exchange = await desk.next()
+            exchange = await app.next()
             assert bytes(exchange.request.body) == b"body"
             exchange.respond(200)
             answer = await client.answer()
@@ -231,15 +237,15 @@ def test_requests_are_the_same_however_their_bytes_are_cut(loop_factory: LoopFac
     )
 
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (service, client):
             await until(lambda: len(service.connections.open) == 1)
             connection = service.only
             for byte in data:
                 connection.data_received(bytes([byte]))
             requests = []
             for _ in range(3):
-                exchange = await desk.next()
+                exchange = await app.next()
                 requests.append(exchange.request)
                 exchange.respond(200)
             assert [(r.method, r.path, r.query, bytes(r.body)) for r in requests] == [
@@ -261,13 +267,13 @@ def test_a_large_body_lands_in_one_buffer_and_what_follows_it_is_the_next_reques
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (_, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (_, client):
             body = bytes(range(256)) * 2400
             for _ in range(2):
                 client.post(body)
                 client.get("/next")
-                large, following = await desk.next(), await desk.next()
+                large, following = await app.next(), await app.next()
                 assert isinstance(large.request.body, memoryview)
                 assert large.request.body == body
                 assert following.request.path == "/next"
@@ -283,20 +289,20 @@ def test_a_client_that_expects_100_continue_gets_it_once_and_in_its_turn(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (service, client):
             client.get("/first")
-            first = await desk.next()
+            first = await app.next()
             client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-Continue\r\n\r\n")
             await until(service.reading("body"))
             first.respond(200, b"first")
             assert (await client.answer()).body == b"first"
             assert (await client.head())[0] == 100
             client.send(b"abc")
-            (await desk.next()).respond(200)
+            (await app.next()).respond(200)
             assert (await client.answer()).status == 200
             client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\nabc")
-            (await desk.next()).respond(200)
+            (await app.next()).respond(200)
             assert (await client.answer()).status == 200
 
     run(main(), loop_factory)
@@ -325,10 +331,10 @@ def test_http_1_0_closes_unless_the_client_asks_to_keep_the_connection(
 
 def test_a_streamed_answer_to_http_1_0_ends_with_the_connection(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (_, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (_, client):
             client.send(2 * b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-            exchange, behind = await desk.next(), await desk.next()
+            exchange, behind = await app.next(), await app.next()
             left: list[str] = []
             behind.on_disconnect = lambda: left.append("behind")
             exchange.start(200)
@@ -371,11 +377,11 @@ def test_a_client_that_leaves_is_reported_to_each_exchange_not_yet_answered(
     how: str, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (service, client):
             for path in ("/answered", "/waiting", "/streaming"):
                 client.get(path)
-            exchanges = [await desk.next() for _ in range(3)]
+            exchanges = [await app.next() for _ in range(3)]
             left: list[str] = []
             for exchange in exchanges:
                 path = exchange.request.path
@@ -402,16 +408,16 @@ def test_a_client_that_has_closed_only_its_sending_half_gets_its_answers(
     version: str, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (_, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (_, client):
             client.send(POST + POST.replace(b"1.1", version.encode()) + POST[:-1])
             client.writer.write_eof()
-            first, second = await desk.next(), await desk.next()
+            first, second = await app.next(), await app.next()
             second.respond(200, b"2")
             first.respond(200, b"1")
             came = (await client.rest()).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
             assert [part[-1:] for part in came.split(b"HTTP/1.1 200 OK")] == [b"", b"1", b"2"]
-            assert len(desk) == 0
+            assert len(app) == 0
 
     run(main(), loop_factory)
 
@@ -434,11 +440,11 @@ def test_a_client_that_waits_behind_its_closed_half_hears_once_that_we_go_on(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (service, client):
             client.send(POST)
             client.writer.write_eof()
-            exchange = await desk.next()
+            exchange = await app.next()
             left: list[str] = []
             exchange.on_disconnect = lambda: left.append("left")
             assert (await client.head())[0] == 100
@@ -457,10 +463,10 @@ def test_a_client_that_has_closed_both_halves_has_left(
     begun: bool, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (service, client):
             client.get("/")
-            exchange = await desk.next()
+            exchange = await app.next()
             left = asyncio.Event()
             exchange.on_disconnect = left.set
             if begun:
@@ -476,12 +482,12 @@ def test_the_application_sees_congestion_of_a_slow_reader_and_its_end(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with serving(desk) as service, connected(
+        app = ManualApplication()
+        async with serving(app) as service, connected(
             service.address, receive_buffer=4096
         ) as client:  # fmt: skip
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             drains: list[bool] = []
             exchange.on_drain = lambda: drains.append(exchange.congested)
             exchange.start(200)
@@ -505,13 +511,13 @@ def test_the_application_sees_congestion_of_a_slow_reader_and_its_end(
 
 def test_a_reader_that_takes_nothing_any_more_is_dropped(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            serving(desk, Limits(write_timeout=30)) as service,
+            serving(app, Limits(write_timeout=30)) as service,
             connected(service.address, receive_buffer=4096) as client,
         ):
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             left: list[str] = []
             exchange.on_disconnect = lambda: left.append("left")
             exchange.start(200)
@@ -531,20 +537,20 @@ def test_answers_that_wait_for_one_before_them_are_bounded_and_then_nothing_more
     """A client that pipelines, and whose first answer takes long, is read no further."""
 
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         limits = Limits(max_connection_unsent_bytes=500_000)
-        async with service_and_client(desk, limits) as (service, client):
+        async with service_and_client(app, limits) as (service, client):
             client.send(4 * b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            first, *others = [await desk.next() for _ in range(4)]
+            first, *others = [await app.next() for _ in range(4)]
             for exchange in others:
                 exchange.respond(200, [200_000 * b"x", b"y"])
             unsent = service.connections.holdings.unsent
             assert unsent.total > 600_000
             client.get("/later")
             service.pass_time(1)
-            assert len(desk) == 0
+            assert len(app) == 0
             first.respond(200)
-            (await desk.next()).respond(200)
+            (await app.next()).respond(200)
             assert [len((await client.answer()).body) for _ in range(5)] == [0, *3 * [200_001], 0]
             assert unsent.total == 0
 
@@ -555,10 +561,10 @@ def test_answers_that_are_not_read_end_the_connection_that_holds_its_oldest_long
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         limits = Limits(max_unsent_bytes=50_000_000)
         async with (
-            serving(desk, limits) as service,
+            serving(app, limits) as service,
             connected(service.address, receive_buffer=4096) as first,
             connected(service.address, receive_buffer=4096) as second,
             connected(service.address, receive_buffer=4096) as third,
@@ -566,7 +572,7 @@ def test_answers_that_are_not_read_end_the_connection_that_holds_its_oldest_long
             left: list[int] = []
             for number, client in enumerate((first, second, third)):
                 client.get()
-                exchange = await desk.next()
+                exchange = await app.next()
                 exchange.start(200)
                 exchange.on_disconnect = lambda number=number: left.append(number)
                 assert left == []
@@ -588,7 +594,7 @@ def test_bodies_that_do_not_end_are_bounded_for_all_clients(
             b"Content-Length: 1000000\r\n\r\n"
         )  # fmt: skip
         async with (
-            serving(Desk(), limits) as service,
+            serving(ManualApplication(), limits) as service,
             connected(service.address) as first,
             connected(service.address) as second,
             connected(service.address) as third,
@@ -643,7 +649,7 @@ def test_a_request_that_never_gets_complete_is_refused_in_time(
 ) -> None:
     async def main() -> None:
         limits = Limits(header_timeout=5, body_timeout=5, idle_timeout=60)
-        async with service_and_client(Desk(), limits) as (service, client):
+        async with service_and_client(ManualApplication(), limits) as (service, client):
             client.send(data)
             await until(service.reading(reading))
             service.pass_time(4.9)
@@ -661,7 +667,10 @@ def test_the_head_must_arrive_in_time_even_if_something_arrives_all_along(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        async with service_and_client(Desk(), Limits(header_timeout=5)) as (service, client):
+        async with service_and_client(ManualApplication(), Limits(header_timeout=5)) as (
+            service,
+            client,
+        ):
             client.send(b"GET / HTTP/1.1\r\n")
             await until(service.reading("head"))
             connection = service.only
@@ -692,10 +701,10 @@ def test_an_idle_connection_is_closed_without_a_word_but_not_one_that_waits_for_
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk, Limits(idle_timeout=5)) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app, Limits(idle_timeout=5)) as (service, client):
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             service.pass_time(1000)
             exchange.respond(200)
             assert (await client.answer()).status == 200
@@ -707,7 +716,7 @@ def test_an_idle_connection_is_closed_without_a_word_but_not_one_that_waits_for_
 
 def test_a_refused_client_that_never_leaves_is_cut_off(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        async with service_and_client(Desk()) as (service, client):
+        async with service_and_client(ManualApplication()) as (service, client):
             client.send(b"nonsense")
             assert (await client.answer()).status == 400
             service.pass_time(3)
@@ -720,28 +729,28 @@ def test_past_the_limit_the_connection_that_is_idle_for_longest_makes_room(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            serving(desk, Limits(max_connections=3)) as service,
+            serving(app, Limits(max_connections=3)) as service,
             connected(service.address) as busy,
             connected(service.address) as oldest,
             connected(service.address) as younger,
         ):
             busy.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             await until(lambda: len(service.connections.open) == 3)
             service.pass_time(10)
             younger.get()
-            (await desk.next()).respond(200)
+            (await app.next()).respond(200)
             await younger.answer()
             service.pass_time(0)
             async with connected(service.address) as new:
                 new.get()
-                (await desk.next()).respond(200, b"new")
+                (await app.next()).respond(200, b"new")
                 assert (await new.answer()).body == b"new"
                 assert await oldest.rest() == b""
                 younger.get()
-                (await desk.next()).respond(200, b"still there")
+                (await app.next()).respond(200, b"still there")
                 assert (await younger.answer()).body == b"still there"
                 exchange.respond(200, b"busy")
                 assert (await busy.answer()).body == b"busy"
@@ -832,14 +841,14 @@ def test_requests_of_one_read_wait_while_too_many_answers_are_owed(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            serving(desk, Limits(max_pipelined=16)) as service,
+            serving(app, Limits(max_pipelined=16)) as service,
             plain_socket(service.address) as client,
         ):
             client.send(b"".join(TINY % n for n in range(1000)))
             for number in range(1000):
-                exchange = await desk.next()
+                exchange = await app.next()
                 assert exchange.request.path == f"/{number}"
                 assert len(service.only.answers.exchanges) <= 17
                 exchange.respond(200)
@@ -889,7 +898,7 @@ def test_pipelined_requests_that_have_arrived_are_all_answered_while_the_server_
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        for application in (echo, Desk()):
+        for application in (echo, ManualApplication()):
             async with (
                 serving(application) as service,
                 plain_socket(service.address) as client,
@@ -897,7 +906,7 @@ def test_pipelined_requests_that_have_arrived_are_all_answered_while_the_server_
                 await until(lambda service=service: len(service.connections.open) == 1)  # type: ignore[misc]
                 service.connections.drain(10.0)
                 client.send(b"".join(TINY % n for n in range(100)))
-                if isinstance(application, Desk):
+                if isinstance(application, ManualApplication):
                     for _ in range(100):
                         (await application.next()).respond(200)
                 answers = await received(client)
@@ -975,15 +984,15 @@ def test_a_connection_that_takes_a_reserved_descriptor_is_refused(
 
 def test_draining_finishes_what_has_begun_and_closes_the_idle(loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            serving(desk) as service,
+            serving(app) as service,
             connected(service.address) as idle,
             connected(service.address) as waiting,
             connected(service.address) as sending,
         ):
             waiting.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             sending.send(HEAD + b"Content-Length: 3\r\n\r\n")
             await until(service.reading("body"))
             service.connections.drain(0.3)
@@ -994,7 +1003,7 @@ def test_draining_finishes_what_has_begun_and_closes_the_idle(loop_factory: Loop
             assert (answer.body, answer.headers["connection"]) == (b"finished", "close")
             assert await waiting.rest() == b""
             sending.send(b"abc")
-            (await desk.next()).respond(200)
+            (await app.next()).respond(200)
             answer = await sending.answer()
             assert (answer.status, answer.headers["connection"]) == (200, "close")
         await service.all_gone()
@@ -1031,17 +1040,17 @@ def test_a_request_that_follows_a_stream_is_answered_while_the_server_drains(
     """The head of the stream did not say that it is the last answer here."""
 
     async def main() -> None:
-        desk = Desk()
-        async with service_and_client(desk) as (service, client):
+        app = ManualApplication()
+        async with service_and_client(app) as (service, client):
             client.get()
-            stream = await desk.next()
+            stream = await app.next()
             stream.start(200)
             service.connections.drain(0.3)
             service.pass_time(10.0)
             stream.finish()
             assert (await client.answer()).status == 200
             client.get()
-            (await desk.next()).respond(200, b"next")
+            (await app.next()).respond(200, b"next")
             answer = await client.answer()
             assert (answer.body, answer.headers["connection"]) == (b"next", "close")
             assert await client.rest() == b""
@@ -1103,14 +1112,14 @@ def test_what_is_half_here_when_the_time_to_drain_is_over_is_refused(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
         async with (
-            serving(desk) as service,
+            serving(app) as service,
             connected(service.address) as sending,
             connected(service.address) as waiting,
         ):
             waiting.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             sending.send(HEAD + b"Content-Length: 3\r\n\r\n")
             await until(service.reading("body"))
             left: list[str] = []
@@ -1130,8 +1139,8 @@ def test_connections_leave_no_object_behind_for_the_garbage_collector(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with serving(desk) as service:
+        app = ManualApplication()
+        async with serving(app) as service:
             for how in ("answered", "left", "refused"):
                 gc.collect()
                 gc.disable()
@@ -1143,7 +1152,7 @@ def test_connections_leave_no_object_behind_for_the_garbage_collector(
                             reference = weakref.ref(service.only)
                         else:
                             client.get()
-                            exchange = await desk.next()
+                            exchange = await app.next()
                             reference = weakref.ref(service.only)
                             exchange.on_disconnect = exchange.finish  # a cycle, if it is kept
                             if how == "answered":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.sse import CONTENT_TYPE, PING, PING_INTERVAL, EventStream
@@ -211,9 +211,9 @@ def test_a_client_that_leaves_ends_the_model() -> None:
 
         path = "/v2/models/endless/generate_stream"
         exchange = client.begin("POST", path, {"text": "a"}, prepare=prepare)
-        assert third.wait(PATIENCE)
+        assert third.wait(TIMEOUT)
         client.call(exchange.leave)
-        assert endless.stopped.wait(PATIENCE)
+        assert endless.stopped.wait(TIMEOUT)
         client.call(lambda: None)  # the loop has heard of it
         assert client.app.admission.in_flight == 0
         (counted,) = client.get("/v2/models/stats").json["model_stats"]
@@ -239,7 +239,7 @@ def test_a_slow_reader_holds_the_model_back() -> None:
 
         path = "/v2/models/endless/generate_stream"
         exchange = client.begin("POST", path, {"text": "a"}, prepare=prepare)
-        assert full.wait(PATIENCE)
+        assert full.wait(TIMEOUT)
         # The model waits: nothing comes, however often the loop turns.
         for _ in range(20):
             client.call(lambda: None)
@@ -252,9 +252,9 @@ def test_a_slow_reader_holds_the_model_back() -> None:
             exchange.congested = True
 
         client.call(read_all)
-        assert more.wait(PATIENCE)
+        assert more.wait(TIMEOUT)
         client.call(exchange.leave)
-        assert endless.stopped.wait(PATIENCE)
+        assert endless.stopped.wait(TIMEOUT)
 
 
 def test_generate_of_an_endless_stream_fails_at_its_second_response() -> None:
@@ -263,4 +263,4 @@ def test_generate_of_an_endless_stream_fails_at_its_second_response() -> None:
         answer = client.post("/v2/models/endless/generate", {"text": "a"})
         assert answer.status == 400
         assert "exactly 1 response" in answer.error
-        assert endless.stopped.wait(PATIENCE)
+        assert endless.stopped.wait(TIMEOUT)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferResponse
 from wherry.server.v2.common import Common
@@ -54,7 +54,7 @@ class Settled(Reply[InferResponse]):
         super().__init__(lambda _: self._event.set())
 
     def wait(self) -> None:
-        assert self._event.wait(PATIENCE)
+        assert self._event.wait(TIMEOUT)
 
 
 def read(path: Path) -> list[Any]:

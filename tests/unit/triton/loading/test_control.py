@@ -17,7 +17,7 @@ import pytest
 
 import wherry
 from tests import fakes
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.repositories import CONFIG, Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
 from wherry.core.runtime.loaded_model import LoadedModel
@@ -594,7 +594,7 @@ def test_a_repository_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_models_are_loaded_side_by_side_but_not_too_many(tmp_path: Path) -> None:
     for number in range(9):
         save(tmp_path, f"m{number}")
-    together = threading.Barrier(3, timeout=PATIENCE)
+    together = threading.Barrier(3, timeout=TIMEOUT)
     running: list[str] = []
     most = 0
 
@@ -723,7 +723,7 @@ def test_polling_goes_on_by_itself(tmp_path: Path) -> None:
         )
         control.start()
         save(tmp_path, "a")
-        assert loaded.wait(PATIENCE)
+        assert loaded.wait(TIMEOUT)
         control.close()
 
 

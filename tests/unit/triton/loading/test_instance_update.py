@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests import repositories
-from tests.fakes import PATIENCE, until
+from tests.fakes import TIMEOUT, until
 from tests.repositories import CONFIG, save
 from tests.unit.triton.loading.test_control import ask, controlled
 from wherry.core.instances.dispatcher import Dispatcher
@@ -82,7 +82,7 @@ def load(control: ModelControl, loads: int, unloads: int) -> None:
     control.load("m")
     until(lambda: (did["load"], did["unload"]) == (loads, unloads))
     assert ask(control, "m") == 1
-    assert len(runner_of(control).crew.makers) == loads - unloads
+    assert len(runner_of(control).scaler.makers) == loads - unloads
 
 
 def runner_of(control: ModelControl) -> Dispatcher:
@@ -154,22 +154,22 @@ def test_an_instance_that_cannot_be_loaded_leaves_all_as_it_was(tmp_path: Path) 
         assert ask(control, "m") == 1
         assert not control.not_ready()
         assert control.runtime.model("m").config.instances[0].count == 2
-        assert len(runner_of(control).crew.makers) == 2
+        assert len(runner_of(control).scaler.makers) == 2
 
 
 def test_an_instance_that_is_too_many_ends_what_it_runs(tmp_path: Path) -> None:
     with serving(tmp_path, cpu(2)) as control, ThreadPoolExecutor() as pool:
         waiting = [pool.submit(ask, control, "m", 99) for _ in range(2)]
         for _ in waiting:
-            Counting.started.acquire(timeout=PATIENCE)
+            Counting.started.acquire(timeout=TIMEOUT)
         grouped(tmp_path, cpu(1))
         loading = pool.submit(control.load, "m")
-        until(lambda: len(runner_of(control).crew.makers) == 1)
+        until(lambda: len(runner_of(control).scaler.makers) == 1)
         more = pool.submit(ask, control, "m", 5)
         assert did["unload"] == 0
         Counting.may_finish.release(2)
-        assert [one.result(PATIENCE) for one in (*waiting, more)] == [100, 100, 6]
-        loading.result(PATIENCE)
+        assert [one.result(TIMEOUT) for one in (*waiting, more)] == [100, 100, 6]
+        loading.result(TIMEOUT)
         assert did["unload"] == 1
         assert len(runner_of(control).instances) == 1
 

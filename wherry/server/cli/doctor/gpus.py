@@ -25,7 +25,7 @@ MOSTLY_FREE: Final = 0.95
 SLOW_COPY: Final = 15.0
 #: The oldest driver that each major version of CUDA runs with, by NVIDIA's release notes.
 OLDEST_DRIVERS: Final = {11: (450, 80), 12: (525, 60), 13: (580, 0)}
-_PATIENCE: Final = 60.0
+_PROBE_TIMEOUT: Final = 60.0
 _TORCH: Final = """
 import json, os, shutil, sysconfig, time
 from importlib.util import find_spec
@@ -193,7 +193,7 @@ def _output(command: Sequence[str]) -> tuple[str, str]:
     try:
         done = subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace",
-            timeout=_PATIENCE, check=False,
+            timeout=_PROBE_TIMEOUT, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", str(error)

@@ -34,7 +34,7 @@ if torch.version.cuda:
         why = str(error).splitlines()[0]
 print(torch.__version__, torch.version.cuda or "", why, sep="\\t")
 """
-_PATIENCE: Final = 60.0
+_PROBE_TIMEOUT: Final = 60.0
 
 
 def look(ports: dict[str, int]) -> Iterator[Finding]:
@@ -92,7 +92,7 @@ def _devices() -> Iterator[Finding]:
             [sys.executable, "-P", "-c", "import sys\n" + _TORCH],
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=_PROBE_TIMEOUT,
             check=True,
         )
         version, built_for, why = told.stdout.rstrip("\n").split("\t")

@@ -73,7 +73,7 @@ _rename = _api.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 
 
-class _Lent:
+class _Exported:
     """Memory that is lent, as the base of an array: keeps its array and `owner` alive."""
 
     def __init__(self, memory: Any, owner: Any, shape: Any, itemsize: int) -> None:
@@ -89,7 +89,7 @@ def capsule_of(memory: Any, datatype: str, shape: Any, owner: Any = None) -> Any
     code, bits = TYPES[datatype]
     # numpy's capsule, with our type: its deleter is in C. One in Python could not run, and would
     # replace the exception, where a consumer frees a tensor while an exception is raised.
-    capsule = np.asarray(_Lent(memory, owner, shape, bits // 8)).__dlpack__()
+    capsule = np.asarray(_Exported(memory, owner, shape, bits // 8)).__dlpack__()
     _managed(capsule).contents.tensor.dtype.code = code
     return capsule
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, until
+from tests.fakes import TIMEOUT, until
 from tests.grpc_calls import Client, served
 from wherry.server.calls import offload as offload_module
 from wherry.server.calls.offload import LARGE_BYTES, SLICE_BYTES, Job, Offload, Port
@@ -82,7 +82,7 @@ class HeldOffload(Offload):
     ) -> Job:
         def held() -> Any:
             self.begun.set()
-            assert self.may_go_on.wait(PATIENCE)
+            assert self.may_go_on.wait(TIMEOUT)
             return work()
 
         return super().submit(held, nbytes, port, done)
@@ -181,7 +181,7 @@ def test_others_are_answered_while_a_large_request_is_read_and_its_answer_writte
     client: Client, held: HeldOffload
 ) -> None:
     rpc = client.begin("ModelInfer", strings("contents", model_name="texts"))
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     assert client.ask("ServerLive").answer == {"live": True}
     assert client.app._entry.admission.in_flight == 1
     held.may_go_on.set()
@@ -211,7 +211,7 @@ def test_a_client_that_leaves_takes_along_what_is_being_read(
     client: Client, held: HeldOffload, where: str
 ) -> None:
     rpc = client.begin("ModelInfer", strings(where, model_name="texts"))
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     client.call(rpc.leave)
     assert client.call(lambda: client.app._entry.admission.in_flight) == 0
     held.may_go_on.set()
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_takes_along_the_answer_that_is_being_written(
     array = np.zeros(COPIED_BYTES, np.float32)
     message = request("FP32", [1, array.size], raw_input_contents=[array.tobytes()])
     rpc = client.begin("ModelInfer", {**message, "model_name": "reversed_numbers"})
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     client.call(rpc.leave)
     assert client.call(lambda: client.app._entry.admission.in_flight) == 0
     assert rpc.answers == []
@@ -283,7 +283,7 @@ def test_requests_behind_a_large_one_wait_for_it(client: Client, held: HeldOfflo
     client.say(rpc, {**small, "id": "1"}, large, {**small, "id": "3"}, {**large, "id": "4"})
     client.half_close(rpc)
     rpc.wait_for(1)
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     assert rpc.paused
     held.may_go_on.set()
     rpc.wait()
@@ -334,7 +334,7 @@ def test_a_stream_that_is_left_takes_along_what_is_being_read(
 ) -> None:
     rpc = client.begin("ModelStreamInfer")
     client.say(rpc, strings("contents", model_name="texts"))
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     client.call(rpc.leave)
     assert client.call(lambda: client.app._entry.admission.in_flight) == 0
     assert client.app._entry.streams == set()
@@ -346,7 +346,7 @@ def test_a_stream_that_is_left_takes_along_what_is_being_written(
     rpc = client.begin("ModelStreamInfer")
     asked = request("BYTES", [1], raw_input_contents=[pack_bytes([b"ab"])], model_name="chatter")
     client.say(rpc, asked, asked)
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     client.call(rpc.leave)
     until(lambda: client.app._entry.admission.in_flight == 0)
     assert rpc.answers == []
@@ -357,7 +357,7 @@ def test_what_comes_as_the_client_of_a_stream_leaves_is_not_written() -> None:
 
     @wherry.model
     def says(x: str) -> Iterator[str]:
-        assert begins.wait(PATIENCE)
+        assert begins.wait(TIMEOUT)
         yield x * MANY * 10
         sent.set()
 
@@ -372,7 +372,7 @@ def test_what_comes_as_the_client_of_a_stream_leaves_is_not_written() -> None:
         def leave() -> None:
             """While a response waits for this turn of the loop to end."""
             begins.set()
-            assert sent.wait(PATIENCE)
+            assert sent.wait(TIMEOUT)
             rpc.leave()
 
         client.call(leave)
@@ -387,7 +387,7 @@ def test_a_server_that_stops_answers_what_is_being_read_of_a_stream(
 ) -> None:
     rpc = client.begin("ModelStreamInfer")
     client.say(rpc, strings("contents", model_name="texts"))
-    assert held.begun.wait(PATIENCE)
+    assert held.begun.wait(TIMEOUT)
     client.call(client.app.end_streams)
     assert not rpc.ended
     held.may_go_on.set()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated, until
+from tests.fakes import TIMEOUT, Gate, gated, until
 from tests.grpc_calls import Client, MemoryRpc, served, words
 from wherry.server.v2.element_bytes import pack_bytes
 from wherry.server.v2.grpc import stream as stream_module
@@ -210,7 +210,7 @@ def test_a_client_that_does_not_read_holds_its_generator() -> None:
 
     def wait_for(total: int) -> None:
         with changed:
-            assert changed.wait_for(lambda: len(yielded) >= total, PATIENCE), len(yielded)
+            assert changed.wait_for(lambda: len(yielded) >= total, TIMEOUT), len(yielded)
 
     with served(endless, shout) as client:
         rpc = open_stream(client, takes=False)
@@ -275,7 +275,7 @@ def test_a_generator_stops_when_its_client_leaves() -> None:
         client.say(rpc, number(1, model="endless"))
         rpc.wait_for(10)
         client.call(rpc.leave)
-        assert stopped.wait(PATIENCE)
+        assert stopped.wait(TIMEOUT)
 
 
 def test_a_drained_stream_ends_when_its_requests_are_answered(gate: Gate) -> None:

@@ -14,8 +14,8 @@ import uvloop
 
 from tests.unit.server.http.raw import (
     Client,
-    Desk,
     LoopFactory,
+    ManualApplication,
     connected,
     run,
     until,
@@ -71,19 +71,19 @@ pytestmark = pytest.mark.parametrize(
 
 
 @asynccontextmanager
-async def desk_and_client(transport: Transport) -> AsyncIterator[tuple[Desk, Client]]:
-    desk = Desk()
-    async with transport(desk) as address, connected(address) as client:
-        yield desk, client
+async def desk_and_client(transport: Transport) -> AsyncIterator[tuple[ManualApplication, Client]]:
+    app = ManualApplication()
+    async with transport(app) as address, connected(address) as client:
+        yield app, client
 
 
 def test_a_request_arrives_with_all_its_parts_and_its_answer_goes_back(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.post(b"the body", "/v2/models/a%20b/infer?x=%20&y", "X-Twice: 1", "x-twice: 2")
-            exchange = await desk.next()
+            exchange = await app.next()
             request = exchange.request
             assert (request.method, request.path) == ("POST", "/v2/models/a b/infer")
             assert request.query == "x=%20&y"
@@ -113,7 +113,7 @@ def test_a_body_of_any_size_arrives_whole_and_goes_back_whole(
     async def main() -> None:
         body = (bytes(range(256)) * (size // 256 + 1))[:size]
         half = size // 2
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.post(body)
             client.send(
                 b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -125,7 +125,7 @@ def test_a_body_of_any_size_arrives_whole_and_goes_back_whole(
                 + b"0\r\n\r\n"
             )
             for _ in range(2):
-                exchange = await desk.next()
+                exchange = await app.next()
                 received = exchange.request.body
                 assert received == body
                 exchange.respond(200, [b"<", received, memoryview(b">")])
@@ -139,7 +139,7 @@ def test_a_body_over_the_limit_is_refused_with_the_limit_in_the_message(
     chunked: bool, transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             if chunked:
                 client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
                 client.send(b"f4241\r\n" + 1_000_001 * b"x")
@@ -148,7 +148,7 @@ def test_a_body_over_the_limit_is_refused_with_the_limit_in_the_message(
             answer = await client.answer()
             assert answer.status == 413
             assert "limit of 1000000 bytes" in answer.error
-            assert len(desk) == 0
+            assert len(app) == 0
 
     run(main(), loop_factory)
 
@@ -157,10 +157,10 @@ def test_one_connection_serves_many_requests(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             for number in range(20):
                 client.get(f"/{number}")
-                exchange = await desk.next()
+                exchange = await app.next()
                 exchange.respond(200, exchange.request.path.encode())
                 assert (await client.answer()).body == b"/%d" % number
 
@@ -171,24 +171,24 @@ def test_the_answer_to_head_has_the_length_but_not_the_body(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.get(method="HEAD")
-            exchange = await desk.next()
+            exchange = await app.next()
             assert exchange.request.method == "HEAD"
             exchange.respond(200, b"12345")
             answer = await client.answer(bodiless=True)
             assert answer.headers["content-length"] == "5"
             client.get(method="HEAD")
-            (await desk.next()).respond(200, [b"12", b"345"])
+            (await app.next()).respond(200, [b"12", b"345"])
             assert (await client.answer(bodiless=True)).headers["content-length"] == "5"
             client.get(method="HEAD")
-            streamed = await desk.next()
+            streamed = await app.next()
             streamed.start(200)
             streamed.send(b"unseen")
             streamed.finish()
             assert (await client.head())[0] == 200
             client.get()
-            (await desk.next()).respond(200, b"seen")
+            (await app.next()).respond(200, b"seen")
             assert (await client.answer()).body == b"seen"
 
     run(main(), loop_factory)
@@ -198,10 +198,10 @@ def test_an_answer_without_content_has_no_body(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             for _ in range(2):
                 client.get()
-                (await desk.next()).respond(204)
+                (await app.next()).respond(204)
                 answer = await client.answer()
                 assert answer.status == 204
                 assert "content-length" not in answer.headers
@@ -213,9 +213,9 @@ def test_a_streamed_answer_arrives_piece_by_piece(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             exchange.start(200, content_type="text/event-stream", headers=[("X-Id", "7")])
             status, headers = await client.head()
             assert (status, headers["content-type"]) == (200, "text/event-stream")
@@ -227,7 +227,7 @@ def test_a_streamed_answer_arrives_piece_by_piece(
             exchange.finish()
             assert await client.chunk() == b""
             client.get()
-            (await desk.next()).respond(200, b"next")
+            (await app.next()).respond(200, b"next")
             assert (await client.answer()).body == b"next"
 
     run(main(), loop_factory)
@@ -238,9 +238,9 @@ def test_a_client_that_leaves_is_reported_once_and_later_answers_do_nothing(
     streaming: bool, transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             left: list[str] = []
             exchange.on_disconnect = lambda: left.append("left")
             if streaming:
@@ -266,9 +266,9 @@ def test_a_client_that_leaves_after_its_answer_is_not_reported(
     left: list[str] = []
 
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             exchange.on_disconnect = lambda: left.append("left")
             exchange.respond(200)
             await client.answer()
@@ -282,10 +282,10 @@ def test_a_slow_reader_congests_its_stream_until_it_has_read(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        desk = Desk()
-        async with transport(desk) as address, connected(address, receive_buffer=4096) as client:
+        app = ManualApplication()
+        async with transport(app) as address, connected(address, receive_buffer=4096) as client:
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             drained = asyncio.Event()
             exchange.on_drain = drained.set
             exchange.start(200)
@@ -311,9 +311,9 @@ def test_answering_twice_is_an_error_of_the_application(
     transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             client.get()
-            exchange = await desk.next()
+            exchange = await app.next()
             exchange.respond(200, b"once")
             with pytest.raises(RuntimeError, match="is not waiting"):
                 exchange.respond(200, b"twice")
@@ -333,10 +333,10 @@ def test_a_header_with_a_line_break_is_never_sent(
     value: str, transport: Transport, loop_factory: LoopFactory
 ) -> None:
     async def main() -> None:
-        async with desk_and_client(transport) as (desk, client):
+        async with desk_and_client(transport) as (app, client):
             for fields in ({"headers": [("X", value)]}, {"content_type": value}):
                 client.get()
-                exchange = await desk.next()
+                exchange = await app.next()
                 with pytest.raises(ValueError, match="line break"):
                     exchange.respond(200, **fields)
                 exchange.respond(500, b"sorry")
@@ -372,16 +372,16 @@ def test_an_application_that_fails_is_a_500_for_its_client_alone(
 
 def test_many_clients_are_served_at_once(transport: Transport, loop_factory: LoopFactory) -> None:
     async def main() -> None:
-        desk = Desk()
+        app = ManualApplication()
 
         async def ask(address: Address, number: int) -> bytes:
             async with connected(address) as client:
                 client.post(b"%d" % number)
                 return (await client.answer()).body
 
-        async with transport(desk) as address:
+        async with transport(app) as address:
             asking = [asyncio.create_task(ask(address, number)) for number in range(50)]
-            exchanges: Sequence[Exchange] = [await desk.next() for _ in range(50)]
+            exchanges: Sequence[Exchange] = [await app.next() for _ in range(50)]
             for exchange in reversed(exchanges):
                 exchange.respond(200, [b"answer to ", exchange.request.body])
             assert await asyncio.gather(*asking) == [b"answer to %d" % n for n in range(50)]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated
+from tests.fakes import TIMEOUT, Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.core.values.request import Columns, InferRequest, SequenceStep
 from wherry.server.v2.decoded import WantedOutput
@@ -858,12 +858,12 @@ def test_priority_timeout_and_other_parameters_reach_the_core() -> None:
         late = client.begin("POST", path, {**text_of("late"), "parameters": {"timeout": 1000}})
         last = client.begin("POST", path, {**text_of("last"), "parameters": {"priority": 9}})
         soon = client.begin("POST", path, {**text_of("soon"), "parameters": {"priority": 1}})
-        late.answered.result(PATIENCE)
+        late.answered.result(TIMEOUT)
         assert late.status == 504
         assert client.get("/v2/health/live").status == 200  # by now both of them are queued
         gate.open(3)
         for exchange in (first, soon, last):
-            exchange.answered.result(PATIENCE)
+            exchange.answered.result(TIMEOUT)
             assert exchange.status == 200
     assert gate.batches == [["first"], ["soon"], ["last"]]
 
@@ -897,7 +897,7 @@ def test_tenants_are_told_apart_by_their_header_or_their_key_and_served_in_turns
         assert client.get("/v2/health/live").status == 200  # by now all of them are queued
         gate.open(5)
         for exchange in exchanges:
-            exchange.answered.result(PATIENCE)
+            exchange.answered.result(TIMEOUT)
             assert exchange.status == 200
     assert gate.batches == [["first"], ["polite"], ["greedy 0"], ["greedy 1"], ["greedy 2"]]
 
@@ -912,7 +912,7 @@ def test_a_header_may_set_the_timeout() -> None:
         refused = client.post(path, text_of("x"), {"x-request-timeout": "soon"})
         assert (refused.status, "X-Request-Timeout" in refused.error) == (400, True)
         gate.open()
-        first.answered.result(PATIENCE)
+        first.answered.result(TIMEOUT)
 
 
 def test_a_client_that_leaves_cancels_its_request_and_nobody_elses() -> None:
@@ -925,8 +925,8 @@ def test_a_client_that_leaves_cancels_its_request_and_nobody_elses() -> None:
         stays = client.begin("POST", path, text_of("stays"))
         client.call(gone.leave)
         gate.open(2)
-        running.answered.result(PATIENCE)
-        stays.answered.result(PATIENCE)
+        running.answered.result(TIMEOUT)
+        stays.answered.result(TIMEOUT)
         (counted,) = client.get("/v2/models/stats").json["model_stats"]
         assert client.app.admission.in_flight == 0
     assert gate.batches == [["running"], ["stays"]]
@@ -946,7 +946,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         assert "queue is full" in refused.error
         gate.open(2)
         for exchange in (running, queued):
-            exchange.answered.result(PATIENCE)
+            exchange.answered.result(TIMEOUT)
             assert exchange.status == 200
 
 

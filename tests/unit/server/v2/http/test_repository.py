@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import PATIENCE
+from tests.fakes import TIMEOUT
 from tests.http_exchange import Client, app_loop, served
 from tests.repositories import Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
@@ -94,7 +94,7 @@ def test_a_load_does_not_hold_up_other_requests(tmp_path: Path) -> None:
         assert client.get("/v2/models/slow/ready").status == 503
         assert not load.answered.done()
         Gate.may_finish.release()
-        load.answered.result(PATIENCE)
+        load.answered.result(TIMEOUT)
         assert load.status == 200
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated
+from tests.fakes import TIMEOUT, Gate, gated
 from tests.http_exchange import Client, served
 from wherry.server.v2.common import Common
 from wherry.server.v2.element_bytes import pack_bytes
@@ -175,7 +175,7 @@ def test_a_region_may_be_unregistered_while_a_request_uses_it(shared: Path) -> N
         assert client.post("/v2/systemsharedmemory/unregister").status == 200
         shared.unlink()
         gate.open()
-        running.answered.result(PATIENCE)
+        running.answered.result(TIMEOUT)
         assert running.status == 200
         assert client.get("/v2/systemsharedmemory/status").json == []
 

@@ -5,8 +5,8 @@ import pytest
 from tests.fakes import Call
 from wherry.core.models.config import QueuePolicy
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.core.scheduler.patience import MANY, Patience
 from wherry.core.scheduler.policy import Dispatch, Scheduler
+from wherry.core.scheduler.queue_policies import MANY, QueuePolicies
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.values.request import InferRequest
 
@@ -99,9 +99,9 @@ def test_a_level_without_any_policy_is_bounded_by_the_model_alone(make: type[Sch
 
 
 def test_ends_of_waits_that_are_over_do_not_heap_up() -> None:
-    patience = Patience([QueuePolicy(timeout=60.0)])
+    policies = QueuePolicies([QueuePolicy(timeout=60.0)])
     for n in range(10 * MANY):
         one = request(str(n), 60.0 + n)
-        one.queued = None if n % 10 else patience
-        patience.begins(one)
-    assert len(patience._ends) < 4 * MANY
+        one.queued = None if n % 10 else policies
+        policies.begins(one)
+    assert len(policies._ends) < 4 * MANY

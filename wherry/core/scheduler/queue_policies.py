@@ -16,7 +16,7 @@ from wherry.core.values.request import InferRequest
 MANY = 64
 
 
-class Patience:
+class QueuePolicies:
     """The queue policies of one model, and the queue timeouts of its requests."""
 
     def __init__(self, policies: Sequence[QueuePolicy]) -> None:

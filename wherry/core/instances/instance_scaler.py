@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from wherry.core.instances.instance import Instance
+from wherry.core.instances.instance_table import InstanceTable
 from wherry.core.instances.life import InstanceLife
-from wherry.core.instances.roster import Roster
 from wherry.core.scheduler.batcher import Batcher
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import LoadFailed
@@ -16,29 +16,29 @@ from wherry.core.values.errors import LoadFailed
 Make = Callable[[], Instance]
 
 
-class Crew:
+class InstanceScaler:
     """The instances of one model as they are to be. Any thread, one at a time; `change` blocks."""
 
     def __init__(
         self,
         life: InstanceLife[Instance],
-        roster: Roster,
+        instances: InstanceTable,
         scheduler: Scheduler,
         lock: threading.Lock,
-        patience: float | None,
+        unload_timeout: float | None,
     ) -> None:
-        """`lock` is the dispatcher's: it guards the roster and the scheduler. `patience`: how long
-        the end of an instance is waited for."""
+        """`lock` is the dispatcher's: it guards the table of instances and the scheduler.
+        `unload_timeout`: how long the end of an instance is waited for."""
         self._life = life
-        self._roster = roster
+        self._instances = instances
         self._scheduler = scheduler
         self._lock = lock
-        self._patience = patience
+        self._unload_timeout = unload_timeout
 
     @property
     def makers(self) -> dict[int, Make]:
         """By the instances' numbers."""
-        return dict(self._life.berths.makers)
+        return dict(self._life.slots.makers)
 
     def change(self, surplus: Collection[int], makers: Callable[[int], Sequence[Make]]) -> None:
         """Start further instances, with numbers from the given one on, and then let others go, by
@@ -55,13 +55,13 @@ class Crew:
     def counted(self) -> None:
         """Have the scheduler plan for those that there are to be. The lock is held."""
         if isinstance(self._scheduler, Batcher):  # others are told of each that comes and goes
-            self._scheduler.resize(len(self._life.berths))
+            self._scheduler.resize(len(self._life.slots))
 
     def _let_go(self, numbers: Collection[int]) -> None:
         going = self._life.remove(numbers)
         with self._lock:
-            idle = self._roster.let_go(going)
+            idle = self._instances.let_go(going)
             self.counted()
         for instance in idle:
             instance.stop()
-        self._life.wait_until_gone(going, self._patience)
+        self._life.wait_until_gone(going, self._unload_timeout)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def door(api: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_exports(api: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a part's `api` module. `homes`: names of classes, functions and modules,
     separated by blanks, by the module or folder of the part that has them. Type checkers read the
     same names beside it; a test holds the two equal."""

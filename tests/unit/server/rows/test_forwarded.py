@@ -6,13 +6,13 @@ import msgspec
 
 from wherry.server.calls.header_names import as_sent
 from wherry.server.remote.messages import Ask
-from wherry.server.rows.asked import AskedExchange
+from wherry.server.rows.forwarded import ForwardedExchange
 from wherry.server.rows.to_owner import ask_of
 
 
 def test_a_request_that_is_passed_on_keeps_the_capitals_of_its_headers() -> None:
     ask = Ask(7, "POST", "/p", "q=1", {"X-User": "ann", "host": "h"}, b"b", "peer")
-    asked = AskedExchange(ask, lambda told: None)
+    asked = ForwardedExchange(ask, lambda told: None)
     assert asked.request.headers == {"x-user": "ann", "host": "h"}
     assert [as_sent(name) for name in asked.request.headers] == ["X-User", "host"]
     sent = msgspec.msgpack.encode(ask_of(asked, 7))

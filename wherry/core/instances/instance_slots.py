@@ -26,7 +26,7 @@ class Maker:
         return self.make(f"{self.model}_{self.number}", self.device)
 
 
-class Berths(Generic[T]):
+class InstanceSlots(Generic[T]):
     """The instances that a model is to have, by their numbers. Pure; the life's lock is held.
 
     A number is not used again: the instance that had it may still end what it runs.

@@ -19,7 +19,7 @@ from wherry.core.values.errors import DeadlineExceeded, Overloaded
 SAFETY = 1.2
 #: A request without a timeout is never refused with fewer turns than this before it: `Runtime.map`
 #: asks as far ahead.
-PATIENCE = 8
+MIN_QUEUED_BEFORE_REFUSAL = 8
 #: The fastest of this many turns is what a turn takes at least ...
 TURNS = 4
 #: ... once there were at least this many.
@@ -38,9 +38,10 @@ class TurnTimes:
         self._latest.append(seconds)
 
     def within(self, longest: float) -> float:
-        """How many turns may be waited for: those within `longest` seconds, or `PATIENCE`."""
+        """How many turns may be waited for: those within `longest` seconds, and always
+        `MIN_QUEUED_BEFORE_REFUSAL`."""
         fastest = min(self._latest) if len(self._latest) >= LEAST_TURNS else 0.0
-        return max(float(PATIENCE), longest / fastest) if fastest > 0 else inf
+        return max(float(MIN_QUEUED_BEFORE_REFUSAL), longest / fastest) if fastest > 0 else inf
 
 
 def refusal(

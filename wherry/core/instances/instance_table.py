@@ -9,7 +9,7 @@ from wherry.core.instances.instance import Instance
 from wherry.core.values.request import Batch, InferRequest
 
 
-class Roster:
+class InstanceTable:
     """The loaded instances of one model. Pure; the dispatcher's lock is held.
 
     `longest` is the most seconds that a batch may run (None: any).

@@ -6,32 +6,32 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wherry.server.remote.messages import Ask, AskCall, Forget, LinkMessage, Told, ToldCall
-from wherry.server.rows.asked import AskedExchange
-from wherry.server.rows.asked_call import AskedCall
+from wherry.server.rows.forwarded import ForwardedExchange
+from wherry.server.rows.forwarded_call import ForwardedCall
 
 
 class Answerer(Protocol):
     """Has the owner's own applications answer."""
 
-    def answer(self, exchange: AskedExchange) -> None: ...
-    def answer_call(self, call: AskedCall) -> None: ...
+    def answer(self, exchange: ForwardedExchange) -> None: ...
+    def answer_call(self, call: ForwardedCall) -> None: ...
 
 
-class AskedRequests:
+class ForwardedRequests:
     """What one front has passed on and that is not answered. `send` takes a message for the front
     and its size."""
 
     def __init__(self, owner: Answerer, send: Callable[[LinkMessage, int], None]) -> None:
         self._owner = owner
         self._send = send
-        self._open: dict[int, AskedExchange | AskedCall] = {}
+        self._open: dict[int, ForwardedExchange | ForwardedCall] = {}
 
     def ask(self, message: Ask) -> None:
-        exchange = self._open[message.id] = AskedExchange(message, self._told)
+        exchange = self._open[message.id] = ForwardedExchange(message, self._told)
         self._owner.answer(exchange)
 
     def ask_call(self, message: AskCall) -> None:
-        call = self._open[message.id] = AskedCall(message, self._told)
+        call = self._open[message.id] = ForwardedCall(message, self._told)
         self._owner.answer_call(call)
 
     def forget(self, message: Forget) -> None:

@@ -9,7 +9,7 @@ from wherry.server.grpc.rpc import Metadata, Rpc
 from wherry.server.remote.messages import AskCall, ToldCall
 
 
-class AskedCall(Rpc):
+class ForwardedCall(Rpc):
     """A gRPC call that came over a link. `tell` takes the parts of its answer."""
 
     __slots__ = ("_id", "_tell", "answers_after")

@@ -16,7 +16,7 @@ from wherry.core.api import Client, ModelNotFound, Unsupported, WherryError
 MOST_OWNERS: Final = 32
 
 
-class TimesTold(msgspec.Struct, frozen=True):
+class TimeTotals(msgspec.Struct, frozen=True):
     """Of the window, in seconds; None if there was nothing in it."""
 
     p50: float | None = None
@@ -24,7 +24,7 @@ class TimesTold(msgspec.Struct, frozen=True):
     p99: float | None = None
 
 
-class TotalsTold(msgspec.Struct, frozen=True):
+class RequestTotals(msgspec.Struct, frozen=True):
     """Since the load."""
 
     requests: float = 0
@@ -32,7 +32,7 @@ class TotalsTold(msgspec.Struct, frozen=True):
     worker_restarts: float = 0
 
 
-class InstanceTold(msgspec.Struct, frozen=True):
+class InstanceNumbers(msgspec.Struct, frozen=True):
     name: str = ""
     state: str = ""
     reason: str = ""
@@ -40,7 +40,7 @@ class InstanceTold(msgspec.Struct, frozen=True):
     resident_bytes: float | None = None
 
 
-class ErrorTold(msgspec.Struct, frozen=True):
+class LastError(msgspec.Struct, frozen=True):
     """The last of its kind; how many of them since the load."""
 
     at: float = 0.0
@@ -49,21 +49,21 @@ class ErrorTold(msgspec.Struct, frozen=True):
     count: float = 0
 
 
-class GenerationTold(msgspec.Struct, frozen=True):
+class GenerationNumbers(msgspec.Struct, frozen=True):
     """Of a language model."""
 
     running: float | None = None
     waiting: float | None = None
     tokens_per_second: float | None = None
     prompt_tokens_per_second: float | None = None
-    first_response_seconds: TimesTold = TimesTold()
-    next_response_seconds: TimesTold = TimesTold()
+    first_response_seconds: TimeTotals = TimeTotals()
+    next_response_seconds: TimeTotals = TimeTotals()
     kv_cache_usage: float | None = None
     prefix_hit_share: float | None = None
     preemptions: float | None = None
 
 
-class ModelTold(msgspec.Struct, frozen=True):
+class ModelRow(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
     state: str = ""
@@ -73,16 +73,16 @@ class ModelTold(msgspec.Struct, frozen=True):
     rows_per_second: float | None = None
     batches_per_second: float | None = None
     failures_per_second: float | None = None
-    request_seconds: TimesTold = TimesTold()
-    queue_seconds: TimesTold = TimesTold()
+    request_seconds: TimeTotals = TimeTotals()
+    queue_seconds: TimeTotals = TimeTotals()
     queued_requests: float | None = None
-    totals: TotalsTold = TotalsTold()
+    totals: RequestTotals = RequestTotals()
     #: Executions by their rows, and batches by why they left, since the load.
     batch_sizes: list[tuple[float, float]] = []
     cut_reasons: dict[str, float] = {}
-    instances: list[InstanceTold] = []
-    errors: list[ErrorTold] = []
-    generation: GenerationTold | None = None
+    instances: list[InstanceNumbers] = []
+    errors: list[LastError] = []
+    generation: GenerationNumbers | None = None
     window_seconds: float | None = None
 
     @property
@@ -90,12 +90,12 @@ class ModelTold(msgspec.Struct, frozen=True):
         return self.name, self.version
 
 
-class StallTold(msgspec.Struct, frozen=True):
+class LoopStalls(msgspec.Struct, frozen=True):
     longest_seconds: float | None = None
     p99_seconds: float | None = None
 
 
-class UseTold(msgspec.Struct, frozen=True):
+class MachineUse(msgspec.Struct, frozen=True):
     """Of the server's process, the machine, or a device."""
 
     device: str = ""
@@ -105,39 +105,39 @@ class UseTold(msgspec.Struct, frozen=True):
     memory_total_bytes: float | None = None
 
 
-class FrontTold(msgspec.Struct, frozen=True):
+class FrontNumbers(msgspec.Struct, frozen=True):
     connections: float = 0
     calls: float = 0
 
 
-class ServerTold(msgspec.Struct, frozen=True):
+class ServerRow(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
     started_at: float | None = None
     draining: bool = False
     requests_in_flight: float = 0
     refused: float = 0
-    loop_stall: StallTold = StallTold()
-    process: UseTold | None = None
-    machine: UseTold | None = None
-    devices: list[UseTold] = []
-    fronts: list[FrontTold] = []
+    loop_stall: LoopStalls = LoopStalls()
+    process: MachineUse | None = None
+    machine: MachineUse | None = None
+    devices: list[MachineUse] = []
+    fronts: list[FrontNumbers] = []
 
 
-class NumbersTold(msgspec.Struct, frozen=True):
+class PolledNumbers(msgspec.Struct, frozen=True):
     at: float
-    server: ServerTold
-    models: list[ModelTold]
+    server: ServerRow
+    models: list[ModelRow]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A server's numbers, and those that were read before (for what happened since)."""
 
-    told: NumbersTold
-    before: NumbersTold | None = None
+    told: PolledNumbers
+    before: PolledNumbers | None = None
 
-    def model_before(self, model: ModelTold) -> ModelTold | None:
+    def model_before(self, model: ModelRow) -> ModelRow | None:
         """The same model at the look before, unless it or the server was loaded anew since."""
         if self.before is None or self.before.server.started_at != self.told.server.started_at:
             return None
@@ -164,9 +164,9 @@ def look(client: Client, before: Snapshot | None = None) -> Snapshot:
     return Snapshot(told, None if before is None else before.told)
 
 
-def _read(client: Client, numbers: dict[str, Any]) -> NumbersTold:
+def _read(client: Client, numbers: dict[str, Any]) -> PolledNumbers:
     try:
-        return msgspec.convert(numbers, NumbersTold)
+        return msgspec.convert(numbers, PolledNumbers)
     except msgspec.ValidationError as error:
         raise WherryError(
             f"{client.url} tells its numbers in a way that this wherry does not know ({error});"

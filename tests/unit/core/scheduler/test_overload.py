@@ -4,7 +4,14 @@ from math import inf
 
 import pytest
 
-from wherry.core.scheduler.door import LEAST_TURNS, PATIENCE, TURNS, TurnTimes, refusal, too_slow
+from wherry.core.scheduler.overload import (
+    LEAST_TURNS,
+    MIN_QUEUED_BEFORE_REFUSAL,
+    TURNS,
+    TurnTimes,
+    refusal,
+    too_slow,
+)
 
 
 def ended(*seconds: float) -> TurnTimes:
@@ -26,7 +33,7 @@ def test_the_fastest_of_the_last_turns_counts() -> None:
 
 
 def test_a_few_turns_may_always_be_waited_for() -> None:
-    assert ended(60.0, 60.0).within(30.0) == PATIENCE
+    assert ended(60.0, 60.0).within(30.0) == MIN_QUEUED_BEFORE_REFUSAL
 
 
 @pytest.mark.parametrize(

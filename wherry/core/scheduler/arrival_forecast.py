@@ -15,7 +15,7 @@ LIKELY = 0.5
 OVERDUE = 4.0
 
 
-class Company:
+class ArrivalForecast:
     """Learns which requests arrive after a batch has ended: returning callers, then others.
 
     Callers in a loop return by some age since their answer; once all have, others arrive at some

@@ -21,7 +21,7 @@ from wherry.server.http.exchange import (
 from wherry.server.remote.messages import Ask, Told
 
 
-class AskedExchange(Exchange):
+class ForwardedExchange(Exchange):
     """An HTTP request that came over a link. `send` takes the parts of its answer."""
 
     __slots__ = ("_id", "_tell")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import inf
 
 from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.instance_table import InstanceTable
 from wherry.core.instances.resources import NothingShared
-from wherry.core.instances.roster import Roster
 from wherry.core.scheduler.ahead import Ahead
 from wherry.core.scheduler.policy import Dispatch, Scheduler, Wait
 from wherry.core.values.errors import WherryError
@@ -17,30 +17,34 @@ from wherry.core.values.request import Batch, InferRequest
 Given = tuple[Instance, list[Batch]]
 
 
-class Places:
+class Placement:
     """Brings the batches of one model's scheduler to its instances. Pure; the dispatcher's lock is
     held."""
 
-    def __init__(self, scheduler: Scheduler, roster: Roster, share: NothingShared) -> None:
+    def __init__(
+        self, scheduler: Scheduler, instances: InstanceTable, share: NothingShared
+    ) -> None:
         self._scheduler = scheduler
-        self._roster = roster
+        self._instances = instances
         self._share = share
         self._ahead = Ahead()
 
     def has_room(self) -> bool:
         """Could an instance be given a batch, if there is one?"""
         most = self._ahead.most
-        return bool(self._roster.idle) or (most > 1 and self._roster.least_busy(most) is not None)
+        return bool(self._instances.idle) or (
+            most > 1 and self._instances.least_busy(most) is not None
+        )
 
     def assign(self, now: float) -> tuple[list[Given], float]:
         """Choose what the instances are given now. Returns it, and when to ask again (inf: when
         something happens)."""
         given: list[Given] = []
-        idle = self._roster.idle
+        idle = self._instances.idle
         wake_at = self._assign_idle(given, now) if idle else inf
         most = self._ahead.most
         while most > 1 and not idle and self._scheduler.queued_requests:
-            instance = self._roster.least_busy(most)
+            instance = self._instances.least_busy(most)
             if instance is None:
                 break
             action = self._scheduler.next_action(now, instance.number, ahead=True)
@@ -51,7 +55,7 @@ class Places:
 
     def _assign_idle(self, given: list[Given], now: float) -> float:
         scheduler, limited, unused, wake_at = self._scheduler, self._share.limits, False, inf
-        for instance in self._roster.idle[::-1]:
+        for instance in self._instances.idle[::-1]:
             if limited and not self._share.may_run(scheduler, now):
                 break
             action = scheduler.next_action(now, instance.number)
@@ -71,7 +75,7 @@ class Places:
         return wake_at
 
     def _begin(self, given: list[Given], instance: Instance, batch: Batch, now: float) -> None:
-        self._roster.begin(instance, batch, now)
+        self._instances.begin(instance, batch, now)
         for one, batches in given:
             if one is instance:
                 batches.append(batch)
@@ -92,7 +96,7 @@ class Places:
         for run in runs:
             batch, execution = run.batch, run.execution
             whole = len(execution.executed_rows) == 1
-            if not self._roster.end(instance, batch, now):
+            if not self._instances.end(instance, batch, now):
                 continue
             if whole and batch.rows == first.rows:
                 count += 1
@@ -112,12 +116,12 @@ class Places:
         """The instance has ended with the batches that it had, of which none has run to its end."""
         self._ahead.forget()
         for batch in tuple(instance.batches):
-            self._roster.end(instance, batch, now)
+            self._instances.end(instance, batch, now)
             self._scheduler.finished(batch.requests, None, now)
             self._share.ended()
 
     def remove(self, instance: Instance) -> Sequence[tuple[InferRequest, WherryError]]:
         """The instance is gone. Returns the steps that will never run for that, and why."""
-        self._roster.remove(instance)
+        self._instances.remove(instance)
         self._scheduler.instance_lost(instance.number)
         return self._scheduler.broken()
