@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from wherry.server.http.exchange import Body as Body
     from wherry.server.http.exchange import Exchange as Exchange
     from wherry.server.http.exchange import Headers as Headers
+    from wherry.server.http.exchange import HttpRequest as HttpRequest
     from wherry.server.http.exchange import PassedOn as PassedOn
     from wherry.server.http.operation import ANY_TEXT as ANY_TEXT
     from wherry.server.http.operation import EVENTS as EVENTS
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from wherry.server.http.sse import EventStream as EventStream
     from wherry.server.options import OPTIONS as OPTIONS
     from wherry.server.options import PREFIX as PREFIX
+    from wherry.server.protocol import HttpProtocol as HttpProtocol
     from wherry.server.protocol_routes import PROTOCOLS as PROTOCOLS
     from wherry.server.server import Server as Server
     from wherry.server.targets import load_targets as load_targets
@@ -82,14 +84,15 @@ else:
             "grpc.proto": "Schema load",
             "http.answers": "describe new_request_id request_id_of respond",
             "http.asgi": "AsgiApp Receive Scope Send",
-            "http.exchange": "Body Exchange Headers JSON PassedOn",
+            "http.exchange": "Body Exchange Headers HttpRequest JSON PassedOn",
             "http.operation": (
                 "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS STREAMED TEXT generation "
                 "inference json_of list_of named object_of tells"
             ),
-            "http.route": "Handler  Route",
+            "http.route": "Handler Route",
             "http.sse": "EventStream",
             "options": "OPTIONS PREFIX",
+            "protocol": "HttpProtocol",
             "protocol_routes": "PROTOCOLS",
             "server": "Server",
             "targets": "load_targets",

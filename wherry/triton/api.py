@@ -9,6 +9,8 @@ from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wherry.triton.backends import parameters as parameters
+    from wherry.triton.backends.completing import FileTensor as FileTensor
+    from wherry.triton.backends.completing import complete as complete
     from wherry.triton.backends.load import FILES as FILES
     from wherry.triton.backends.load import backend_for as backend_for
     from wherry.triton.backends.load import not_here as not_here
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from wherry.triton.repository.layout import Fingerprint as Fingerprint
     from wherry.triton.repository.layout import Found as Found
     from wherry.triton.repository.layout import fingerprint as fingerprint
+    from wherry.triton.repository.layout import is_name as is_name
     from wherry.triton.repository.layout import look as look
     from wherry.triton.repository.layout import names as names
     from wherry.triton.repository.mapping import triton_config as triton_config
@@ -41,6 +44,7 @@ else:
         __name__,
         {
             "backends": "parameters",
+            "backends.completing": "FileTensor complete",
             "backends.load": "FILES backend_for not_here",
             "backends.repository_model": "RepositoryModel",
             "loading.control": "ModelControl ModelStatus",
@@ -50,7 +54,7 @@ else:
             "repository.ensemble_graph": "members",
             "repository.json_form": "filled to_json",
             "repository.kind": "platform_of",
-            "repository.layout": "Fingerprint Found fingerprint look names",
+            "repository.layout": "Fingerprint Found fingerprint is_name look names",
             "repository.mapping": "triton_config",
             "repository.mirror": "is_remote source_of",
             "repository.triton_config": (

@@ -11,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wherry.core.values.errors import ConfigError
+from wherry.core.api import ConfigError
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,12 +13,8 @@ import numpy as np
 import skops.io
 from skops.io.exceptions import UntrustedTypesFoundException
 
-from wherry.core.models.model import Device
-from wherry.core.values.errors import ConfigError
-from wherry.core.values.request import Column, Columns
-from wherry.triton.backends.completing import FileTensor, complete
-from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository.triton_config import TritonConfig
+from wherry.core.api import Column, Columns, ConfigError, Device
+from wherry.triton.api import FileTensor, RepositoryModel, TritonConfig, complete
 
 FILE = "model.skops"
 

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 import wherry
-from wherry.server.http.exchange import HttpRequest
-from wherry.server.http.route import Route
-from wherry.server.protocol import HttpProtocol
+from wherry.server.api import HttpProtocol, HttpRequest, Route
 
 
 class TorchServe(HttpProtocol):

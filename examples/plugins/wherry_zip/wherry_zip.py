@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from wherry.triton.repository.layout import is_name
+from wherry.triton.api import is_name
 
 
 class ZipSource:
