@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,14 @@ import pytest
 
 import wherry
 from wherry.core.instances.step_loop import STEPS_OF_CAUTION, Share, StepLoop
+
+
+@pytest.fixture(autouse=True)
+def _only_what_a_test_makes_is_collected() -> Iterator[None]:
+    """Late in a run a collection of all that other tests have left takes a second, in each step."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Memory(bytearray):
