@@ -36,7 +36,7 @@ from wherry.server.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
 from wherry.server.grpc.messages import Assembly, BadMessage
 from wherry.server.http.exchange import RequestHead
 from wherry.server.natural.codec import NaturalCodec
-from wherry.server.remote.messages import FromFront, Hello, OneRequest, Rows
+from wherry.server.remote.link_protocol import FromFront, Hello, OneRequest, Rows
 from wherry.server.v2.http.generate import BodyCodec
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.infer_codec import ModelCodec
@@ -122,7 +122,7 @@ def _body_of_any_type(data: bytes) -> None:
     head = RequestHead("POST", "/natural", query.decode("latin-1"), headers)
     for codec in _BY_ITSELF:
         with contextlib.suppress(WherryError):
-            codec.asked(head)
+            codec.output_format(head)
         with contextlib.suppress(WherryError):
             codec.read(head, body)
 

@@ -50,7 +50,7 @@ QUIET = {
 }
 
 
-class Told(NamedTuple):
+class ResponsePart(NamedTuple):
     """A Prometheus that has read servers after traffic."""
 
     prometheus: Prometheus
@@ -58,7 +58,7 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told() -> Iterator[Told]:
+def told() -> Iterator[ResponsePart]:
     """A Prometheus that has seen all of the traffic. The servers have ended: queries are about the
     moment before."""
     needs_prometheus()
@@ -88,7 +88,7 @@ def told() -> Iterator[Told]:
                 statistics.request_seconds.observe(seconds)
             until(partial(seen, prometheus, rounds))
         stack.close()
-        yield Told(prometheus, seconds)
+        yield ResponsePart(prometheus, seconds)
 
 
 @wherry.model(isolation="thread")
@@ -255,7 +255,7 @@ ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(rules())["groups"][0]["
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_query_of_the_board_has_data(name: str, told: Told) -> None:
+def test_a_query_of_the_board_has_data(name: str, told: ResponsePart) -> None:
     expr, legend = QUERIES[name]
     asked = opened(expr)
     read = told.prometheus.query(asked)
@@ -275,12 +275,12 @@ def test_a_query_of_the_board_has_data(name: str, told: Told) -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_the_condition_of_an_alert_can_be_asked(alert: str, told: Told) -> None:
+def test_the_condition_of_an_alert_can_be_asked(alert: str, told: ResponsePart) -> None:
     assert told.prometheus.query(ALERTS[alert]["expr"]) is not None
 
 
 @pytest.mark.parametrize("name", [*QUERIES, *ALERTS])
-def test_what_a_query_names_exists(name: str, told: Told) -> None:
+def test_what_a_query_names_exists(name: str, told: ResponsePart) -> None:
     expr = opened(QUERIES[name][0]) if name in QUERIES else ALERTS[name]["expr"]
     named = names_of(expr)
     assert named.metrics
@@ -292,7 +292,7 @@ def test_what_a_query_names_exists(name: str, told: Told) -> None:
     assert named.labels <= labels, f"{named.labels - labels} of {expr}"
 
 
-def test_prometheus_evaluates_every_alert(told: Told) -> None:
+def test_prometheus_evaluates_every_alert(told: ResponsePart) -> None:
     until(lambda: all(rule["health"] != "unknown" for rule in told.prometheus.rules()))
     told_of = {
         rule["name"]: (rule["health"], rule.get("lastError")) for rule in told.prometheus.rules()
@@ -300,7 +300,7 @@ def test_prometheus_evaluates_every_alert(told: Told) -> None:
     assert told_of == dict.fromkeys(ALERTS, ("ok", None))
 
 
-def test_each_variable_has_values(told: Told) -> None:
+def test_each_variable_has_values(told: ResponsePart) -> None:
     for variable in board()["templating"]["list"]:
         if variable["type"] == "query":
             series, label = re.fullmatch(
@@ -312,7 +312,7 @@ def test_each_variable_has_values(told: Told) -> None:
             assert label != "job" or values == {"app", "fronts", "here", "plain"}
 
 
-def test_a_chosen_model_is_alone(told: Told) -> None:
+def test_a_chosen_model_is_alone(told: ResponsePart) -> None:
     expr, _ = QUERIES["Requests of each model A"]
     read = told.prometheus.query(opened(expr, model="shout|count", job="app"))
     assert {one.labels["model"] for one in read} == {"shout", "count"}
@@ -320,7 +320,7 @@ def test_a_chosen_model_is_alone(told: Told) -> None:
 
 @pytest.mark.parametrize(("letter", "share"), [("A", 0.5), ("B", 0.95), ("C", 0.99)])
 def test_quantiles_are_those_of_what_was_observed_but_for_the_width_of_a_bucket(
-    letter: str, share: float, told: Told
+    letter: str, share: float, told: ResponsePart
 ) -> None:
     expr, _ = QUERIES[f"Latency {letter}"]
     (read,) = told.prometheus.query(opened(expr, job="here", model="known"))
@@ -332,7 +332,7 @@ def test_quantiles_are_those_of_what_was_observed_but_for_the_width_of_a_bucket(
     assert bounds[above - 1] * 0.999 <= read.value <= bounds[above] * 1.001
 
 
-def test_openmetrics_and_plain_text_tell_the_same(told: Told) -> None:
+def test_openmetrics_and_plain_text_tell_the_same(told: ResponsePart) -> None:
     """The same series; what counts requests has the same values, the rest is of another moment."""
 
     def of(job: str) -> dict[tuple[Any, ...], float]:

@@ -43,7 +43,7 @@ def numbers(*names: str, **told: Any) -> dict[str, Any]:
     return {"at": 5.0, "server": server, "models": models, **told}
 
 
-class Told(ThreadingHTTPServer):
+class ResponsePart(ThreadingHTTPServer):
     """A server that tells these numbers, or answers with another status."""
 
     def __init__(self, told: Any, status: int = 200, port: int = 0) -> None:
@@ -58,7 +58,7 @@ class Told(ThreadingHTTPServer):
 
 class _Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        assert isinstance(self.server, Told)
+        assert isinstance(self.server, ResponsePart)
         self.server.asked.append((self.path, self.headers["authorization"]))
         told = self.server.told
         body = told if isinstance(told, bytes) else json.dumps(told).encode()
@@ -72,8 +72,8 @@ class _Page(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def telling(told: Any, status: int = 200, port: int = 0) -> Iterator[Told]:
-    with Told(told, status, port) as server:
+def telling(told: Any, status: int = 200, port: int = 0) -> Iterator[ResponsePart]:
+    with ResponsePart(told, status, port) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

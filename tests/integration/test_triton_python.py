@@ -158,7 +158,7 @@ def test_a_model_can_ask_everything_of_a_request(rt: wherry.Runtime) -> None:
         timeout=50.0,
         parameters={"temperature": 0.5, "note": "\u00e9"},
         sequence=SequenceStep("chat-7", start=True),
-        wanted=["TOLD"],
+        requested_outputs=["TOLD"],
     )
     answer = response(request)
     told = json.loads(answer.outputs["TOLD"][0][0])
@@ -1174,7 +1174,9 @@ def test_a_sequence_model_gets_its_controls_and_the_server_keeps_its_state() -> 
         def step(x: int, *, start: bool = False, end: bool = False, id: int = 5) -> Any:
             columns = {"X": np.array([[x]], np.int32)}
             at = SequenceStep(id, start, end)
-            return response(sent(rt, "accumulate", columns, sequence=at, wanted=["SUM"])).outputs
+            return response(
+                sent(rt, "accumulate", columns, sequence=at, requested_outputs=["SUM"])
+            ).outputs
 
         sums = [step(1, start=True), step(10), step(100, start=True, id=6), step(100, end=True)]
         assert [one["SUM"][0][0] for one in sums] == [1, 11, 100, 111]

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from wherry.bench import messages
+from wherry.bench import load_protocol
 from wherry.bench.load_run import LoadRun
 
 #: Seconds between two reports of progress.
@@ -43,20 +43,20 @@ async def _serve(output: int) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    inbox: asyncio.Queue[messages.ToChild | None] = asyncio.Queue()
+    inbox: asyncio.Queue[load_protocol.ToChild | None] = asyncio.Queue()
     listening = loop.create_task(_listen(reader, inbox))
-    while isinstance(message := await inbox.get(), messages.RunLoad):
+    while isinstance(message := await inbox.get(), load_protocol.RunLoad):
         try:
             await _run(message, inbox, output)
         except Exception:  # noqa: BLE001 - the command shows it
-            _say(output, messages.ChildFailed(traceback.format_exc()))
+            _say(output, load_protocol.ChildFailed(traceback.format_exc()))
     listening.cancel()
 
 
 async def _listen(
-    reader: asyncio.StreamReader, inbox: asyncio.Queue[messages.ToChild | None]
+    reader: asyncio.StreamReader, inbox: asyncio.Queue[load_protocol.ToChild | None]
 ) -> None:
-    frames = messages.Frames(messages.ToChild)
+    frames = load_protocol.Frames(load_protocol.ToChild)
     while data := await reader.read(2**20):
         for message in frames.feed(data):
             inbox.put_nowait(message)
@@ -64,36 +64,38 @@ async def _listen(
 
 
 async def _run(
-    run: messages.RunLoad, inbox: asyncio.Queue[messages.ToChild | None], output: int
+    run: load_protocol.RunLoad, inbox: asyncio.Queue[load_protocol.ToChild | None], output: int
 ) -> None:
     load = LoadRun(run.plan, run.wire, run.requests, offset=run.offset, phase=run.phase)
     await load.prepare()
-    _say(output, messages.LoadReady())
+    _say(output, load_protocol.LoadReady())
     message = await inbox.get()
-    at = message.at if isinstance(message, messages.Begin) else time.perf_counter()
+    at = message.at if isinstance(message, load_protocol.Begin) else time.perf_counter()
     await _until(at)
     cpu = time.process_time()
     running = asyncio.ensure_future(load.run(at))
-    if not isinstance(message, messages.Begin):
+    if not isinstance(message, load_protocol.Begin):
         load.stop(
-            message.because if isinstance(message, messages.StopLoad) else "the command ended"
+            message.because if isinstance(message, load_protocol.StopLoad) else "the command ended"
         )
     seen = 0
-    asked = asyncio.ensure_future(inbox.get())
+    stopping = asyncio.ensure_future(inbox.get())
     while not running.done():
-        await asyncio.wait([running, asked], timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done():
-            stop = asked.result()
-            load.stop(stop.because if isinstance(stop, messages.StopLoad) else "the command ended")
-            asked = asyncio.ensure_future(inbox.get())
+        await asyncio.wait([running, stopping], timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            stop = stopping.result()
+            load.stop(
+                stop.because if isinstance(stop, load_protocol.StopLoad) else "the command ended"
+            )
+            stopping = asyncio.ensure_future(inbox.get())
             await running
         _say(output, _progress(load, seen))
         seen = len(load.recorder)
-    asked.cancel()
+    stopping.cancel()
     await running
     _say(
         output,
-        messages.Done(
+        load_protocol.Done(
             records=load.recorder.packed(),
             samples=load.samples,
             stopped_because=load.stopped_because,
@@ -110,9 +112,9 @@ async def _until(moment: float) -> None:
         await asyncio.sleep(rest)
 
 
-def _progress(load: LoadRun, seen: int) -> messages.LoadProgress:
+def _progress(load: LoadRun, seen: int) -> load_protocol.LoadProgress:
     recorder = load.recorder
-    return messages.LoadProgress(
+    return load_protocol.LoadProgress(
         answered=len(recorder),
         failed=recorder.failures,
         in_flight=load.in_flight,
@@ -120,8 +122,8 @@ def _progress(load: LoadRun, seen: int) -> messages.LoadProgress:
     )
 
 
-def _say(output: int, message: messages.FromChild) -> None:
-    data = memoryview(messages.frame(message))
+def _say(output: int, message: load_protocol.FromChild) -> None:
+    data = memoryview(load_protocol.frame(message))
     while data:
         data = data[os.write(output, data) :]
 

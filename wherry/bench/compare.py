@@ -145,10 +145,10 @@ def _values(points: list[Point], name: str) -> list[float]:
 
 
 def _value(point: Point, name: str) -> float:
-    told = point.figures
+    point_figures = point.figures
     if name == "cpu_seconds_per_request":
-        return (point.server_cores or 0.0) / (told.requests_per_second or math.inf)
-    source = told if name.endswith("per_second") else told.latency
+        return (point.server_cores or 0.0) / (point_figures.requests_per_second or math.inf)
+    source = point_figures if name.endswith("per_second") else point_figures.latency
     return float(getattr(source, name)) if source is not None else 0.0
 
 

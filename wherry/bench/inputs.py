@@ -124,17 +124,17 @@ def made_up(
     ]
 
 
-def _shape(tensor: Tensor, given: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
-    if given is not None:
-        fits = len(given) == len(tensor.shape) and all(
-            want in (-1, have) for want, have in zip(tensor.shape, given, strict=True)
+def _shape(tensor: Tensor, values_of: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
+    if values_of is not None:
+        fits = len(values_of) == len(tensor.shape) and all(
+            want in (-1, have) for want, have in zip(tensor.shape, values_of, strict=True)
         )
         if not fits:
             raise ConfigError(
                 f"model {model!r}: a row of input {tensor.name!r} is {list(tensor.shape)}, which"
-                f" {list(given)} does not fit"
+                f" {list(values_of)} does not fit"
             )
-        return given
+        return values_of
     if -1 in tensor.shape:
         example = ",".join("16" if d == -1 else str(d) for d in tensor.shape)
         raise ConfigError(
@@ -251,7 +251,7 @@ def media_type(source: str) -> str:
     return mimetypes.guess_type(source)[0] or ""
 
 
-def given(source: str) -> list[Any]:
+def values_of(source: str) -> list[Any]:
     """Rows from a file, from the files of a folder or a pattern, or from `file.py:function`."""
     if re.search(r"\.py:\w+$", source):
         return from_program(source)
@@ -272,9 +272,10 @@ def as_rows(values: Iterable[Any], model: ModelDescription) -> list[Row]:
         elif len(names) == 1 and not isinstance(value, dict):
             rows.append({names[0]: value})
         else:
-            wanted = ", ".join(f'"{name}": ...' for name in names)
+            expected = ", ".join(f'"{name}": ...' for name in names)
             raise ConfigError(
-                f"the row {str(value)[:80]!r} does not fit model {model.name!r}; write {{{wanted}}}"
+                f"the row {str(value)[:80]!r} does not fit model {model.name!r};"
+                f" write {{{expected}}}"
             )
     return rows
 

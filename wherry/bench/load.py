@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wherry.bench import messages
+from wherry.bench import load_protocol
 from wherry.bench.connection import Encoded, Wire
 from wherry.bench.plan import Plan
 from wherry.bench.record import Recorder
@@ -55,23 +55,23 @@ class Child:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
-        self.frames = messages.Frames(messages.FromChild)
-        self.progress = messages.LoadProgress()
+        self.frames = load_protocol.Frames(load_protocol.FromChild)
+        self.progress = load_protocol.LoadProgress()
 
-    def say(self, message: messages.ToChild) -> None:
+    def say(self, message: load_protocol.ToChild) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is gone; reading from it says so
-            self.input.write(messages.frame(message))
+            self.input.write(load_protocol.frame(message))
             self.input.flush()
 
-    def read(self) -> list[messages.FromChild]:
+    def read(self) -> list[load_protocol.FromChild]:
         """The messages that have come in full. Blocks until bytes come."""
         data = os.read(self.output.fileno(), 2**20)
         if not data:
             code = self.process.wait()
             raise LoadFailure(f"a load process ended with code {code}")
-        found: list[messages.FromChild] = self.frames.feed(data)
+        found: list[load_protocol.FromChild] = self.frames.feed(data)
         for message in found:
-            if isinstance(message, messages.ChildFailed):
+            if isinstance(message, load_protocol.ChildFailed):
                 raise LoadFailure(f"a load process failed:\n{message.traceback}")
         return found
 
@@ -121,7 +121,7 @@ class LoadProcesses:
         wire: Wire,
         requests: Sequence[Encoded],
         *,
-        tell: Callable[[messages.LoadProgress], object] = lambda told: None,
+        tell: Callable[[load_protocol.LoadProgress], object] = lambda reported: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Raw:
         """Carry the plan out. `tell` is called a few times a second.
@@ -137,7 +137,7 @@ class LoadProcesses:
         for part, (child, share) in enumerate(parts):
             offset = part * step % max(1, len(requests))
             child.say(
-                messages.RunLoad(
+                load_protocol.RunLoad(
                     plan=share,
                     wire=wire,
                     requests=[*requests],
@@ -148,7 +148,7 @@ class LoadProcesses:
         children = [child for child, _ in parts]
         with selectors.DefaultSelector() as selector:
             for child in children:
-                child.progress = messages.LoadProgress()
+                child.progress = load_protocol.LoadProgress()
                 selector.register(child.output, selectors.EVENT_READ, child)
             return self._watch(children, selector, tell, interrupted)
 
@@ -156,36 +156,36 @@ class LoadProcesses:
         self,
         children: list[Child],
         selector: selectors.BaseSelector,
-        tell: Callable[[messages.LoadProgress], object],
+        tell: Callable[[load_protocol.LoadProgress], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
-        ready, done, stopped = 0, list[messages.Done](), False
+        ready, done, stopped = 0, list[load_protocol.Done](), False
         began_at = time.perf_counter()
         while len(done) < len(children):
             for key, _ in selector.select(0.1):
                 for message in key.data.read():
                     match message:
-                        case messages.LoadReady():
+                        case load_protocol.LoadReady():
                             ready += 1
                             if ready == len(children) and not stopped:
                                 began_at = time.perf_counter() + HEAD_START
                                 for child in children:
-                                    child.say(messages.Begin(began_at))
-                        case messages.LoadProgress():
+                                    child.say(load_protocol.Begin(began_at))
+                        case load_protocol.LoadProgress():
                             key.data.progress = message
-                        case messages.Done():
+                        case load_protocol.Done():
                             done.append(message)
                             selector.unregister(key.fileobj)
             tell(_sum([child.progress for child in children]))
             if interrupted() and not stopped:
                 stopped = True
                 for child in children:
-                    child.say(messages.StopLoad("interrupted"))
+                    child.say(load_protocol.StopLoad("interrupted"))
         return _joined(done, began_at, stopped)
 
 
-def _sum(parts: list[messages.LoadProgress]) -> messages.LoadProgress:
-    return messages.LoadProgress(
+def _sum(parts: list[load_protocol.LoadProgress]) -> load_protocol.LoadProgress:
+    return load_protocol.LoadProgress(
         answered=sum(part.answered for part in parts),
         failed=sum(part.failed for part in parts),
         in_flight=sum(part.in_flight for part in parts),
@@ -193,7 +193,7 @@ def _sum(parts: list[messages.LoadProgress]) -> messages.LoadProgress:
     )
 
 
-def _joined(done: list[messages.Done], began_at: float, interrupted: bool) -> Raw:
+def _joined(done: list[load_protocol.Done], began_at: float, interrupted: bool) -> Raw:
     records = Recorder()
     samples: dict[str, str] = {}
     reasons = []

@@ -19,7 +19,7 @@ from wherry.bench import inputs
 from wherry.bench.answers import AnswerReader
 from wherry.bench.encode import columns_of
 from wherry.bench.load import Raw
-from wherry.bench.messages import LoadProgress
+from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.observe import Observer
 from wherry.bench.plan import Closed, Plan
 from wherry.bench.record import OK, Recorder
@@ -85,7 +85,7 @@ class Local:
             stopped = stopped or interrupted()
             if stopped or run.out_of_time():
                 break
-            tell(run.told())
+            tell(run.progress())
         run.stop.set()
         records = run.finish(interrupted=stopped)
         ended = time.perf_counter()
@@ -169,14 +169,14 @@ class _Run:
             return False
         return time.perf_counter() > self.began_at + self.plan.duration + self.plan.timeout
 
-    def told(self) -> LoadProgress:
-        told = LoadProgress()
+    def progress(self) -> LoadProgress:
+        progress = LoadProgress()
         for thread in self._threads:
-            told.answered += len(thread.recorder)
-            told.failed += thread.recorder.failures
-            told.in_flight += thread.busy_since is not None
-            told.recent += thread.recorder.latencies(max(0, len(thread.recorder) - 10), 10)
-        return told
+            progress.answered += len(thread.recorder)
+            progress.failed += thread.recorder.failures
+            progress.in_flight += thread.busy_since is not None
+            progress.recent += thread.recorder.latencies(max(0, len(thread.recorder) - 10), 10)
+        return progress
 
     def finish(self, *, interrupted: bool) -> Recorder:
         """The records of all threads; what still runs is a timeout, or nothing if interrupted."""

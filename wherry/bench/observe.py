@@ -39,13 +39,13 @@ class ServerSide(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Look:
-    """The server at one moment, from `at` to `told_at`."""
+    """The server at one moment, from `at` to `answered_at`."""
 
     at: float
     stats: dict[str, Any] | None = None
     queued: float | None = None
     cpu_seconds: float | None = None
-    told_at: float = 0.0
+    answered_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Observer:
         look.stats = self.statistics()
         if self.pid is not None:
             look.cpu_seconds = cpu_seconds(self.pid)
-        look.told_at = time.perf_counter()
+        look.answered_at = time.perf_counter()
         self.looks.append(look)
 
     def _watch(self) -> None:
@@ -120,7 +120,7 @@ def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look
     if len(looks) < 2:
         return None
     times = [look.at for look in looks]
-    told = [max(look.at, look.told_at) for look in looks]  # what came meanwhile may be in it
+    told = [max(look.at, look.answered_at) for look in looks]  # what came meanwhile may be in it
     first = max(0, bisect_right(told, start) - 1)
     last = min(len(looks) - 1, bisect_left(times, stop))
     return (looks[first], looks[last]) if times[first] < times[last] else None

@@ -22,19 +22,19 @@ class Objective:
     rate: float = 0.0
     first_token: float | None = None
 
-    def met(self, told: Figures) -> bool:
+    def met(self, measured: Figures) -> bool:
         """An open load must be kept up with, too: `Search` looks after that."""
-        if told.latency is None or told.error_share > self.errors:
+        if measured.latency is None or measured.error_share > self.errors:
             return False
-        if told.requests_per_second < self.rate or self.late_streams(told):
+        if measured.requests_per_second < self.rate or self.late_streams(measured):
             return False
-        return all(getattr(told.latency, name) <= limit for name, limit in self.limits.items())
+        return all(getattr(measured.latency, name) <= limit for name, limit in self.limits.items())
 
-    def late_streams(self, told: Figures) -> bool:
+    def late_streams(self, measured: Figures) -> bool:
         """Whether first pieces come too late, or what was measured is no streams."""
         if self.first_token is None:
             return False
-        return told.first_token is None or told.first_token.p95 > self.first_token
+        return measured.first_token is None or measured.first_token.p95 > self.first_token
 
     def __str__(self) -> str:
         limits = [f"{name} <= {1e3 * limit:g} ms" for name, limit in self.limits.items()]

@@ -9,9 +9,9 @@ from typing import Any
 from wherry.bench.connection import Encoded
 from wherry.bench.figures import Interval, MeasuredWindow, Table, figures, timeline, window
 from wherry.bench.load import LoadProcesses, Raw
+from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.local import Local
 from wherry.bench.machine import is_here, listener
-from wherry.bench.messages import LoadProgress
 from wherry.bench.observe import Observer
 from wherry.bench.plan import Closed, Plan
 from wherry.bench.report import ClientSide, Point, TargetFacts, number
@@ -86,7 +86,7 @@ def measure(
     rows: int = 1,
     settings: dict[str, Any] | None = None,
     repeat: int = 0,
-    tell: Callable[[LoadProgress], object] = lambda told: None,
+    tell: Callable[[LoadProgress], object] = lambda measured: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Measured:
     """Carry out the plan, observe the server meanwhile, and compute the figures."""
@@ -94,7 +94,7 @@ def measure(
         raw = subject.run(plan.check(), rows, tell, interrupted)
     table = Table.of(raw.records)
     seen = window(table, raw.began_at, raw.ended_at, warmup=plan.warmup, duration=plan.duration)
-    told = figures(
+    measured = figures(
         table, seen, open_load=not isinstance(plan.load, Closed), streams=subject.streams
     )
     line = timeline(table, seen)
@@ -104,7 +104,7 @@ def measure(
         repeat=repeat,
         load=plan.load,
         rows=rows,
-        figures=told,
+        figures=measured,
         timeline=line,
         server=observer.server_side(seen.start, seen.stop),
         server_cores=_cores(raw, observer, seen),
@@ -141,14 +141,14 @@ def _client(raw: Raw) -> ClientSide:
 def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
     """Reasons to doubt the figures, for their reader."""
     found = []
-    told, client = point.figures, point.client
+    measured, client = point.figures, point.client
     if point.stopped:
         found.append(f"stopped early: {point.stopped}")
     elif point.silent_end:
         found.append(f"nothing but failures in the last {number(point.silent_end)} s")
     if raw.interrupted:
         found.append("interrupted: these are the figures so far")
-    if plan.warmup and not told.warmup_excluded:
+    if plan.warmup and not measured.warmup_excluded:
         found.append("it ended within the warm-up: its figures are of the warm-up")
     if client.busiest >= BUSY:
         found.append(
@@ -156,17 +156,17 @@ def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
             " core, so that the target may take more than this; use more --processes, on cores"
             " of their own"
         )
-    late, latency = told.lateness, told.latency
+    late, latency = measured.lateness, measured.latency
     if late is not None and latency is not None and late.p99 > max(0.002, 0.2 * latency.p50):
         waited = "all connections were busy" if _held_back(point, plan) else "the client was late"
         found.append(
             f"1 % of the requests were sent {number(1e3 * late.p99)} ms or more too late"
             f" ({waited}); latency counts from the intended moment"
         )
-    if told.failed:
-        kinds = ", ".join(f"{count} x {kind}" for kind, count in list(told.errors.items())[:3])
-        found.append(f"{_percent(told.error_share)} failed: {kinds}")
-    if not told.ok and not told.failed:
+    if measured.failed:
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in list(measured.errors.items())[:3])
+        found.append(f"{_percent(measured.error_share)} failed: {kinds}")
+    if not measured.ok and not measured.failed:
         found.append("not one request ended in the measured time")
     return found
 

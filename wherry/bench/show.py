@@ -15,7 +15,7 @@ from rich.text import Text
 from wherry.bench.compare import Change
 from wherry.bench.continuous import CORRECTED
 from wherry.bench.figures import Spread
-from wherry.bench.messages import LoadProgress
+from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.offline import Cell, OfflineReport, recommended
 from wherry.bench.plan import Plan, describe, is_open
 from wherry.bench.report import Point, Report, SearchResult, number, shown
@@ -107,13 +107,13 @@ def print_report(report: Report, out: Console | None = None) -> None:
     out.print(headline(report), soft_wrap=True)
     if report.points:
         out.print(table_of(report.points, out.width))
-    said: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for point in report.points:
         for note in point.notes:
-            said.setdefault(note, []).append(point.label)
+            texts.setdefault(note, []).append(point.label)
     if any(is_open(point.load) for point in report.points):
-        said[CORRECTED] = []
-    for note, labels in said.items():
+        texts[CORRECTED] = []
+    for note, labels in texts.items():
         where = f" [{'; '.join(labels)}]" if len(report.points) > 1 and any(labels) else ""
         out.print(Text(f"! {note}{where}"), soft_wrap=True)
     samples = {kind: text for point in report.points for kind, text in point.samples.items()}

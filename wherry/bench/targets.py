@@ -252,7 +252,7 @@ def rows_for(
 ) -> tuple[list[inputs.Row], str]:
     """The rows to send, and where they come from."""
     if sending.inputs is not None:
-        return inputs.as_rows(inputs.given(sending.inputs), model), sending.inputs
+        return inputs.as_rows(inputs.values_of(sending.inputs), model), sending.inputs
     if sending.text is None and not sending.shapes and (found := examples()):
         return found, "the model's examples"
     made = inputs.made_up(model, text=sending.text, shapes=sending.shapes, seed=sending.seed)
@@ -302,7 +302,7 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
     path = where.path if _by_path(bare) == protocol else bare.removesuffix("/v1") + ROUTES[protocol]
     rows: list[Any]
     if sending.inputs is not None:
-        rows, source = inputs.given(sending.inputs), sending.inputs
+        rows, source = inputs.values_of(sending.inputs), sending.inputs
     else:
         draw_text = sending.text or Lengths(low=50, high=400)
         rows, source = inputs.prompts(draw_text, seed=sending.seed), "made-up prompts"
@@ -363,7 +363,7 @@ def _plain(where: Address, sending: Sending) -> Target:
 
 def _bodies(sending: Sending) -> tuple[list[bytes], str]:
     if sending.inputs is not None:
-        return [encode.body_of(value) for value in inputs.given(sending.inputs)], sending.inputs
+        return [encode.body_of(value) for value in inputs.values_of(sending.inputs)], sending.inputs
     if sending.body is None:
         return [b""], "no body"
     if not sending.body.startswith("@"):

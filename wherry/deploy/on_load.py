@@ -40,10 +40,10 @@ def replicas_needed(context: Any) -> tuple[float, dict[str, Any]]:
     The number of requests says how many there are of slow ones, or how small batches are; it counts
     where replicas are busier than that, so that one decision is enough for a burst.
     """
-    told = (context.aggregated_metrics or {}).get("utilisation", {})
-    if not told:
+    metrics = (context.aggregated_metrics or {}).get("utilisation", {})
+    if not metrics:
         return context.target_num_replicas, {}
-    busy = sum(told.values()) / len(told)
+    busy = sum(metrics.values()) / len(metrics)
     needed = context.current_num_replicas * busy / BUSY
     if busy > BUSY:
         full = context.config.get_target_ongoing_requests()
@@ -52,8 +52,8 @@ def replicas_needed(context: Any) -> tuple[float, dict[str, Any]]:
     return max(round(needed, 6), 1 if context.total_num_requests else 0), {}
 
 
-def answer_seconds(told: Mapping[str, float], requests: int) -> float:
+def answer_seconds(metrics: Mapping[str, float], requests: int) -> float:
     """Seconds until a replica that told this, and has so many requests now, answers one more."""
-    since = requests - told.get("rows", 0)
-    predicted = told.get("answer_seconds", 0.0) + since * told.get("row_seconds", 0.0)
-    return max(predicted, told.get("one_seconds", 0.0))
+    since = requests - metrics.get("rows", 0)
+    predicted = metrics.get("answer_seconds", 0.0) + since * metrics.get("row_seconds", 0.0)
+    return max(predicted, metrics.get("one_seconds", 0.0))

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from wherry.llm.openai.errors import OpenAIError as OpenAIError
     from wherry.llm.openai.errors import error_object as error_object
     from wherry.llm.openai.fields.beside import BESIDE as BESIDE
+    from wherry.llm.openai.fields.chat_messages import MOST_ROLE_CHARS as MOST_ROLE_CHARS
     from wherry.llm.openai.fields.embeddings import MOST_INPUTS as MOST_INPUTS
-    from wherry.llm.openai.fields.messages import MOST_ROLE_CHARS as MOST_ROLE_CHARS
     from wherry.llm.openai.fields.scores import MOST_PAIRS as MOST_PAIRS
     from wherry.llm.openai.fits import VectorFit as VectorFit
     from wherry.llm.openai.fits import vector_fit as vector_fit
@@ -51,7 +51,7 @@ else:
             "openai.errors": "OpenAIError error_object",
             "openai.fields.beside": "BESIDE",
             "openai.fields.embeddings": "MOST_INPUTS",
-            "openai.fields.messages": "MOST_ROLE_CHARS",
+            "openai.fields.chat_messages": "MOST_ROLE_CHARS",
             "openai.fields.scores": "MOST_PAIRS",
             "openai.fits": "VectorFit vector_fit",
             "openai.models": "ABLE abilities",

@@ -51,14 +51,14 @@ def language_model(kind: str, source: str) -> Model:
     Arguments of the engine's class may follow: `llm:FOLDER?quantization=int8&cache_gb=2`, and for
     `llm:` the `engine`. ConfigError if there is none for the checkpoint.
     """
-    checkpoint, given = with_options(source)
+    checkpoint, engine_options = with_options(source)
     if not checkpoint:
         checkpoint = _CHECKPOINTS.get(kind, "CHECKPOINT")
         raise TargetError(f"{kind}: names no checkpoint; say {kind}:{checkpoint}")
     if kind == "llm":
-        kind, given = _chosen(checkpoint, given)
+        kind, engine_options = _chosen(checkpoint, engine_options)
     try:
-        model: Model = ENGINES.make(kind, checkpoint, **given)
+        model: Model = ENGINES.make(kind, checkpoint, **engine_options)
     except TypeError as error:
         raise TargetError(f"{kind}:{source}: {error}") from None
     return model
@@ -68,7 +68,7 @@ def engine_of(
     checkpoint: str,
     *,
     name: str,
-    wanted: str | None,
+    requested: str | None,
     ours: Mapping[str, Any],
     vllm: Mapping[str, Any],
 ) -> tuple[Model, str]:
@@ -77,9 +77,9 @@ def engine_of(
     llama.cpp is given none. ConfigError if there is none."""
     from wherry.llm.engine.choice import AUTO, here
 
-    engine = wanted or ("vllm" if "vllm" in here().engines else AUTO)
-    kind, given = _chosen(checkpoint, {"engine": engine})
-    arguments = {"llm": {**ours, **given}, "vllm": vllm}.get(kind, {})
+    engine = requested or ("vllm" if "vllm" in here().engines else AUTO)
+    kind, engine_options = _chosen(checkpoint, {"engine": engine})
+    arguments = {"llm": {**ours, **engine_options}, "vllm": vllm}.get(kind, {})
     made: Model = ENGINES.make(kind, checkpoint, name=name, **arguments)
     return made, "wherry" if kind == "llm" else kind
 
@@ -100,23 +100,23 @@ def with_options(source: str) -> tuple[str, dict[str, Any]]:
     return checkpoint, dict(_option(o) for o in options.split("&") if o)
 
 
-def _chosen(checkpoint: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _chosen(checkpoint: str, engine_options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The kind of model for a checkpoint, and its arguments."""
     from wherry.llm.engine.checkpoint import missing
     from wherry.llm.engine.choice import AUTO, choose, facts_of, here, is_local
 
-    engine = wanted = given.pop("engine", AUTO)
+    engine = requested = engine_options.pop("engine", AUTO)
     if message := missing(checkpoint):
         raise TargetError(message)
     if is_local(checkpoint):  # the files of a hub id are looked at when they are here
-        choice = choose(facts_of(checkpoint), here(), wanted)
+        choice = choose(facts_of(checkpoint), here(), requested)
         engine = choice.engine
         if engine in _OTHERS:  # an LLM tells its own when it is loaded
             about = {"checkpoint": Path(checkpoint).name, "engine": engine}
             log.info("engine", extra={**about, "reason": choice.reason})
     if engine in _OTHERS:
-        return _OTHERS[engine], given
-    return "llm", given | ({} if wanted == AUTO else {"engine": wanted})
+        return _OTHERS[engine], engine_options
+    return "llm", engine_options | ({} if requested == AUTO else {"engine": requested})
 
 
 def _option(text: str) -> tuple[str, Any]:

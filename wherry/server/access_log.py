@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from wherry.core.api import RequestTrace
-from wherry.server.calls.terms import given_request_id
+from wherry.server.calls.terms import client_request_id
 from wherry.server.http.exchange import LEFT, Exchange, PassedOn
 
 #: Health and metrics are left out: probes would drown the rest.
@@ -73,7 +73,9 @@ class _LoggedExchange(PassedOn):
                 "seconds": round(time.monotonic() - self._started, 6),
                 "peer": request.peer,
                 **({"key": request.caller} if request.caller else {}),
-                **({"request_id": given} if (given := given_request_id(request.headers)) else {}),
+                **(
+                    {"request_id": header} if (header := client_request_id(request.headers)) else {}
+                ),
                 **_trace_context(request.headers),
                 **_own_span(request.head.trace),
             },
@@ -82,8 +84,8 @@ class _LoggedExchange(PassedOn):
 
 def _trace_context(headers: Mapping[str, str]) -> dict[str, str]:
     """The W3C trace that a request belongs to, if its header says so."""
-    given = headers.get("traceparent", "")
-    return {"traceparent": given} if _TRACEPARENT.fullmatch(given) else {}
+    header = headers.get("traceparent", "")
+    return {"traceparent": header} if _TRACEPARENT.fullmatch(header) else {}
 
 
 def _own_span(trace: RequestTrace | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from wherry.server.calls.offload import LARGE_BYTES as LARGE_BYTES
     from wherry.server.calls.offload import give_way as give_way
     from wherry.server.calls.offload import held_bytes as held_bytes
-    from wherry.server.calls.terms import given_request_id as given_request_id
+    from wherry.server.calls.terms import client_request_id as client_request_id
     from wherry.server.calls.terms import terms_of as terms_of
     from wherry.server.cli import main as main
     from wherry.server.cli.call import client_of as client_of
@@ -73,7 +73,7 @@ else:
         {
             "asgi": "asgi",
             "calls.offload": "LARGE_BYTES give_way held_bytes",
-            "calls.terms": "given_request_id terms_of",
+            "calls.terms": "client_request_id terms_of",
             "cli": "main",
             "cli.call": "client_of",
             "cli.settings": "read_settings",

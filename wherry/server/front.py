@@ -35,7 +35,7 @@ from wherry.server.listeners import Listeners
 from wherry.server.options import OF_A_SERVER, Options
 from wherry.server.parts import Applications, applications
 from wherry.server.remote.link import OwnerLink
-from wherry.server.remote.messages import (
+from wherry.server.remote.link_protocol import (
     PROTOCOL,
     FromOwner,
     FrontMeasured,
@@ -71,15 +71,15 @@ class LocalOwner:
         self._models: RemoteModels | None = None
         self._link: OwnerLink | None = None
         #: Set when the owner has told of its models.
-        self.told = asyncio.Event()
+        self.received_models = asyncio.Event()
         self.on_settings: Callable[[FrontSettings], None] = lambda _: None
         self.on_measure: Callable[[], None] = lambda: None
-        self._heard_at = float("inf")  # by the loop's clock; it has said nothing yet
+        self._last_message_at = float("inf")  # by the loop's clock; it has said nothing yet
 
     @property
     def is_silent(self) -> bool:
         """Whether it has said nothing for so long that it hangs. In the loop."""
-        return asyncio.get_running_loop().time() - self._heard_at > OWNER_SILENCE
+        return asyncio.get_running_loop().time() - self._last_message_at > OWNER_SILENCE
 
     def link(self) -> OwnerLink | None:
         """None before `start` and after the end."""
@@ -98,13 +98,13 @@ class LocalOwner:
         self._link.write_soon()
 
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._last_message_at = asyncio.get_running_loop().time()
         if self._models is not None:
             self._models.update(link, models)
-        self.told.set()
+        self.received_models.set()
 
     def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+        self._last_message_at = asyncio.get_running_loop().time()
         if isinstance(message, FrontSettings):
             self.on_settings(message)
         else:
@@ -113,7 +113,7 @@ class LocalOwner:
     def ended(self, link: OwnerLink, error: Exception) -> None:
         """The owner is gone, and this front with it."""
         log.info("the owner has ended", extra={"why": str(error) or type(error).__name__})
-        self.told.set()
+        self.received_models.set()
         self.on_end()
 
 
@@ -146,7 +146,7 @@ class FrontServer(Server):
         self._owner.on_measure = self._measure
         self._applications.http.live_while(lambda: not self._owner.is_silent)
         self._owner.start(self._applications.common.version)
-        await self._owner.told.wait()  # the first request finds the models here
+        await self._owner.received_models.wait()  # the first request finds the models here
         return True
 
     def _use(self, settings: FrontSettings) -> None:
@@ -194,12 +194,12 @@ def main(link: int, number: int) -> int:
     sock = socket.socket(fileno=link)
     size = int.from_bytes(_exactly(sock, 4), "little")
     options = msgspec.json.decode(_exactly(sock, size), type=Options)
-    said = options.command_line
+    flags = options.command_line
     handler = configure(
-        said.log_level,
-        said.log_format,
-        file=said.log_file,
-        off=said.log_off,
+        flags.log_level,
+        flags.log_format,
+        file=flags.log_file,
+        off=flags.log_off,
     )
 
     def say_which(record: logging.LogRecord) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from wherry.core.api import BUCKETS, FrontFigures, Histogram
-from wherry.server.remote.messages import FrontMeasured, Measure
+from wherry.server.remote.link_protocol import FrontMeasured, Measure
 from wherry.server.rows.connection import FrontConnection
 
 #: Seconds that a scrape waits for fronts that do not answer.
@@ -33,7 +33,7 @@ class FiguresOfFronts:
 
     @property
     def running(self) -> int:
-        return sum(one.is_told for one in self._connections.copy().values())
+        return sum(one.has_models for one in self._connections.copy().values())
 
     @property
     def figures(self) -> Mapping[int, FrontFigures]:
@@ -67,7 +67,7 @@ class FiguresOfFronts:
         self._waiting.append(done)
         if len(self._waiting) > 1:
             return
-        self._missing = {n for n, one in self._connections.items() if one.is_told}
+        self._missing = {n for n, one in self._connections.items() if one.has_models}
         for number in self._missing:
             self._connections[number].send(Measure())
         self._timer = asyncio.get_running_loop().call_later(FRONT_REPORT_TIMEOUT, self._go_on)

@@ -22,7 +22,7 @@ from wherry.server.connections.backlog import HANDSHAKES
 from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Listen, Options
-from wherry.server.remote.messages import FromFront
+from wherry.server.remote.link_protocol import FromFront
 from wherry.server.rows.connection import FrontConnection
 from wherry.server.rows.owner import RowsOwner
 
@@ -62,10 +62,10 @@ class Fronts:
         self._owner = owner
         #: Answers operators; a change when every front knows it.
         self.application = owner.answer
-        owner.on_told = self._one_is_told
+        owner.on_models_served = self._front_updated
         owner.on_left = self._left
         #: Set when a front has been told of the models.
-        self._told = asyncio.Event()
+        self._updated = asyncio.Event()
         self._sockets = FrontSockets()
         self._fronts: list[Front] = []
         self._draining = False
@@ -106,8 +106,8 @@ class Fronts:
         try:
             async with asyncio.timeout(START):
                 while missing := [one.number for one in self._fronts if not _answers(one)]:
-                    self._told.clear()
-                    await self._told.wait()
+                    self._updated.clear()
+                    await self._updated.wait()
         except TimeoutError:  # an OSError, which would be taken for an address's
             which = ", ".join(map(str, missing))
             raise LoadFailed(f"fronts: {which} did not come up within {START:g} s") from None
@@ -201,8 +201,8 @@ class Fronts:
             _signal(self._fronts[number], signal.SIGKILL)
         self._look_later()
 
-    def _one_is_told(self, _: FrontConnection) -> None:
-        self._told.set()
+    def _front_updated(self, _: FrontConnection) -> None:
+        self._updated.set()
 
     def _left(self, connection: FrontConnection, error: Exception) -> None:
         front = next((one for one in self._fronts if one.connection is connection), None)
@@ -257,7 +257,7 @@ def front_options(options: Options, front: Front) -> Options:
 
 
 def _answers(front: Front) -> bool:
-    return front.connection is not None and front.connection.is_told
+    return front.connection is not None and front.connection.has_models
 
 
 def _signal(front: Front, number: int) -> None:
@@ -269,7 +269,7 @@ def _signal(front: Front, number: int) -> None:
 def _left_some(front: Front) -> bool:
     """Whether a front that has ended did not answer everything."""
     process, connection = front.process, front.connection
-    served = connection is not None and connection.is_told
+    served = connection is not None and connection.has_models
     return served and process is not None and process.returncode != 0
 
 

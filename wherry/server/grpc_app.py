@@ -13,7 +13,7 @@ from typing import Final
 from wherry.core.api import Runtime
 from wherry.server.access.restricted import Restrictions
 from wherry.server.calls.load_reports import ASKS, LoadReports
-from wherry.server.calls.terms import REQUEST_ID, given_request_id
+from wherry.server.calls.terms import REQUEST_ID, client_request_id
 from wherry.server.grpc.answers import fail
 from wherry.server.grpc.handler import MethodHandler
 from wherry.server.grpc.proto import Method
@@ -110,7 +110,7 @@ class GrpcApp:
     def _trailers(self, metadata: CallMetadata) -> Callable[[], Metadata] | None:
         """What gives the trailers of a call: its id, if it has one, and a load report, if it asks
         for that."""
-        report, given = self._load_reports.wanted(metadata), given_request_id(metadata)
+        report, given = self._load_reports.requested_by(metadata), client_request_id(metadata)
         if not given:
             return report
         return lambda: ((REQUEST_ID, given), *(report() if report else ()))

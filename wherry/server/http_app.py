@@ -204,8 +204,8 @@ class HttpApp:
             exchange.respond(status, body, headers=headers)
 
     def _with_load_report(self, exchange: Exchange) -> Exchange:
-        wanted = self._load_reports.wanted(exchange.request.headers)
-        return exchange if wanted is None else WithHeaders(exchange, wanted)
+        requested_by = self._load_reports.requested_by(exchange.request.headers)
+        return exchange if requested_by is None else WithHeaders(exchange, requested_by)
 
     def _other_method(self, exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
         """Answer HEAD, OPTIONS, and methods that the path does not have."""
@@ -302,10 +302,10 @@ class HttpApp:
 
     def collect(self, loop: asyncio.AbstractEventLoop) -> list[Metric]:
         """All metrics now, those of fronts included. Blocks; not for the loop, which is given."""
-        fronts, told = self._metrics.fronts, threading.Event()
+        fronts, reported = self._metrics.fronts, threading.Event()
         if fronts is not None:
-            loop.call_soon_threadsafe(fronts.measure, told.set)
-            told.wait(FRONTS_NOTICE_TIMEOUT)
+            loop.call_soon_threadsafe(fronts.measure, reported.set)
+            reported.wait(FRONTS_NOTICE_TIMEOUT)
         return list(self._metrics.collect())
 
     def _start_scrape(self, openmetrics: bool) -> None:

@@ -70,8 +70,8 @@ def plan_for(capacity: Capacity) -> MemoryPlan:
     )
     if memory is not None and plan.full_bytes > memory:
         lower = "max_queue_bytes, max_body_size, max_connections"
-        told = {"needed_bytes": plan.full_bytes, "memory_bytes": memory, "lower": lower}
-        log.warning("a full server would need more memory than there is", extra=told)
+        fields = {"needed_bytes": plan.full_bytes, "memory_bytes": memory, "lower": lower}
+        log.warning("a full server would need more memory than there is", extra=fields)
     return plan
 
 

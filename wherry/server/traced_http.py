@@ -99,8 +99,8 @@ class TracedExchange(PassedOn):
     def _note_text(self, status: int, body: Body) -> None:
         """Note what the client is told: it was refused before it became a request of a model."""
         text = _error_text(body)
-        told = {"exception.message": text} if text else {}
-        self._trace.event("exception", **{"exception.type": str(status), **told})
+        span_attributes = {"exception.message": text} if text else {}
+        self._trace.event("exception", **{"exception.type": str(status), **span_attributes})
         if status >= 500:
             self._trace.draft.error = text
 
@@ -172,7 +172,9 @@ def _error_text(body: Body) -> str:
     if len(whole) > _MOST_ERROR_BYTES:
         return ""
     try:
-        told = msgspec.json.decode(whole)["error"]
-        return str(told["message"] if isinstance(told, dict) else told)
+        span_attributes = msgspec.json.decode(whole)["error"]
+        return str(
+            span_attributes["message"] if isinstance(span_attributes, dict) else span_attributes
+        )
     except (msgspec.DecodeError, KeyError, TypeError, IndexError):
         return ""

@@ -92,13 +92,13 @@ def _check_answers(url: str, body: Mapping[str, Any]) -> str:
     def ask(body: Mapping[str, Any]) -> tuple[int, bytes]:
         return _post(url, msgspec.json.encode(body), {})
 
-    status, told = ask(body)
+    status, body_answer = ask(body)
     if status == 404:
         return ""
-    _expect(status == 200, f"{url} answers {status}: {told[:500].decode()}")
-    whole = msgspec.json.decode(told)
+    _expect(status == 200, f"{url} answers {status}: {body_answer[:500].decode()}")
+    whole = msgspec.json.decode(body_answer)
     choice, tokens = whole["choices"][0], whole["usage"]["completion_tokens"]
-    text, reason = _said(choice, "message"), choice["finish_reason"]
+    text, reason = _text_of(choice, "message"), choice["finish_reason"]
     _expect(reason in ("stop", "length"), f"{url}: the last finish_reason is {reason!r}")
     _expect(0 < tokens <= 16, f"{url}: max_tokens is 16, and usage says {tokens} tokens")
     with ThreadPoolExecutor(4) as threads:
@@ -106,9 +106,9 @@ def _check_answers(url: str, body: Mapping[str, Any]) -> str:
     for _, stream in streams:
         lines = [line[6:] for line in stream.split(b"\n") if line.startswith(b"data: {")]
         pieces = [msgspec.json.decode(line)["choices"][0] for line in lines]
-        streamed = "".join(_said(piece, "delta") for piece in pieces)
-        told_else = f"four streams at once say {streamed!r}, and {text!r} came alone and whole"
-        _expect(streamed == text, f"{url}: with temperature 0 {told_else}")
+        streamed = "".join(_text_of(piece, "delta") for piece in pieces)
+        difference = f"four streams at once say {streamed!r}, and {text!r} came alone and whole"
+        _expect(streamed == text, f"{url}: with temperature 0 {difference}")
     return text
 
 
@@ -131,10 +131,13 @@ def check_protocol(
     with local_server(*models, api_keys=["right"]) as server:
         with ThreadPoolExecutor(8) as threads:
             answers = list(threads.map(post, [server.url + path] * 8))
-        for status, told in answers:
-            _expect(status == 200, f"{path} answers {status}: {told[:500].decode()}")
-            _expect(says.encode() in told, f"{path} does not say {says!r}: {told[:500].decode()}")
-        status, told = post(server.url + path, b'\xff{"')
+        for status, body_answer in answers:
+            _expect(status == 200, f"{path} answers {status}: {body_answer[:500].decode()}")
+            _expect(
+                says.encode() in body_answer,
+                f"{path} does not say {says!r}: {body_answer[:500].decode()}",
+            )
+        status, body_answer = post(server.url + path, b'\xff{"')
         _expect(
             400 <= status < 500, f"{path} answers {status} to a body that makes no sense, not 4xx"
         )
@@ -228,7 +231,7 @@ def _post(url: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, b
             return error.code, error.read()
 
 
-def _said(choice: Mapping[str, Any], chat: str) -> str:
+def _text_of(choice: Mapping[str, Any], chat: str) -> str:
     return str((choice[chat].get("content") if chat in choice else choice["text"]) or "")
 
 

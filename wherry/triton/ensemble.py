@@ -98,11 +98,11 @@ class Ensemble:
         self._most_in_flight = most or 64
 
     async def answer(self, request: InferRequest) -> InferResponse:
-        tensors = await self._flow(request, self._given(request), self._needed(request))
+        tensors = await self._flow(request, self._input_tensors(request), self._needed(request))
         return self._response(tensors, request)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        flow = self._streamed(request, self._given(request), self._needed(request))
+        flow = self._streamed(request, self._input_tensors(request), self._needed(request))
         async with aclosing(flow):
             async for tensors in flow:
                 yield self._response(tensors, request)
@@ -128,7 +128,7 @@ class Ensemble:
     # Steps in order
 
     async def _flow(
-        self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
+        self, request: InferRequest, input_tensors: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> Tensors:
         """Run steps of which none streams. Returns all tensors at the end."""
         loop = asyncio.get_running_loop()
@@ -137,7 +137,7 @@ class Ensemble:
         }
 
         async def value_of(tensor: str) -> Column | None:
-            return await pending[tensor] if tensor in pending else given.get(tensor)
+            return await pending[tensor] if tensor in pending else input_tensors.get(tensor)
 
         async def run(step: TritonEnsemblingStep) -> None:
             inputs = {name: await value_of(tensor) for name, tensor in step.input_map.items()}
@@ -151,19 +151,19 @@ class Ensemble:
         finally:
             for future in pending.values():
                 future.cancel()
-        return {**given, **{t: value for t, value in found.items() if value is not None}}
+        return {**input_tensors, **{t: value for t, value in found.items() if value is not None}}
 
     async def _streamed(
-        self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
+        self, request: InferRequest, input_tensors: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> AsyncGenerator[Tensors, None]:
         """Run steps of which some stream. Yields the tensors at the end of each response's path."""
         source = next((step for step in self._in_order(steps) if self._streams(step)), None)
         if source is None:
-            yield await self._flow(request, given, steps)
+            yield await self._flow(request, input_tensors, steps)
             return
         first = self._before(source, steps)
         later = [step for step in steps if step is not source and step not in first]
-        tensors = await self._flow(request, given, first)
+        tensors = await self._flow(request, input_tensors, first)
         # Each response has them.
         tensors = {name: _shared(value) for name, value in tensors.items()}
         # In the order of the responses, several of which are on their way at once.
@@ -213,18 +213,18 @@ class Ensemble:
         self, last: TritonEnsemblingStep, steps: Sequence[TritonEnsemblingStep]
     ) -> list[TritonEnsemblingStep]:
         """The steps that `last` depends on, directly or not."""
-        wanted = set(last.input_map.values())
+        requested_outputs = set(last.input_map.values())
         needed: list[TritonEnsemblingStep] = []
         for step in reversed(self._in_order(steps)):
-            if step is not last and not wanted.isdisjoint(step.output_map.values()):
+            if step is not last and not requested_outputs.isdisjoint(step.output_map.values()):
                 needed.append(step)
-                wanted.update(step.input_map.values())
+                requested_outputs.update(step.input_map.values())
         return needed
 
     def _needed(self, request: InferRequest) -> list[TritonEnsemblingStep]:
         """The steps that lead to a requested tensor."""
-        wanted = set(request.wanted or self._specs)
-        end = TritonEnsemblingStep(input_map={name: name for name in wanted})
+        requested_outputs = set(request.requested_outputs or self._specs)
+        end = TritonEnsemblingStep(input_map={name: name for name in requested_outputs})
         return self._before(end, self._steps)
 
     # One step
@@ -288,7 +288,7 @@ class Ensemble:
             "priority": min(request.priority, self._member(step).config.priority_levels),
             "parameters": request.parameters,
             "sequence": request.sequence,
-            "wanted": tuple(step.output_map),
+            "requested_outputs": tuple(step.output_map),
             "takes_tensors": not self._passed_on.isdisjoint(step.output_map.values()),
         }
 
@@ -323,14 +323,14 @@ class Ensemble:
 
     # Inputs and outputs
 
-    def _given(self, request: InferRequest) -> Tensors:
+    def _input_tensors(self, request: InferRequest) -> Tensors:
         if self._batched:
             return dict(request.inputs)
         return {name: _only(column) for name, column in request.inputs.items()}
 
     def _response(self, tensors: Tensors, request: InferRequest) -> InferResponse:
         outputs: Columns = {}
-        for name in request.wanted or self._specs:
+        for name in request.requested_outputs or self._specs:
             if name not in tensors:
                 raise BadModelOutput(f"ensemble {self._config.name!r}: no step gave {name!r}")
             column = for_code(_column(tensors[name], self._specs[name], self._batched), "")
@@ -339,8 +339,12 @@ class Ensemble:
             outputs[name] = column
         rows = max((len(column) for column in outputs.values()), default=request.rows)
         step = request.sequence or NO_SEQUENCE
-        said = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
-        return InferResponse(outputs, rows, said)
+        sequence_parameters = {
+            "sequence_id": step.id,
+            "sequence_start": step.start,
+            "sequence_end": step.end,
+        }
+        return InferResponse(outputs, rows, sequence_parameters)
 
 
 def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:

@@ -99,8 +99,8 @@ def test_json_rows_are_made_up_too() -> None:
 def test_rows_come_from_jsonl_and_from_text(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n\n"two"\n')
     (tmp_path / "a.txt").write_text("one\n{two}\n")
-    assert inputs.given(str(tmp_path / "a.jsonl")) == [{"text": "one"}, "two"]
-    assert inputs.given(str(tmp_path / "a.txt")) == ["one", "{two}"]
+    assert inputs.values_of(str(tmp_path / "a.jsonl")) == [{"text": "one"}, "two"]
+    assert inputs.values_of(str(tmp_path / "a.txt")) == ["one", "{two}"]
     described = model(TEXT)
     assert inputs.as_rows([{"text": "one"}, "two"], described) == [{"text": "one"}, {"text": "two"}]
 
@@ -124,7 +124,7 @@ def test_inputs_that_are_none_say_where_and_why(
     if content is not None:
         (tmp_path / name.partition(":")[0]).write_text(content)
     with pytest.raises(ConfigError, match=wrong):
-        inputs.given(str(tmp_path / name))
+        inputs.values_of(str(tmp_path / name))
 
 
 def test_a_generator_may_be_endless_and_import_its_neighbours(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_generator_may_be_endless_and_import_its_neighbours(tmp_path: Path) ->
         "import itertools\nfrom neighbour_of_inputs import WORD\n"
         "def rows():\n    for n in itertools.count(): yield {'text': f'{WORD} {n}'}\n"
     )
-    rows = inputs.given(f"{tmp_path}/gen.py:rows")
+    rows = inputs.values_of(f"{tmp_path}/gen.py:rows")
     assert len(rows) == inputs.MOST_ROWS
     assert rows[1] == {"text": "hello 1"}
 
@@ -157,12 +157,12 @@ def test_files_of_a_folder_or_a_pattern_are_rows(tmp_path: Path) -> None:
     for name in ("b.jpg", "a.jpg", "c.txt"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "folder").mkdir()
-    assert inputs.given(str(tmp_path)) == [b"a.jpg", b"b.jpg", b"c.txt"]
-    assert inputs.given(str(tmp_path / "*.jpg")) == [b"a.jpg", b"b.jpg"]
-    assert inputs.given(str(tmp_path / "a.jpg")) == [b"a.jpg"]
+    assert inputs.values_of(str(tmp_path)) == [b"a.jpg", b"b.jpg", b"c.txt"]
+    assert inputs.values_of(str(tmp_path / "*.jpg")) == [b"a.jpg", b"b.jpg"]
+    assert inputs.values_of(str(tmp_path / "a.jpg")) == [b"a.jpg"]
     kinds = [inputs.media_type(str(tmp_path / name)) for name in ("*.jpg", "a.jpg")]
     assert kinds == ["image/jpeg"] * 2
     with pytest.raises(ConfigError, match="not one file"):
-        inputs.given(str(tmp_path / "*.png"))
+        inputs.values_of(str(tmp_path / "*.png"))
     with pytest.raises(ConfigError, match=r"none\.jpg"):
-        inputs.given(str(tmp_path / "none.jpg"))
+        inputs.values_of(str(tmp_path / "none.jpg"))

@@ -12,7 +12,7 @@ from wherry.bench.connection import Wire
 from wherry.bench.encode import http
 from wherry.bench.figures import Table
 from wherry.bench.load import LoadFailure, LoadProcesses
-from wherry.bench.messages import Begin, Frames, LoadProgress, StopLoad, ToChild, frame
+from wherry.bench.load_protocol import Begin, Frames, LoadProgress, StopLoad, ToChild, frame
 from wherry.bench.plan import Bursts, Closed, Plan
 from wherry.testing import local_server
 

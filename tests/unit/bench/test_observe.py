@@ -56,7 +56,7 @@ def test_the_looks_that_enclose_the_window_are_taken() -> None:
 
 
 def test_a_look_that_is_answered_after_the_start_is_none_before_it() -> None:
-    within = Look(1.0, stats(3, {1: 3}), told_at=1.2)
+    within = Look(1.0, stats(3, {1: 3}), answered_at=1.2)
     observer = Observer(looks=[Look(0.0, stats(0, {})), within, Look(2.0, stats(8, {1: 8}))])
     side = observer.server_side(1.1, 2.0)
     assert side is not None

@@ -7,13 +7,13 @@ from wherry.core.observability.fronts import FrontFigures, ProcessFigures, with_
 from wherry.core.observability.loop_stall import BUCKETS
 from wherry.core.observability.statistics import Histogram
 from wherry.server.front_figures import FiguresOfFronts
-from wherry.server.remote.messages import FrontMeasured, Measure
+from wherry.server.remote.link_protocol import FrontMeasured, Measure
 
 
 class FakeConnection:
     """Keeps what the owner sends; `tells` answers as the front would."""
 
-    is_told = True
+    has_models = True
 
     def __init__(self) -> None:
         self.sent: list[Any] = []

@@ -174,7 +174,7 @@ def test_a_step_that_nobody_wants_is_not_run() -> None:
     )
 
     async def main(runtime: wherry.Runtime) -> InferResponse:
-        return await runtime.answer(runtime.model("e"), {"IN": ROWS}, 3, wanted=("OUT",))
+        return await runtime.answer(runtime.model("e"), {"IN": ROWS}, 3, requested_outputs=("OUT",))
 
     with wherry.Runtime(model, double, forbidden) as runtime:
         response = asyncio.run(main(runtime))

@@ -66,15 +66,15 @@ def measure_offline(args: argparse.Namespace) -> int:
                 alike = len({length_of(row) for row in rows}) == 1
                 for in_order in (False,) if alike else (False, True):
                     cell = None
-                    if not interrupts.asked():
+                    if not interrupts.requested():
                         cell = loaded.measure(
                             rows, size, name=name, in_order=in_order, seconds=seconds,
-                            interrupted=interrupts.asked,
+                            interrupted=interrupts.requested,
                         )  # fmt: skip
                     if cell is not None:
                         report.cells.append(cell)
                         shown.say(show.cell_line(cell))
-        report.interrupted = interrupts.asked()
+        report.interrupted = interrupts.requested()
     show.print_offline(report)
     if args.json:
         Path(args.json).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -111,7 +111,7 @@ def _kinds(
         batched=True,
     )
     if args.inputs:
-        rows = inputs.as_rows(inputs.given(args.inputs), described)
+        rows = inputs.as_rows(inputs.values_of(args.inputs), described)
         return {args.inputs: _enough(rows, most)}
     if args.length:
         return {
@@ -161,18 +161,18 @@ def _is_target(word: str) -> bool:
 def _in_turns(args: argparse.Namespace) -> int:
     if args.find_max or args.target or args.offline:
         raise ConfigError("--compare of two targets has no other TARGET, --find-max or --offline")
-    asked, out = BenchOptions.of(args), Outputs(args)
+    bench_options, out = BenchOptions.of(args), Outputs(args)
     failures: list[str] = []
     with Interrupts() as interrupts:
         with Display(quiet=args.quiet) as display:
             each = [argparse.Namespace(**{**vars(args), "target": one}) for one in args.compare]
-            runs = [BenchRun(one, asked, display, interrupts, out) for one in each]
+            runs = [BenchRun(one, bench_options, display, interrupts, out) for one in each]
             with interrupts.kept(failures, lambda: bool(runs[0].points)):
                 _measure(runs, args.repeat or PAIRS, args.seed)
         before, after = (run.report for run in runs)
         if before is not None and after is not None and after.points:
             print_changes(comparing.compare(before, after, in_turns=True), [], in_turns=True)
-            failures += out.write(_both(before, after), asked.objective)
+            failures += out.write(_both(before, after), bench_options.objective)
     named = list(zip("AB", runs, strict=True))
     wrong = [f"{name}: {one}" for name, run in named for one in run.not_measured]
     missed = [f"{name}: {one}" for name, run in named for one in run.missed]
@@ -180,8 +180,8 @@ def _in_turns(args: argparse.Namespace) -> int:
 
 
 def _measure(runs: list[BenchRun], pairs: int, seed: int) -> None:
-    asked, interrupts = runs[0].asked, runs[0].interrupts
-    for settings in asked.settings:
+    bench_options, interrupts = runs[0].bench_options, runs[0].interrupts
+    for settings in bench_options.settings:
         with ExitStack() as stack:
             subjects = [stack.enter_context(run.subject(settings)) for run in runs]
             for rows, load, of_the_load in runs[0].loads():
@@ -190,7 +190,7 @@ def _measure(runs: list[BenchRun], pairs: int, seed: int) -> None:
                         point = runs[side].measure_one(
                             subjects[side], load, {**settings, **of_the_load}, rows, repeat
                         )
-                        if point.stopped or interrupts.asked():
+                        if point.stopped or interrupts.requested():
                             return
 
 
@@ -212,17 +212,17 @@ def bench(args: argparse.Namespace) -> int:
         return compare(args)
     if args.offline:
         return measure_offline(args)
-    asked = BenchOptions.of(args)
+    bench_options = BenchOptions.of(args)
     out = Outputs(args)
     failures: list[str] = []
     with Interrupts() as interrupts:
         with Display(quiet=args.quiet) as display:
-            run = BenchRun(args, asked, display, interrupts, out)
+            run = BenchRun(args, bench_options, display, interrupts, out)
             with interrupts.kept(failures, lambda: bool(run.points)):
                 run.carry_out()
         if run.report is not None and run.points:
             print_report(run.report)
-            failures += out.write(run.report, asked.objective)
-        elif interrupts.asked():
+            failures += out.write(run.report, bench_options.objective)
+        elif interrupts.requested():
             failures = ["interrupted before anything was measured: there is no report"]
     return exit_code(interrupts, [*failures, *run.not_measured], run.missed)

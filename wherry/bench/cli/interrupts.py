@@ -22,7 +22,7 @@ class Interrupts:
     made; the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._requested = False
         self._at_once = False
         #: Whether the end was asked for twice.
         self.insisted = False
@@ -37,13 +37,13 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def asked(self) -> bool:
-        return self._asked
+    def requested(self) -> bool:
+        return self._requested
 
     def wait(self, seconds: float) -> None:
         """Sleep, until the end is asked for."""
         until = time.monotonic() + seconds
-        while not self._asked and (left := until - time.monotonic()) > 0:
+        while not self._requested and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 
     @contextmanager
@@ -63,7 +63,7 @@ class Interrupts:
             yield
         finally:
             self._at_once = at_once
-        if at_once and self._asked:
+        if at_once and self._requested:
             raise KeyboardInterrupt
 
     @contextmanager
@@ -82,8 +82,8 @@ class Interrupts:
                 raise
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.insisted = self._asked
-        self._asked = True
+        self.insisted = self._requested
+        self._requested = True
         if self.insisted or self._at_once:
             raise KeyboardInterrupt
 
@@ -93,6 +93,6 @@ def exit_code(interrupts: Interrupts, not_measured: Iterable[str], missed: Itera
     wrong = [*filter(None, not_measured)]
     for line in (*wrong, *missed):
         sys.stderr.write(f"wherry: {line}\n")
-    if interrupts.asked():
+    if interrupts.requested():
         return INTERRUPTED
     return NOT_MEASURED if wrong else MISSED if missed else 0

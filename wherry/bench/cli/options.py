@@ -43,7 +43,7 @@ class BenchOptions:
         if len(args.length) > 1:
             raise ConfigError("several --length are for --offline; a load has one")
         for name in ("repeat", "processes", "connections"):
-            if (given := getattr(args, name)) is not None and given < 1:
+            if (count := getattr(args, name)) is not None and count < 1:
                 raise ConfigError(f"--{name} must be at least 1")
         sending, plan = _sending(args), _plan(args)
         sweep, objective = _sweep(args.set), _objective(args)

@@ -124,7 +124,7 @@ class BenchRun:
     """The measurement of all points of one command; `report` holds those measured so far."""
 
     args: argparse.Namespace
-    asked: BenchOptions
+    bench_options: BenchOptions
     display: Display
     interrupts: Interrupts
     out: Outputs
@@ -139,8 +139,8 @@ class BenchRun:
         return self.report.points if self.report is not None else []
 
     def carry_out(self) -> None:
-        for settings in self.asked.settings:
-            if self.interrupts.asked():
+        for settings in self.bench_options.settings:
+            if self.interrupts.requested():
                 return
             with self.subject(settings) as subject:
                 if self.args.find_max:
@@ -152,13 +152,15 @@ class BenchRun:
         for rows, load, of_the_load in self.loads():
             for repeat in range(self.args.repeat or 1):
                 point = self.measure_one(subject, load, {**settings, **of_the_load}, rows, repeat)
-                if point.stopped or self.interrupts.asked():
+                if point.stopped or self.interrupts.requested():
                     return  # the server is gone, or the user has stopped it
 
     def loads(self) -> Iterator[tuple[int, Load, dict[str, Any]]]:
         """Rows a request, the load, and what of them differs from point to point."""
-        for rows, (shape, load) in itertools.product(self.asked.rows, self.asked.loads):
-            yield rows, load, {"rows": rows, **shape} if len(self.asked.rows) > 1 else shape
+        for rows, (shape, load) in itertools.product(
+            self.bench_options.rows, self.bench_options.loads
+        ):
+            yield rows, load, {"rows": rows, **shape} if len(self.bench_options.rows) > 1 else shape
 
     def measure_one(
         self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int
@@ -170,7 +172,9 @@ class BenchRun:
         if wrong := no_measurement(point):
             self.not_measured.append(f"{point.label}: {wrong}")
         else:
-            self.missed += [f"{point.label}: {one}" for one in missed(point, self.asked.objective)]
+            self.missed += [
+                f"{point.label}: {one}" for one in missed(point, self.bench_options.objective)
+            ]
         return point
 
     def measure(
@@ -179,7 +183,7 @@ class BenchRun:
         assert self.report is not None
         if self.report.points and (pause := seconds_of("--pause", self.args.pause)):
             self.interrupts.wait(pause)
-        plan = self.asked.plan_of(load)
+        plan = self.bench_options.plan_of(load)
         label = ", ".join(f"{name} {reports.shown(value)}" for name, value in settings.items())
         measured = measure(
             subject,
@@ -188,7 +192,7 @@ class BenchRun:
             settings=settings,
             repeat=repeat,
             tell=self.display.begin(plan, label),
-            interrupted=self.interrupts.asked,
+            interrupted=self.interrupts.requested,
         )
         self.report.points.append(measured.point)
         self.report.interrupted = self.report.interrupted or measured.point.interrupted
@@ -199,32 +203,34 @@ class BenchRun:
     def _search(self, subject: Subject, settings: dict[str, Any]) -> None:
         """Find the highest load that meets the objective; every load tried is a point."""
         assert self.report is not None
-        by, objective = self.args.find_max, self.asked.objective
+        by, objective = self.args.find_max, self.bench_options.objective
         search = Search(whole=by == "callers", start=1.0 if by == "callers" else 10.0)
-        told = reports.SearchResult(by=by, objective=str(objective))
-        self.report.searches.append(told)
+        result = reports.SearchResult(by=by, objective=str(objective))
+        self.report.searches.append(result)
         first = len(self.report.points)
-        told.settings = settings
+        result.settings = settings
         lost = ""
-        while (tried := search.next()) is not None and not self.interrupts.asked():
+        while (tried := search.next()) is not None and not self.interrupts.requested():
             load: Load = (
-                msgspec.structs.replace(self.asked.plan.load, callers=int(tried))
+                msgspec.structs.replace(self.bench_options.plan.load, callers=int(tried))
                 if by == "callers"
                 else Rate(rate=tried, arrivals=self.args.arrivals)
             )
-            point = self.measure(subject, load, {**settings, by: tried}, self.asked.rows[0]).point
+            point = self.measure(
+                subject, load, {**settings, by: tried}, self.bench_options.rows[0]
+            ).point
             lost = target_lost(point)
             if point.interrupted or point.stopped:
                 break
             kept_up = by == "callers" or point.figures.requests_per_second > 0.9 * tried
             search.tell(tried, objective.met(point.figures) and kept_up)
-            told.found = search.found
+            result.found = search.found
         self.report.points[first:] = sorted(
             self.report.points[first:], key=lambda point: float(point.settings[by])
         )
         if lost:  # the load tried last: what stands above is of a target that went away
             self.not_measured.append(lost)
-        elif told.found is None and not self.interrupts.asked():
+        elif result.found is None and not self.interrupts.requested():
             self.missed.append(f"no number of {by} meets {objective}")
 
     @contextmanager
@@ -255,7 +261,7 @@ class BenchRun:
             )
             target, pid = server.url, server.pid
             self.display.say(f"it is ready at {target}")
-        found = find(target, self.asked.sending)
+        found = find(target, self.bench_options.sending)
         return Served(found, stack.enter_context(LoadProcesses(self.args.processes)), pid)
 
     @contextmanager
@@ -263,21 +269,21 @@ class BenchRun:
         models = load_targets([target])
         if isinstance(models, Runtime):
             raise ConfigError(f"{target} is a Runtime: --local needs its models")
-        name = (self.asked.sending.model or "").partition(":")[0]
+        name = (self.bench_options.sending.model or "").partition(":")[0]
         chosen = [name] if name else [model.name for model in models]
         overrides = {one: _without_auto(settings) for one in chosen}
         with Runtime(*models, overrides=overrides) as runtime:
-            yield Local(runtime, self.asked.sending)
+            yield Local(runtime, self.bench_options.sending)
 
     def _model_to_set(self, target: str, settings: dict[str, Any]) -> str | None:
         """The model whose settings they are; without --model the only one of the server."""
         if not settings:
             return None
-        if self.asked.sending.model is not None:
-            return self.asked.sending.model.partition(":")[0]
+        if self.bench_options.sending.model is not None:
+            return self.bench_options.sending.model.partition(":")[0]
         if self._only_model is None:
             with serving(target, self.args.serve, None, {}, self.interrupts.not_now) as server:
-                found = find(server.url, self.asked.sending)
+                found = find(server.url, self.bench_options.sending)
             self._only_model = found.model
         return self._only_model
 

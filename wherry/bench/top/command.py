@@ -148,9 +148,9 @@ def _watch(client: Client, console: Console, every: float, sort: str) -> None:
         feed.start(every, keys.wake)
         try:
             while True:
-                told, trouble = feed.latest()
+                polled, trouble = feed.latest()
                 lines = screen(
-                    told, url=client.url, width=console.width, height=console.height, sort=sort,
+                    polled, url=client.url, width=console.width, height=console.height, sort=sort,
                     trouble=trouble, keys=True,
                 )  # fmt: skip
                 live.update(Group(*[_with_end(one) for one in lines]), refresh=True)
@@ -178,10 +178,10 @@ class Feed:
         self._error = ""
         self._ended = threading.Event()
 
-    def start(self, every: float, told: Callable[[], None]) -> None:
-        """Snapshot each `every` seconds, and call `told` after each look, from the thread."""
+    def start(self, every: float, polled: Callable[[], None]) -> None:
+        """Snapshot each `every` seconds, and call `polled` after each look, from the thread."""
         # A daemon: an answer that does not come must not keep the program.
-        threading.Thread(target=self._run, args=(every, told), daemon=True, name="top").start()
+        threading.Thread(target=self._run, args=(every, polled), daemon=True, name="top").start()
 
     def stop(self) -> None:
         self._ended.set()
@@ -194,7 +194,7 @@ class Feed:
             ago = duration(time.monotonic() - self._at)
             return self._latest, f"no answer for {ago}: {self._error}; trying again"
 
-    def _run(self, every: float, told: Callable[[], None]) -> None:
+    def _run(self, every: float, polled: Callable[[], None]) -> None:
         while not self._ended.wait(every):
             try:
                 found, error = look(self._client, self._latest), ""
@@ -205,4 +205,4 @@ class Feed:
                 if not error:
                     self._latest, self._at = found, time.monotonic()
             if not self._ended.is_set():
-                told()
+                polled()

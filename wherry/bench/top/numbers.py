@@ -134,12 +134,12 @@ class PolledNumbers(msgspec.Struct, frozen=True):
 class Snapshot:
     """A server's numbers, and those that were read before (for what happened since)."""
 
-    told: PolledNumbers
+    polled: PolledNumbers
     before: PolledNumbers | None = None
 
     def model_before(self, model: ModelRow) -> ModelRow | None:
         """The same model at the look before, unless it or the server was loaded anew since."""
-        if self.before is None or self.before.server.started_at != self.told.server.started_at:
+        if self.before is None or self.before.server.started_at != self.polled.server.started_at:
             return None
         found = [one for one in self.before.models if one.label == model.label]
         if not found or found[0].totals.requests > model.totals.requests:
@@ -160,8 +160,8 @@ def numbers_of(client: Client) -> dict[str, Any]:
 
 def look(client: Client, before: Snapshot | None = None) -> Snapshot:
     """Read the server's numbers. Blocks."""
-    told = _read(client, numbers_of(client))
-    return Snapshot(told, None if before is None else before.told)
+    polled = _read(client, numbers_of(client))
+    return Snapshot(polled, None if before is None else before.polled)
 
 
 def _read(client: Client, numbers: dict[str, Any]) -> PolledNumbers:

@@ -137,24 +137,26 @@ def screen(
 ) -> Lines:
     """The lines, at most `height` of them; `trouble` is why there are no newer numbers."""
     width = max(1, width)
-    top = [*header(at.told, url, width), *folded(trouble, width, "bold red")]
+    top = [*header(at.polled, url, width), *folded(trouble, width, "bold red")]
     foot = flowing([(_keys(sort), "dim")], width) if keys else []
-    models = sorted(at.told.models, key=SORTS[sort][1])
+    models = sorted(at.polled.models, key=SORTS[sort][1])
     parts = [
         models_table(at, models, width),
         llm_table(models, width),
-        errors(at.told, models, width),
+        errors(at.polled, models, width),
     ]
     room = None if height is None else max(1, height) - len(top) - len(foot)
     made = top + _fitted([part for part in parts if part], room, width) + foot
     return made if height is None else made[: max(1, height)]
 
 
-def header(told: PolledNumbers, url: str, width: int) -> Lines:
+def header(polled: PolledNumbers, url: str, width: int) -> Lines:
     """What the server is, and what it and its machine use."""
-    server = told.server
+    server = polled.server
     up = (
-        "" if server.started_at is None else f"up {duration(max(0.0, told.at - server.started_at))}"
+        ""
+        if server.started_at is None
+        else f"up {duration(max(0.0, polled.at - server.started_at))}"
     )
     stall = server.loop_stall.longest_seconds
     parts = [
@@ -172,18 +174,18 @@ def header(told: PolledNumbers, url: str, width: int) -> Lines:
         if use
     ]
     for use, name in [*uses, *((one, one.device) for one in server.devices)]:
-        said = []
+        texts = []
         if use.cpu_share is not None:
-            said.append(f"{number(100 * use.cpu_share)} % CPU")
+            texts.append(f"{number(100 * use.cpu_share)} % CPU")
         if use.resident_bytes is not None:
-            said.append(size(use.resident_bytes))
+            texts.append(size(use.resident_bytes))
         if use.memory_used_bytes is not None and use.memory_total_bytes is not None:
-            said.append(f"{size(use.memory_used_bytes)} of {size(use.memory_total_bytes)}")
-        parts.append((f"{name} {', '.join(said)}" if said else "", ""))
+            texts.append(f"{size(use.memory_used_bytes)} of {size(use.memory_total_bytes)}")
+        parts.append((f"{name} {', '.join(texts)}" if texts else "", ""))
     if server.fronts:
         connections = sum(one.connections + one.calls for one in server.fronts)
         parts.append((f"{len(server.fronts)} fronts, {number(connections)} connections", ""))
-    windows = [one.window_seconds for one in told.models if one.window_seconds is not None]
+    windows = [one.window_seconds for one in polled.models if one.window_seconds is not None]
     if windows:
         parts.append((f"rates of the last {duration(max(windows))}", "dim"))
     return flowing([part for part in parts if part[0]], width)
@@ -224,12 +226,12 @@ def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
 
 def llm_table(models: Iterable[ModelRow], width: int) -> Lines:
     """A row for each language model."""
-    told = [(m, m.generation) for m in models if m.generation is not None]
-    if not told:
+    polled = [(m, m.generation) for m in models if m.generation is not None]
+    if not polled:
         return []
 
     def column(of: Callable[[GenerationNumbers], str]) -> list[str]:
-        return [of(generation) for _, generation in told]
+        return [of(generation) for _, generation in polled]
 
     cells = {
         "tokens/s": column(lambda g: _number(g.tokens_per_second)),
@@ -244,12 +246,12 @@ def llm_table(models: Iterable[ModelRow], width: int) -> Lines:
         "prefix known": column(lambda g: _percent(g.prefix_hit_share)),
         "put back": column(lambda g: _number(g.preemptions)),
     }
-    columns = [Column("language model", [_name(m) for m, _ in told], True)]
+    columns = [Column("language model", [_name(m) for m, _ in polled], True)]
     columns += [Column(head, column) for head, column in cells.items()]
     return table(columns, FIRST_TO_GO_OF_LLM, width)
 
 
-def errors(told: PolledNumbers, models: Iterable[ModelRow], width: int) -> Lines:
+def errors(polled: PolledNumbers, models: Iterable[ModelRow], width: int) -> Lines:
     """What is wrong, and the last errors, the latest first."""
     models = list(models)
     lines = [
@@ -265,7 +267,7 @@ def errors(told: PolledNumbers, models: Iterable[ModelRow], width: int) -> Lines
     ]
     found = [(one, m) for m in models for one in m.errors]
     for one, m in sorted(found, key=lambda pair: -pair[0].at):
-        ago = duration(max(0.0, told.at - one.at))
+        ago = duration(max(0.0, polled.at - one.at))
         times = f" x{number(one.count)}" if one.count > 1 else ""
         lines.append(line(f"{ago} ago  {_name(m)}  {one.kind}{times}: {one.message}", width))
     return [line("errors", width, "dim"), *lines] if lines else []

@@ -54,7 +54,7 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         self.timeout = timeout
-        self._given = api_key, ssl_context
+        self._credentials = api_key, ssl_context
         self._connections = KeptConnections(self.url, ssl_context)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._described: dict[str, ModelDescription] = {}
@@ -64,7 +64,7 @@ class Client:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For other processes: the same server, with connections of their own.
-        api_key, ssl_context = self._given
+        api_key, ssl_context = self._credentials
         settings: dict[str, Any] = {
             "api_key": api_key,
             "timeout": self.timeout,
@@ -311,8 +311,8 @@ class Client:
             connection.close()
             if isinstance(error, OSError):  # RemoteDisconnected
                 raise
-            said = str(error).strip()[:80] or type(error).__name__
-            raise ConnectionError(f"{self.url}: {said!r} is no HTTP") from None
+            reason = str(error).strip()[:80] or type(error).__name__
+            raise ConnectionError(f"{self.url}: {reason!r} is no HTTP") from None
         except BaseException:
             connection.close()
             raise

@@ -180,13 +180,13 @@ def _input(
 def _as_datatype(array: Array, datatype: Datatype) -> Array:
     """Convert Python numbers, which have no width: a value that fits is accepted for any datatype
     of its kind."""
-    wanted = datatype.dtype
-    if array.dtype.kind in "iu" and wanted.kind in "iu" and array.size:
-        limits = np.iinfo(wanted.name)
+    expected_dtype = datatype.dtype
+    if array.dtype.kind in "iu" and expected_dtype.kind in "iu" and array.size:
+        limits = np.iinfo(expected_dtype.name)
         if array.min() < limits.min or array.max() > limits.max:
             raise OverflowError(f"a number is not between {limits.min} and {limits.max}")
-        return array.astype(wanted)
-    return array.astype(wanted, casting="same_kind", copy=False)
+        return array.astype(expected_dtype)
+    return array.astype(expected_dtype, casting="same_kind", copy=False)
 
 
 def _shape(shape: list[int], model: ModelDescription) -> list[int]:

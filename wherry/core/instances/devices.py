@@ -86,8 +86,8 @@ def _visible(names: str, here: int, uuids: Sequence[str]) -> int:
 
 def gpu_uuids(driver: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
     """Those of the machine's GPUs, as far as the driver shows them to a process."""
-    told = [file.read_text(errors="replace") for file in sorted(driver.glob("*/information"))]
-    return re.findall(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)", "\n".join(told), re.MULTILINE)
+    texts = [file.read_text(errors="replace") for file in sorted(driver.glob("*/information"))]
+    return re.findall(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)", "\n".join(texts), re.MULTILINE)
 
 
 def gpus_of_machine(dev: Path = Path("/dev")) -> int:
@@ -109,7 +109,7 @@ def or_on_cpu(groups: Sequence[InstanceGroup]) -> list[InstanceGroup]:
 
 def try_gpus(count: int) -> dict[int, str]:
     """What is wrong with each of `count` GPUs; "" if it works. Blocks, seconds if they hang."""
-    why, told = "", ""
+    why, texts = "", ""
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-c", _TRY],
@@ -118,13 +118,13 @@ def try_gpus(count: int) -> dict[int, str]:
             timeout=_GPU_PROBE_TIMEOUT,
             check=False,
         )
-        told, why = tried.stdout, tried.stderr.strip().rpartition("\n")[2]
+        texts, why = tried.stdout, tried.stderr.strip().rpartition("\n")[2]
         if tried.returncode and not why:
             why = f"the process that tried it ended with {tried.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
         why = f"the process that tried it: {error}"
-    lines = (line.partition(" ") for line in told.splitlines())
-    found = {int(number): said.strip() for number, _, said in lines}
+    lines = (line.partition(" ") for line in texts.splitlines())
+    found = {int(number): output.strip() for number, _, output in lines}
     missing = why or "the driver has no such device"
     return {number: found.get(number, missing) for number in range(count)}
 

@@ -18,7 +18,7 @@ from wherry.core.instances.instance_runner import InstanceRunner, begun
 from wherry.core.instances.instance_scaler import InstanceScaler
 from wherry.core.instances.instance_table import InstanceTable
 from wherry.core.instances.outcomes import Outcomes
-from wherry.core.instances.placement import Given, Placement
+from wherry.core.instances.placement import Assignment, Placement
 from wherry.core.instances.resources import Resources, share_of
 from wherry.core.instances.runner import Refused
 from wherry.core.instances.sequence_inputs import SequenceInputs
@@ -44,7 +44,7 @@ from wherry.core.values.request import Batch, Columns, InferRequest
 log = logging.getLogger("wherry")
 
 #: What instances are given, which requests are given up, and whether an instance is to stop.
-Following = tuple[Sequence[Given], Sequence[Refused], bool]
+Following = tuple[Sequence[Assignment], Sequence[Refused], bool]
 
 
 class Dispatcher(InstanceRunner[Instance]):
@@ -76,7 +76,7 @@ class Dispatcher(InstanceRunner[Instance]):
         self._in_caller = InCaller(
             self, self._lock, clock, table, scheduler, share, line_size=_line_size(config)
         )
-        self._given: list[Given] = []  #: To make room in the queue; not handed over yet.
+        self._assigned: list[Assignment] = []  #: To make room in the queue; not handed over yet.
 
     # Requests
 
@@ -92,7 +92,7 @@ class Dispatcher(InstanceRunner[Instance]):
         try:
             queued = self._scheduler.enqueue(request, now)
             if not queued and self._placement.has_room():
-                self._given = self._assign(now)  # an instance may take what fills the queue
+                self._assigned = self._assign(now)  # an instance may take what fills the queue
                 queued = self._scheduler.enqueue(request, now)
         except InvalidRequest as error:  # a step of a sequence that did not start
             return error
@@ -146,25 +146,25 @@ class Dispatcher(InstanceRunner[Instance]):
     def explain(self) -> dict[str, Any]:
         with self._lock:
             decided = self._scheduler.decisions.copy(self._clock())
-            told = self._scheduler.explain()
-        return {**told, "held_seconds": decided.held_seconds, "decisions": decided}
+            explained = self._scheduler.explain()
+        return {**explained, "held_seconds": decided.held_seconds, "decisions": decided}
 
     # What runs next
 
-    def _assign(self, now: float) -> list[Given]:
-        given, wake_at = self._placement.assign(now)
-        if self._given:
-            given = [*self._given, *given]
-            self._given = []
+    def _assign(self, now: float) -> list[Assignment]:
+        assigned, wake_at = self._placement.assign(now)
+        if self._assigned:
+            assigned = [*self._assigned, *assigned]
+            self._assigned = []
         if (deadline := self._scheduler.next_deadline()) is not None:
             wake_at = min(wake_at, deadline)
         if self.config.execution_timeout is not None:
             wake_at = min(wake_at, self._instances.overruns_at())
         if wake_at < inf:
             self._alarm.set(wake_at)
-        return given
+        return assigned
 
-    def _hand_over(self, chosen: Sequence[Given]) -> None:
+    def _hand_over(self, chosen: Sequence[Assignment]) -> None:
         """Give the instances their batches, and other models what is free of what they share."""
         for instance, batches in chosen:
             instance.give(batches)
@@ -175,9 +175,9 @@ class Dispatcher(InstanceRunner[Instance]):
         """It is this model's turn on what it shares with others."""
         with self._lock:
             self._share.granted()
-            given = self._assign(self._clock())
+            assigned = self._assign(self._clock())
             self._share.nothing_to_run()  # the instance that it was claimed for may be gone
-        for instance, batches in given:
+        for instance, batches in assigned:
             instance.give(batches)
 
     def tick(self) -> None:
@@ -188,8 +188,8 @@ class Dispatcher(InstanceRunner[Instance]):
             expired = self._scheduler.expire(now)
             broken = self._scheduler.broken()
             overdue = self._instances.take_overdue(now)
-            given = self._assign(now)
-        self._hand_over(given)
+            assigned = self._assign(now)
+        self._hand_over(assigned)
         late = [(request, self._admission.late(request, now)) for request in expired]
         self._fail_all([*late, *broken])
         why = f"the batch ran longer than {self.config.execution_timeout} s (execution_timeout)"
@@ -225,25 +225,25 @@ class Dispatcher(InstanceRunner[Instance]):
         queued = self._scheduler.queued_requests
         if not instance.batches:
             line = self._in_caller
-            if ends or not line.lines_up or not line.is_given(instance, at_once=queued > 0):
+            if ends or not line.lines_up or not line.assign(instance, at_once=queued > 0):
                 self._instances.free(instance, idle=not ends)
-        given: Sequence[Given] = ()
-        given_up: Sequence[Refused] = ()
+        assigned: Sequence[Assignment] = ()
+        abandoned: Sequence[Refused] = ()
         if not ends and (queued or self._scheduler.runs_sequences):
-            if queued >= MIN_QUEUED_BEFORE_REFUSAL and (given_up := self._admission.give_up()):
-                self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
-            given = self._assign(now)
+            if queued >= MIN_QUEUED_BEFORE_REFUSAL and (abandoned := self._admission.give_up()):
+                self.statistics.predicted_late += len({one.whole or one for one, _ in abandoned})
+            assigned = self._assign(now)
         elif self._share.limits:
             self._share.nothing_to_run()
-        return given, given_up, ends and not instance.batches
+        return assigned, abandoned, ends and not instance.batches
 
     def _follow(self, instance: Instance, following: Following) -> None:
-        given, given_up, stops = following
-        self._hand_over(given)
+        assigned, abandoned, stops = following
+        self._hand_over(assigned)
         if stops:
             instance.stop()
-        if given_up:
-            self._fail_all(given_up)
+        if abandoned:
+            self._fail_all(abandoned)
 
     def reschedule(self, request: InferRequest) -> bool:
         """Queue a request again that its model wants to run once more; False if it cannot be."""

@@ -218,7 +218,7 @@ class InCaller:
             quiet = not self._scheduler.queued_requests and not self._readiness.reason
             quiet &= not instance.is_let_go
             if quiet:
-                if not self._line or not self.is_given(instance, at_once=False):
+                if not self._line or not self.assign(instance, at_once=False):
                     self._instances.idle.append(instance)
             elif since is not None:
                 now = self._clock()
@@ -242,7 +242,7 @@ class InCaller:
             self._line_size, self.lines_up = 0, False
         self._line.see(self._instances.idle)
 
-    def is_given(self, instance: Instance, *, at_once: bool) -> bool:
+    def assign(self, instance: Instance, *, at_once: bool) -> bool:
         """Give a free instance to the first caller in the line. False: it must become idle, or run
         what is queued; `at_once`: only if no caller waits."""
         if not self._line.freed(instance, self._instances.idle, at_once=at_once):

@@ -109,10 +109,10 @@ class InstanceSlots(Generic[T]):
         return None if len(self._away) < len(self.makers) else min(self._away.values(), default=0.0)
 
 
-def changed(now: Mapping[int, T], wanted: Sequence[T]) -> tuple[list[int], list[T]]:
+def changed(now: Mapping[int, T], target: Sequence[T]) -> tuple[list[int], list[T]]:
     """Compare what instances are on, by their numbers, with what is wanted: the numbers of those
     that are too many, the latest first to go, and what is missing."""
-    missing = list(wanted)
+    missing = list(target)
     surplus = []
     for number, one in now.items():
         if one in missing:

@@ -259,7 +259,7 @@ class InstanceLife(Generic[InstanceT]):
                     return
                 cause = error.cause if isinstance(error, WorkerDied) else "load"
                 loss = Loss(
-                    _said(error), cause, short_of=shortage(error), traceback=_traceback(error)
+                    _reason_of(error), cause, short_of=shortage(error), traceback=_traceback(error)
                 )
             else:
                 self._came_up(number, instance, first)
@@ -308,7 +308,7 @@ class InstanceLife(Generic[InstanceT]):
 
     def _could_not_load(self, error: BaseException) -> None:
         name = self._config.name
-        failed = LoadFailed(f"model {name!r} could not be loaded: {_said(error)}")
+        failed = LoadFailed(f"model {name!r} could not be loaded: {_reason_of(error)}")
         failed.__cause__ = error
         with self._changed:
             self._starting -= 1 + self.slots.decide_on_copies(needed=False)
@@ -405,6 +405,6 @@ def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _said(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     """Our own errors say what it is; of others the type says half of it."""
     return str(error) if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"

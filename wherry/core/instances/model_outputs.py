@@ -153,27 +153,31 @@ class ModelOutputs:
         )
 
     def _checked_elements(
-        self, spec: TensorSpec, column: list[Any], wanted: type, sparse: bool
+        self, spec: TensorSpec, column: list[Any], expected: type, sparse: bool
     ) -> list[Any]:
         if spec.shape:
-            column = [self._listed(spec, row, wanted) for row in column]
-        kinds = set(map(type, column)) - {wanted}
+            column = [self._listed(spec, row, expected) for row in column]
+        kinds = set(map(type, column)) - {expected}
         for kind in kinds:
-            if issubclass(kind, wanted) or (sparse and kind is type(None)):
+            if issubclass(kind, expected) or (sparse and kind is type(None)):
                 continue
             wrong: Any = next(row for row in column if type(row) is kind)
-            if spec.shape and issubclass(kind, list) and all(isinstance(e, wanted) for e in wrong):
+            if (
+                spec.shape
+                and issubclass(kind, list)
+                and all(isinstance(e, expected) for e in wrong)
+            ):
                 continue
             what = "rows"
             if spec.shape and issubclass(kind, list):
-                what, wrong = "lists", next(e for e in wrong if not isinstance(e, wanted))
+                what, wrong = "lists", next(e for e in wrong if not isinstance(e, expected))
             raise BadModelOutput(
-                f"model {self._model!r}: output {spec.name!r} must hold {wanted.__name__}"
+                f"model {self._model!r}: output {spec.name!r} must hold {expected.__name__}"
                 f" {what}, not {describe(wrong)}"
             )
         return column
 
-    def _listed(self, spec: TensorSpec, row: Any, wanted: type) -> Any:
+    def _listed(self, spec: TensorSpec, row: Any, expected: type) -> Any:
         """A row of several strings as a list of them; what is none, or has a shape, as it is."""
         if isinstance(row, ShapedRow) or not isinstance(row, np.ndarray | list | tuple):
             return row
@@ -182,11 +186,11 @@ class ModelOutputs:
             raise BadModelOutput(
                 _bad_shape(f"model {self._model!r}: output {spec.name!r}", spec, shape)
             )
-        if isinstance(row, list) and wanted is str:
+        if isinstance(row, list) and expected is str:
             return row
         # Of an empty array numpy cannot know the kind.
         elements = row.ravel().tolist() if isinstance(row, np.ndarray) else [*row]
-        if wanted is bytes:
+        if expected is bytes:
             elements = [
                 one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one
                 for one in elements

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.instances import messages
+from wherry.core.instances import worker_protocol
 from wherry.core.instances.linked_worker import LinkedWorker
 from wherry.core.instances.restart import shortage
 from wherry.core.instances.source import refuse_while_importing, sent, source_of
@@ -46,7 +46,7 @@ class ModelWorker(LinkedWorker):
             loop,
             receive=receive,
             refused=refused,
-            stop_message=messages.Stop(),
+            stop_message=worker_protocol.Stop(),
             unload_timeout=config.unload_timeout,
         )
         self._instance = name
@@ -126,14 +126,14 @@ class ModelWorker(LinkedWorker):
             raise ConfigError(
                 f"model {name!r}: its configuration cannot be sent to a worker process: {error}"
             ) from None
-        if isinstance(answer, messages.NotLoaded):
+        if isinstance(answer, worker_protocol.NotLoaded):
             failed = LoadFailed(f"{answer.error}: {answer.message}")
             failed.add_note(answer.traceback)
             raise failed
-        if not isinstance(answer, messages.Ready):
+        if not isinstance(answer, worker_protocol.Ready):
             raise self.died(Garbage(f"{answer!r} instead of Ready"))
         outputs = self._model.signature(name).outputs
-        sockets.takes_files = messages.may_hold_arrays(outputs)
+        sockets.takes_files = worker_protocol.may_hold_arrays(outputs)
         sockets.wait = self._wait_in_caller
         self.link_up()
         return answer.uses_device
@@ -159,24 +159,24 @@ class ModelWorker(LinkedWorker):
         sockets = MessageSocket(
             source,
             target,
-            messages.FromWorker,
+            worker_protocol.FromWorker,
             copies=True,
             wait=process.wait_for,
-            salvage=partial(messages.salvaged, self._config.name),
+            salvage=partial(worker_protocol.salvaged, self._config.name),
         )
         sockets.use(slab, slab.inputs)
         self.connect(process, sockets, slab)
         return sockets
 
 
-def _start_message(model: Model, config: ModelConfig, device: Device) -> messages.Start:
+def _start_message(model: Model, config: ModelConfig, device: Device) -> worker_protocol.Start:
     levels = {
         name: logger.level
         for name, logger in logging.root.manager.loggerDict.copy().items()
         if isinstance(logger, logging.Logger) and logger.level
     }
     python_path = os.environ.get("PYTHONPATH")
-    return messages.Start(
+    return worker_protocol.Start(
         source_of(model, config.name),
         config,
         device,

@@ -100,13 +100,15 @@ class Outcomes:
             for run, requests, outcomes in ran:
                 if run.requests:
                     self._count(instance, run, requests)
-                said = run.execution.parameters
+                response_parameters = run.execution.parameters
                 for request, outcome in zip(requests, outcomes, strict=True):
                     if isinstance(outcome, Failure):
                         bad.append((request, outcome))
                     elif request.reply.claim():
                         response = InferResponse(
-                            outcome, request.rows, said.get(request) if said else None
+                            outcome,
+                            request.rows,
+                            response_parameters.get(request) if response_parameters else None,
                         )
                         good.append((request, response))
             self._delivery.answer(good)

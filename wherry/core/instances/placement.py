@@ -14,7 +14,7 @@ from wherry.core.values.errors import WherryError
 from wherry.core.values.request import Batch, InferRequest
 
 #: An instance, and the batches that it is to be given by one call.
-Given = tuple[Instance, list[Batch]]
+Assignment = tuple[Instance, list[Batch]]
 
 
 class Placement:
@@ -36,12 +36,12 @@ class Placement:
             most > 1 and self._instances.least_busy(most) is not None
         )
 
-    def assign(self, now: float) -> tuple[list[Given], float]:
+    def assign(self, now: float) -> tuple[list[Assignment], float]:
         """Choose what the instances are given now. Returns it, and when to ask again (inf: when
         something happens)."""
-        given: list[Given] = []
+        assigned: list[Assignment] = []
         idle = self._instances.idle
-        wake_at = self._assign_idle(given, now) if idle else inf
+        wake_at = self._assign_idle(assigned, now) if idle else inf
         most = self._ahead.most
         while most > 1 and not idle and self._scheduler.queued_requests:
             instance = self._instances.least_busy(most)
@@ -50,10 +50,10 @@ class Placement:
             action = self._scheduler.next_action(now, instance.number, ahead=True)
             if not isinstance(action, Dispatch):
                 break
-            self._begin(given, instance, action.batch, now)
-        return given, wake_at
+            self._begin(assigned, instance, action.batch, now)
+        return assigned, wake_at
 
-    def _assign_idle(self, given: list[Given], now: float) -> float:
+    def _assign_idle(self, assigned: list[Assignment], now: float) -> float:
         scheduler, limited, unused, wake_at = self._scheduler, self._share.limits, False, inf
         for instance in self._instances.idle[::-1]:
             if limited and not self._share.may_run(scheduler, now):
@@ -62,7 +62,7 @@ class Placement:
             if isinstance(action, Dispatch):
                 if limited:
                     self._share.began()
-                self._begin(given, instance, action.batch, now)
+                self._begin(assigned, instance, action.batch, now)
                 unused = False
                 continue
             unused = True
@@ -74,13 +74,15 @@ class Placement:
             self._share.nothing_to_run()
         return wake_at
 
-    def _begin(self, given: list[Given], instance: Instance, batch: Batch, now: float) -> None:
+    def _begin(
+        self, assigned: list[Assignment], instance: Instance, batch: Batch, now: float
+    ) -> None:
         self._instances.begin(instance, batch, now)
-        for one, batches in given:
+        for one, batches in assigned:
             if one is instance:
                 batches.append(batch)
                 return
-        given.append((instance, [batch]))
+        assigned.append((instance, [batch]))
 
     def ended(self, instance: Instance, runs: Sequence[BatchRun], now: float) -> None:
         """Batches of this instance have ended, all that were told of at once. Those that the

@@ -58,8 +58,8 @@ class PoisonWatch:
             for request, key in keys.items()
             if key in seconds
         }
-        told = {keys[request]: request.id for request in poison}
-        for key, request_id in told.items():
+        ids = {keys[request]: request.id for request in poison}
+        for key, request_id in ids.items():
             log.error(
                 "request is poison: its workers die",
                 extra={

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from wherry.core.instances import messages
+from wherry.core.instances import worker_protocol
 from wherry.core.instances.execution import Execution, Failure
 from wherry.core.instances.instance import BatchRun, Instance
 from wherry.core.instances.model_worker import ModelWorker
@@ -82,7 +82,7 @@ class ProcessInstance(Instance):
         # Of a batch ahead it would not be known whether it has run.
         self.takes_ahead = not self._streams and config.sequence is None and config.run_again
         #: The batches that are with the worker, which answers them in this order.
-        self._runs: deque[_GivenBatch] = deque()
+        self._runs: deque[_PendingBatch] = deque()
         #: When the worker had run the last one that it has answered, by perf_counter_ns().
         self._ran_ns = 0
 
@@ -92,14 +92,16 @@ class ProcessInstance(Instance):
         self.worker.do(self._begin, batches)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        message = messages.Execute(with_blobs(columns), [1], True, lossless=self._gives_media)
+        message = worker_protocol.Execute(
+            with_blobs(columns), [1], True, lossless=self._gives_media
+        )
         sent_at = perf_counter_ns()
         try:
             result = self.worker.ask(message, self._interrupted)
             if result is None:
                 self._lone_calls += 2  # one of them for the batch that it now becomes
                 return None
-            if not isinstance(result, messages.ANSWERS):
+            if not isinstance(result, worker_protocol.ANSWERS):
                 raise Garbage(f"an unexpected {type(result).__name__}")
             (outcome,) = result.execution([1], sent_at).outcomes
             return outcome
@@ -112,8 +114,8 @@ class ProcessInstance(Instance):
 
     def _interrupted(self) -> None:
         """Ctrl-C has ended a call in its caller: nothing is done with the answer."""
-        run = _GivenBatch(Batch((), 0, "interrupted"), [], 0.0)
-        run.message, run.is_abandoned = messages.Execute({}, [1], False), True
+        run = _PendingBatch(Batch((), 0, "interrupted"), [], 0.0)
+        run.message, run.is_abandoned = worker_protocol.Execute({}, [1], False), True
         self._runs.append(run)
 
     def stop(self) -> None:
@@ -138,7 +140,7 @@ class ProcessInstance(Instance):
         answers = self.answers
         for batch in batches:
             try:
-                run = _GivenBatch(batch, answers.prepared(batch), answers.now())
+                run = _PendingBatch(batch, answers.prepared(batch), answers.now())
                 if not run.requests:
                     self.worker.post(self._finish_empty, run)
                     continue
@@ -154,11 +156,11 @@ class ProcessInstance(Instance):
                 answers.crashed(self, batch)
         self.worker.link.write()
 
-    def _finish_empty(self, run: _GivenBatch) -> None:
+    def _finish_empty(self, run: _PendingBatch) -> None:
         run.execution = Execution()
         self.answers.finished(self, (run,))
 
-    def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
+    def _send(self, run: _PendingBatch, requests: Sequence[InferRequest]) -> None:
         if len(requests) == 1:
             columns, counts = requests[0].inputs, [requests[0].rows]
         else:
@@ -173,15 +175,15 @@ class ProcessInstance(Instance):
         trace = None if run.trace is None else run.trace.context.headers()
         lossless = self._gives_media and all(request.takes_values for request in requests)
         run.message = (
-            messages.Execute(columns, counts, slab, trace, lossless=lossless)
+            worker_protocol.Execute(columns, counts, slab, trace, lossless=lossless)
             if run.stream is None
-            else messages.Generate(columns, counts, trace)
+            else worker_protocol.Generate(columns, counts, trace)
         )
         run.large = arrays + others > LARGE_BYTES
         self.worker.link.add(run.message, slab=slab, large=run.large)
 
-    def _send_again(self, run: _GivenBatch) -> None:
-        assert isinstance(run.message, messages.Execute)
+    def _send_again(self, run: _PendingBatch) -> None:
+        assert isinstance(run.message, worker_protocol.Execute)
         run.message.again = True
         # Not to the slab: the model may have kept what lies there.
         self.worker.link.add(run.message, large=run.large)
@@ -192,7 +194,7 @@ class ProcessInstance(Instance):
         run = next((run for run in self._runs if run.message is message), None)
         if run is None:
             return
-        if isinstance(message, messages.Execute) and message.again:
+        if isinstance(message, worker_protocol.Execute) and message.again:
             self.worker.kill()  # it waits for the batch
             return
         self._runs.remove(run)
@@ -203,7 +205,7 @@ class ProcessInstance(Instance):
         except Exception:  # noqa: BLE001 - this process is short of something, or our own bug
             self.answers.crashed(self, run.batch)
 
-    def _send_without_unsendable(self, run: _GivenBatch, error: Exception) -> None:
+    def _send_without_unsendable(self, run: _PendingBatch, error: Exception) -> None:
         if run.sent is None:
             run.sent, run.failures = range(len(run.requests)), {}
         reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
@@ -253,20 +255,22 @@ class ProcessInstance(Instance):
             self._lone_calls = 0
             self.worker.link.offer()
 
-    def _take(self, run: _GivenBatch, message: Any) -> None:
+    def _take(self, run: _PendingBatch, message: Any) -> None:
         stream = run.stream
-        if stream is None and isinstance(message, messages.ANSWERS):
+        if stream is None and isinstance(message, worker_protocol.ANSWERS):
             self._answered(run, message)
-        elif isinstance(run.message, messages.Execute) and isinstance(message, messages.SendAgain):
+        elif isinstance(run.message, worker_protocol.Execute) and isinstance(
+            message, worker_protocol.SendAgain
+        ):
             self._send_again(run)
-        elif stream is not None and isinstance(message, messages.Respond):
+        elif stream is not None and isinstance(message, worker_protocol.Respond):
             self._responded(run, stream, message)
-        elif stream is not None and isinstance(message, messages.GenerateEnd):
+        elif stream is not None and isinstance(message, worker_protocol.GenerateEnd):
             self._streamed(run, stream, message)
         else:
             raise Garbage(f"an unexpected {type(message).__name__}")
 
-    def _answered(self, run: _GivenBatch, result: Any) -> None:
+    def _answered(self, run: _PendingBatch, result: Any) -> None:
         assert run.message is not None
         # The clock is the same in both processes. Time behind other batches is a wait in the queue.
         behind_ns = self._ran_ns - run.started_ns
@@ -278,14 +282,16 @@ class ProcessInstance(Instance):
             run.execution.outcomes = run.outcomes(run.execution.outcomes)
         self._ran_ns = result.started_at + result.infer_ns
         self._runs.popleft()
-        if self.takes_ahead and isinstance(result, messages.Result):
+        if self.takes_ahead and isinstance(result, worker_protocol.Result):
             for column in result.columns.values():
                 if not isinstance(column, list) and column.nbytes > SMALL_BYTES:
                     self.takes_ahead = False
 
     # The loop: a stream
 
-    def _responded(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
+    def _responded(
+        self, run: _PendingBatch, stream: StreamRun, message: worker_protocol.Respond
+    ) -> None:
         sent = run.requests if run.sent is None else run.sent
         if not 0 <= message.index < len(sent):
             raise Garbage("a response to no request")
@@ -295,32 +301,36 @@ class ProcessInstance(Instance):
             self._respond(run, stream, message)
             return
         run.held = message  # the worker waits for its reader: what it sends is not read
-        run.given_up_at = self.answers.now() + self._config.stall_timeout
+        run.abandoned_at = self.answers.now() + self._config.stall_timeout
         stream.when_room(lambda: self.worker.post(self._go_on, run))
         self._look(run)
 
-    def _look(self, run: _GivenBatch) -> None:
+    def _look(self, run: _PendingBatch) -> None:
         """A reader holds back its stream: the instance does not count as hung meanwhile."""
         if run.held is not None:
             now = self.busy_since = self.answers.now()
-            if now < run.given_up_at:
+            if now < run.abandoned_at:
                 self.worker.post_later(_LOOK, self._look, run)
             else:
                 self._go_on(run)
 
-    def _go_on(self, run: _GivenBatch) -> None:
+    def _go_on(self, run: _PendingBatch) -> None:
         message, run.held = run.held, None
         if message is not None and run.stream is not None:
             self._respond(run, run.stream, message)
             self.worker.link.resume()
 
-    def _respond(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
+    def _respond(
+        self, run: _PendingBatch, stream: StreamRun, message: worker_protocol.Respond
+    ) -> None:
         index = message.index if run.sent is None else run.sent[message.index]
         if not stream.respond(index, message.columns):
             run.gone |= {message.index}
-            self.worker.link.send(messages.Cancel(message.index))
+            self.worker.link.send(worker_protocol.Cancel(message.index))
 
-    def _streamed(self, run: _GivenBatch, stream: StreamRun, end: messages.GenerateEnd) -> None:
+    def _streamed(
+        self, run: _PendingBatch, stream: StreamRun, end: worker_protocol.GenerateEnd
+    ) -> None:
         if len(end.failures) != len(run.requests if run.sent is None else run.sent):
             raise Garbage("a stream with another end")
         self._runs.popleft()
@@ -328,13 +338,13 @@ class ProcessInstance(Instance):
         self.answers.streamed(stream, run.outcomes(ends))
 
 
-class _GivenBatch(BatchRun):
+class _PendingBatch(BatchRun):
     """A batch from when it was given until it was told of."""
 
     #: If it streams.
     stream: StreamRun | None = None
     #: What was sent.
-    message: messages.Execute | messages.Generate | None = None
+    message: worker_protocol.Execute | worker_protocol.Generate | None = None
     #: Encoding it takes long.
     large = False
     #: Which of the requests were sent, if some could not be, and why those could not.
@@ -343,8 +353,8 @@ class _GivenBatch(BatchRun):
     #: Of a stream: requests, as they were sent, whose callers are gone.
     gone: frozenset[int] = frozenset()
     #: A response that its reader has no room for, and until when it waits for that.
-    held: messages.Respond | None = None
-    given_up_at = 0.0
+    held: worker_protocol.Respond | None = None
+    abandoned_at = 0.0
     #: Its caller has left before the answer, which is dropped.
     is_abandoned = False
     trace: BatchTrace | None = None

@@ -101,8 +101,8 @@ def shortage(error: BaseException) -> str:
     kind, text = type(error).__name__, str(error)
     if isinstance(error, LoadFailed):  # what a worker has told of
         kind, _, text = text.partition(": ")
-        if (told := re.match(r"\[Errno (\d+)\]", text)) is not None:
-            number = int(told[1])
+        if (numbered := re.match(r"\[Errno (\d+)\]", text)) is not None:
+            number = int(numbered[1])
     if kind == "MemoryError":
         number = errno.ENOMEM
     elif kind == "RuntimeError" and text.startswith("can't start new thread"):

@@ -83,8 +83,8 @@ class SequenceInputs:
 
     def columns(self, step: SequenceStep) -> Columns:
         """The controls of one row, which all of its kind may share."""
-        told = {"start": step.start, "end": step.end, "ready": step is not NOT_READY}
-        columns = {name: yes if told[kind] else no for kind, name, no, yes in self._flags}
+        flags = {"start": step.start, "end": step.end, "ready": step is not NOT_READY}
+        columns = {name: yes if flags[kind] else no for kind, name, no, yes in self._flags}
         for name, datatype, form, shape in self._ids:
             columns[name] = _column(self._id(step.id, datatype, name), datatype, form, shape)
         return columns

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from wherry.core.instances import messages
+from wherry.core.instances import worker_protocol
 from wherry.core.instances.device_use import allocated_bytes, is_used
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.loadable import Loadable
@@ -56,7 +56,7 @@ class StepThread(StepInstance):
     def __init__(self, name: str, device: Device, model: StepModel, config: ModelConfig) -> None:
         super().__init__(name, device)
         self._loop = StepLoop(model, config)
-        self._mail: deque[messages.Join | messages.Leave] = deque()
+        self._mail: deque[worker_protocol.Join | worker_protocol.Leave] = deque()
         self._closed = False
         self._changed = threading.Condition()
 
@@ -66,10 +66,10 @@ class StepThread(StepInstance):
         self.uses_device = is_used(self.device, before)
 
     def join(self, key: int, columns: Columns) -> None:
-        self._post(messages.Join(key, columns))
+        self._post(worker_protocol.Join(key, columns))
 
     def leave(self, key: int) -> None:
-        self._post(messages.Leave(key))
+        self._post(worker_protocol.Leave(key))
 
     def close(self) -> None:
         with self._changed:
@@ -90,7 +90,7 @@ class StepThread(StepInstance):
     def not_ready_reason(self) -> str:
         return lost_in_thread(self._loop.broken_device)
 
-    def _next_mail(self) -> deque[messages.Join | messages.Leave] | None:
+    def _next_mail(self) -> deque[worker_protocol.Join | worker_protocol.Leave] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._mail or self._loop.active_requests)
             if self._closed:
@@ -98,7 +98,7 @@ class StepThread(StepInstance):
             mail, self._mail = self._mail, deque()
         return mail
 
-    def _post(self, message: messages.Join | messages.Leave) -> None:
+    def _post(self, message: worker_protocol.Join | worker_protocol.Leave) -> None:
         with self._changed:
             self._mail.append(message)
             self._changed.notify()
@@ -133,10 +133,10 @@ class StepProcess(StepInstance):
     # Any thread
 
     def join(self, key: int, columns: Columns) -> None:
-        self.worker.post(self._send, messages.Join(key, columns))
+        self.worker.post(self._send, worker_protocol.Join(key, columns))
 
     def leave(self, key: int) -> None:
-        self.worker.post(self._send, messages.Leave(key))
+        self.worker.post(self._send, worker_protocol.Leave(key))
 
     def close(self) -> None:
         self.worker.stop()
@@ -154,13 +154,13 @@ class StepProcess(StepInstance):
 
     # The loop
 
-    def _send(self, message: messages.Join | messages.Leave) -> None:
-        large = isinstance(message, messages.Join) and are_large([message.columns])
+    def _send(self, message: worker_protocol.Join | worker_protocol.Leave) -> None:
+        large = isinstance(message, worker_protocol.Join) and are_large([message.columns])
         self.worker.link.add(message, large=large)
         self.worker.link.write()
 
     def _refused(self, join: Any, error: Exception) -> None:
-        assert isinstance(join, messages.Join)
+        assert isinstance(join, worker_protocol.Join)
         reason = why_not_sent(join.columns) or str(error)
         kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
         failure = Failure(kind, f"model {self._config.name!r}: {reason}")
@@ -171,7 +171,7 @@ class StepProcess(StepInstance):
             self._take(message)
 
     def _take(self, message: Any) -> None:
-        if not isinstance(message, messages.Stepped):
+        if not isinstance(message, worker_protocol.Stepped):
             raise Garbage(f"{type(message).__name__} instead of a Stepped")
         shares = [
             Share(

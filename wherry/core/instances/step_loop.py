@@ -15,9 +15,9 @@ from typing import Any, Final
 from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Failure
-from wherry.core.instances.messages import Join, Leave
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
+from wherry.core.instances.worker_protocol import Join, Leave
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.models.rows import describe

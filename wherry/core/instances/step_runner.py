@@ -280,9 +280,9 @@ class StepRunner(InstanceRunner[StepInstance]):
         if self._longest is None:
             return
         with self._lock:
-            given_up = self._queue.cut(self._first.turns.within(self._longest))
-            self.statistics.predicted_late += len(given_up)
-        for request in given_up:
+            abandoned = self._queue.cut(self._first.turns.within(self._longest))
+            self.statistics.predicted_late += len(abandoned)
+        for request in abandoned:
             self.fail(request, too_slow(self.config.name, self._longest))
 
     # Instances
@@ -345,7 +345,7 @@ def with_parameters(request: InferRequest) -> Columns:
     """A request's columns, its parameters among them."""
     if not request.parameters:
         return request.inputs
-    given = request.inputs.get("parameters", [{}])[0]
-    if not isinstance(given, Mapping):
+    request_parameters = request.inputs.get("parameters", [{}])[0]
+    if not isinstance(request_parameters, Mapping):
         return request.inputs
-    return {**request.inputs, "parameters": [{**request.parameters, **given}]}
+    return {**request.inputs, "parameters": [{**request.parameters, **request_parameters}]}

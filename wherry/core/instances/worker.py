@@ -25,7 +25,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.core.instances import messages
+from wherry.core.instances import worker_protocol
 from wherry.core.instances.device_use import is_used, make_current, pinned
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import (
@@ -36,7 +36,12 @@ from wherry.core.instances.execution import (
     sendable,
     text_of,
 )
-from wherry.core.instances.messages import (
+from wherry.core.instances.model_errors import model_errors, parent_decides
+from wherry.core.instances.own_answers import unsendable
+from wherry.core.instances.source import import_model, received
+from wherry.core.instances.step_loop import Progress, Share, StepLoop
+from wherry.core.instances.thread import stream
+from wherry.core.instances.worker_protocol import (
     Answer,
     Cancel,
     Execute,
@@ -46,11 +51,6 @@ from wherry.core.instances.messages import (
     Start,
     may_hold_arrays,
 )
-from wherry.core.instances.model_errors import model_errors, parent_decides
-from wherry.core.instances.own_answers import unsendable
-from wherry.core.instances.source import import_model, received
-from wherry.core.instances.step_loop import Progress, Share, StepLoop
-from wherry.core.instances.thread import stream
 from wherry.core.models.step_model import StepModel
 from wherry.core.observability.otel.in_worker import WorkerSpans
 from wherry.core.values.request import Columns
@@ -102,7 +102,7 @@ def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
     ends = socket.socket(fileno=source), socket.socket(fileno=target)
     for end in ends:
         end.set_inheritable(False)  # or the parent would not see us end while a child of ours lives
-    connection = MessageSocket(*ends, messages.ToWorker, copies=False)
+    connection = MessageSocket(*ends, worker_protocol.ToWorker, copies=False)
     connection.use(memory, memory.outputs)
     return connection
 
@@ -145,9 +145,9 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
         executable.load(start.device)
     except model_errors() as error:
         text = sendable("".join(traceback.format_exception(error)))
-        connection.send(messages.NotLoaded(type(error).__name__, text_of(error), text))
+        connection.send(worker_protocol.NotLoaded(type(error).__name__, text_of(error), text))
         return None
-    connection.send(messages.Ready(is_used(start.device)))
+    connection.send(worker_protocol.Ready(is_used(start.device)))
     return executable
 
 
@@ -178,7 +178,7 @@ def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans
         elif isinstance(message, Generate):
             _generate(connection, executable, message)
             connection.answer()
-        elif isinstance(message, messages.Stop):
+        elif isinstance(message, worker_protocol.Stop):
             return
         # A Cancel that crossed the end of its stream is late, not wrong.
 
@@ -192,7 +192,7 @@ def _execute(
     executable.outputs.lossless = batch.lossless
 
     def sent() -> Columns:
-        connection.send(messages.SendAgain())
+        connection.send(worker_protocol.SendAgain())
         while True:
             message = connection.receive()
             if isinstance(message, Execute) and message.again:
@@ -214,7 +214,7 @@ def _execute(
     if outcome is not None and not isinstance(outcome, Failure):
         try:
             rows = with_blobs(outcome) if batch.slab and executable.gives_bytes else outcome
-            connection.add(messages.Result(rows, started, infer_ns), slab=batch.slab)
+            connection.add(worker_protocol.Result(rows, started, infer_ns), slab=batch.slab)
         except UNSENDABLE:
             parts = BatchParts([SharedOutcome(outcome, counts)], infer_ns, [sum(counts)])
         else:
@@ -231,9 +231,9 @@ def _execute(
         connection.add(_part_results(parts, started), slab=batch.slab)
 
 
-def _part_results(parts: BatchParts, started: int) -> messages.PartResults:
+def _part_results(parts: BatchParts, started: int) -> worker_protocol.PartResults:
     answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts.outcomes]
-    return messages.PartResults(
+    return worker_protocol.PartResults(
         answers, started, parts.infer_ns, parts.executed_rows, parts.out_of_memory_rows
     )
 
@@ -269,7 +269,9 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
     columns, batch.columns = batch.columns, {}
     outcomes = stream(executable, columns, batch.counts, respond, after_each)
     connection.add(
-        messages.GenerateEnd([Failed.of(o) if isinstance(o, Failure) else None for o in outcomes])
+        worker_protocol.GenerateEnd(
+            [Failed.of(o) if isinstance(o, Failure) else None for o in outcomes]
+        )
     )
 
 
@@ -277,12 +279,12 @@ def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
     """Step while requests are active; between two steps requests join and leave."""
     connection.send(_stepped(loop.progress(())))  # its gauges, before the first request
     while True:
-        mail: list[messages.Join | messages.Leave] = []
+        mail: list[worker_protocol.Join | worker_protocol.Leave] = []
         while connection.readable() or not (mail or loop.active_requests):
             message = connection.receive()
-            if isinstance(message, messages.Stop):
+            if isinstance(message, worker_protocol.Stop):
                 return
-            if isinstance(message, messages.Join | messages.Leave):
+            if isinstance(message, worker_protocol.Join | worker_protocol.Leave):
                 mail.append(message)
         progress = loop.progress(mail)
         try:
@@ -292,12 +294,14 @@ def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
             connection.send(_stepped(progress))
 
 
-def _stepped(progress: Progress) -> messages.Stepped:
+def _stepped(progress: Progress) -> worker_protocol.Stepped:
     shares = [
-        messages.SharedOut(s.key, s.responses, s.done, Failed.of(s.failure) if s.failure else None)
+        worker_protocol.SharedOut(
+            s.key, s.responses, s.done, Failed.of(s.failure) if s.failure else None
+        )
         for s in progress.shares
     ]
-    return messages.Stepped(
+    return worker_protocol.Stepped(
         shares, progress.active_requests, progress.step_ns, dict(progress.gauges)
     )
 

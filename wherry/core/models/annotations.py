@@ -49,10 +49,10 @@ def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
 def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
     """The value of `alias[arguments]`."""
     value = alias.__value__
-    given = dict(zip(alias.__type_params__, arguments, strict=False))
-    if value in given:  # `type Itself[T] = T`
-        return given[value]
+    type_arguments = dict(zip(alias.__type_params__, arguments, strict=False))
+    if value in type_arguments:  # `type Itself[T] = T`
+        return type_arguments[value]
     parameters = getattr(value, "__parameters__", ())
     if isinstance(value, type) or not parameters:  # a class is no alias
         return value
-    return value[tuple(given.get(parameter, parameter) for parameter in parameters)]
+    return value[tuple(type_arguments.get(parameter, parameter) for parameter in parameters)]

@@ -62,8 +62,8 @@ def remedy(element: Any, in_list: bool) -> str:
     if origin in (Union, types.UnionType):
         if type(None) not in get_args(element):
             return f"an input has one type; write {column('dict')}, or {column('str')}"
-        given = next(one for one in get_args(element) if one is not type(None))
-        optional = f"{column(shown(given))} | None = None"
+        inner = next(one for one in get_args(element) if one is not type(None))
+        optional = f"{column(shown(inner))} | None = None"
         return f"a row is always there; an input that may be left out is {optional}"
     if origin is Literal or issubclass(kind, _OF_A_FIELD) or hasattr(kind, "_fields"):
         return f"write {column('str')}, or a dataclass with such a field, which is checked"
@@ -87,9 +87,9 @@ def is_constraint(extra: Any) -> bool:
     kind = type(extra)
     package = kind.__module__.partition(".")[0]
     if isinstance(extra, msgspec.Meta):
-        told = ("title", "description", "examples", "extra_json_schema", "extra")
+        documented = ("title", "description", "examples", "extra_json_schema", "extra")
         return any(
-            value is not None for name, value, *_ in extra.__rich_repr__() if name not in told
+            value is not None for name, value, *_ in extra.__rich_repr__() if name not in documented
         )
     if any(base.__name__ == "FieldInfo" for base in kind.__mro__):  # pydantic's, and FastAPI's
         return bool(extra.metadata)

@@ -210,19 +210,21 @@ def _by_pydantic(kind: Any) -> Callable[[Any], Any]:
                 return adapter.validate_python(row)  # of a caller in this process
             return adapter.validate_json(text)
         except ValidationError as error:
-            raise WrongRow(_told(error.errors(include_url=False, include_context=False))) from None
+            raise WrongRow(
+                _described(error.errors(include_url=False, include_context=False))
+            ) from None
 
     return convert
 
 
-def _told(problems: list[Any]) -> str:
-    told = []
+def _described(problems: list[Any]) -> str:
+    texts = []
     for problem in problems[:_MOST_PROBLEMS]:
         place = ".".join(map(str, problem["loc"]))
         message = problem["msg"][:1].lower() + problem["msg"][1:]
         if problem["type"] != "missing":
             message += f", got {type(problem['input']).__name__}"
-        told.append(f"{place}: {message}" if place else message)
+        texts.append(f"{place}: {message}" if place else message)
     if len(problems) > _MOST_PROBLEMS:
-        told.append(f"and {len(problems) - _MOST_PROBLEMS} more")
-    return "; ".join(one[:_MOST_CHARACTERS] for one in told)
+        texts.append(f"and {len(problems) - _MOST_PROBLEMS} more")
+    return "; ".join(one[:_MOST_CHARACTERS] for one in texts)

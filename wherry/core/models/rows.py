@@ -184,17 +184,17 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
         and any(map(is_masked, value))
     ):
         raise TypeError(f"not {MASKED}")
-    wanted = spec.datatype.dtype
-    if array.dtype == wanted:
+    expected = spec.datatype.dtype
+    if array.dtype == expected:
         return array
     if not array.size:  # numpy cannot infer the type of an empty list
-        return array.astype(wanted)
-    if array.dtype.kind in "iu" and wanted.kind in "iu":
-        limits = np.iinfo(wanted.name)
+        return array.astype(expected)
+    if array.dtype.kind in "iu" and expected.kind in "iu":
+        limits = np.iinfo(expected.name)
         if array.min() < limits.min or array.max() > limits.max:
             raise OverflowError(f"values lie outside of {limits.min} to {limits.max}")
-        return array.astype(wanted)
-    return array.astype(wanted, casting="same_kind")
+        return array.astype(expected)
+    return array.astype(expected, casting="same_kind")
 
 
 def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest:
@@ -206,8 +206,8 @@ def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest
     )
 
 
-def _wrong_value(model: str, spec: TensorSpec, wanted: str, value: Any) -> str:
-    return f"model {model!r}: input {spec.name!r} must be {wanted}, not {describe(value)}"
+def _wrong_value(model: str, spec: TensorSpec, expected: str, value: Any) -> str:
+    return f"model {model!r}: input {spec.name!r} must be {expected}, not {describe(value)}"
 
 
 def describe(value: Any) -> str:

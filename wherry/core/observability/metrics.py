@@ -316,7 +316,9 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
 
 
 def _gauge_of_steps(key: str, values: ModelValues) -> dict[str, float]:
-    return {instance: told[key] for instance, told in values.gauges.items() if key in told}
+    return {
+        instance: measured[key] for instance, measured in values.gauges.items() if key in measured
+    }
 
 
 def _family(
@@ -333,14 +335,14 @@ def _family(
     labels = [*LABELS, label] if label else LABELS
     made: Any = getattr(core, f"{kind}MetricFamily")(name, help, labels=labels)
     for values in models:
-        told = value(values)
+        measured = value(values)
         if label:
-            for which, number in told.items():
+            for which, number in measured.items():
                 made.add_metric([*values.labels, which], number)
         elif kind == "Histogram":
-            made.add_metric(values.labels, *told)  # buckets and sum
+            made.add_metric(values.labels, *measured)  # buckets and sum
         else:
-            made.add_metric(values.labels, told)
+            made.add_metric(values.labels, measured)
     metric: Metric = made
     return metric
 

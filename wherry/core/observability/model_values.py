@@ -119,7 +119,7 @@ class ModelValues:
     @property
     def generates(self) -> bool:
         """Whether it is a language model."""
-        return any("running" in told for told in self.gauges.values())
+        return any("running" in measured for measured in self.gauges.values())
 
     def variants(self) -> Sequence[str]:
         """The names of its adapters. May read files."""

@@ -156,21 +156,21 @@ def rate(count: float, seconds: float) -> float:
 def times(seconds: Seconds, bounds: Sequence[float] = SECONDS_BUCKETS) -> Times:
     """Mean and quantiles of a histogram; None where it is empty."""
     count = sum(seconds.counts)
-    told: Times = {"mean": significant(seconds.total / count) if count else None}
+    summary: Times = {"mean": significant(seconds.total / count) if count else None}
     for name, share in QUANTILES:
-        told[name] = quantile(seconds.counts, bounds, share) if count else None
-    return told
+        summary[name] = quantile(seconds.counts, bounds, share) if count else None
+    return summary
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float:
     """The value below which this share of a histogram lies; the last bound where it lies above.
     There must be a count."""
-    wanted = share * sum(counts)
+    rank = share * sum(counts)
     below = 0
     for place, count in enumerate(counts[:-1]):
-        if count and below + count >= wanted:
+        if count and below + count >= rank:
             low = bounds[place - 1] if place else 0.0
-            part = (wanted - below) / count
+            part = (rank - below) / count
             return significant(low + part * (bounds[place] - low))
         below += count
     return bounds[-1]

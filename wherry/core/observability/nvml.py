@@ -63,11 +63,11 @@ def gpus(nvml: Any = None) -> Iterator[GpuUse]:
 def _use(nvml: Any, device: ctypes.c_void_p) -> GpuUse:
     name = ctypes.create_string_buffer(96)
     nvml.nvmlDeviceGetUUID(device, name, ctypes.c_uint(len(name)))
-    rates = _asked(nvml.nvmlDeviceGetUtilizationRates, device, _Utilization())
-    memory = _asked(nvml.nvmlDeviceGetMemoryInfo, device, _Memory())
-    power = _asked(nvml.nvmlDeviceGetPowerUsage, device, ctypes.c_uint())
-    limit = _asked(nvml.nvmlDeviceGetEnforcedPowerLimit, device, ctypes.c_uint())
-    energy = _asked(nvml.nvmlDeviceGetTotalEnergyConsumption, device, ctypes.c_ulonglong())
+    rates = _query(nvml.nvmlDeviceGetUtilizationRates, device, _Utilization())
+    memory = _query(nvml.nvmlDeviceGetMemoryInfo, device, _Memory())
+    power = _query(nvml.nvmlDeviceGetPowerUsage, device, ctypes.c_uint())
+    limit = _query(nvml.nvmlDeviceGetEnforcedPowerLimit, device, ctypes.c_uint())
+    energy = _query(nvml.nvmlDeviceGetTotalEnergyConsumption, device, ctypes.c_ulonglong())
     return GpuUse(
         name.value.decode(),
         None if rates is None else rates.gpu / 100,
@@ -79,6 +79,6 @@ def _use(nvml: Any, device: ctypes.c_void_p) -> GpuUse:
     )
 
 
-def _asked(function: Any, device: ctypes.c_void_p, answer: Any) -> Any:
+def _query(function: Any, device: ctypes.c_void_p, answer: Any) -> Any:
     """What the function fills in; None if this GPU does not tell it."""
     return answer if function(device, ctypes.byref(answer)) == 0 else None

@@ -19,34 +19,34 @@ class OncePerCause:
         self.interval = interval
         self._most = most
         #: When each cause was logged, and how often it has occurred since.
-        self._told: dict[Hashable, tuple[float, int]] = {}
+        self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def came(self, cause: Hashable, now: float) -> int | None:
         """Count an occurrence. If it is to be logged, the number of occurrences since the last
         logged one; else None."""
-        if cause not in self._told and len(self._told) >= self._most:
+        if cause not in self._logged and len(self._logged) >= self._most:
             self._forget(now)
-            if len(self._told) >= self._most:
+            if len(self._logged) >= self._most:
                 cause = None
-        told_at, more = self._told.get(cause, (now - self.interval, 0))
-        if now - told_at < self.interval:
-            self._told[cause] = (told_at, more + 1)
+        logged_at, more = self._logged.get(cause, (now - self.interval, 0))
+        if now - logged_at < self.interval:
+            self._logged[cause] = (logged_at, more + 1)
             return None
-        self._told[cause] = (now, 0)
+        self._logged[cause] = (now, 0)
         return more
 
     def untold(self) -> dict[Hashable, int]:
         """The number of occurrences not logged, by cause; resets them."""
-        left = {cause: more for cause, (_, more) in self._told.items() if more}
-        self._told = {cause: (told_at, 0) for cause, (told_at, _) in self._told.items()}
+        left = {cause: more for cause, (_, more) in self._logged.items() if more}
+        self._logged = {cause: (logged_at, 0) for cause, (logged_at, _) in self._logged.items()}
         return left
 
     def _forget(self, now: float) -> None:
         """Forget causes without occurrences left to log."""
-        self._told = {
-            cause: (told_at, more)
-            for cause, (told_at, more) in self._told.items()
-            if more or now - told_at < self.interval
+        self._logged = {
+            cause: (logged_at, more)
+            for cause, (logged_at, more) in self._logged.items()
+            if more or now - logged_at < self.interval
         }
 
 

@@ -22,14 +22,14 @@ def picker_metrics(models: Sequence[ModelValues], *, vllm: bool = True) -> Itera
     models = [values for values in models if values.generates]
     if not models:
         return
-    told = [gauges for values in models for gauges in values.gauges.values()]
-    running = sum(one.get("running", 0.0) for one in told)
-    waiting = sum(one.get("waiting", 0.0) for one in told) + sum(v.queued for v in models)
-    fullest = max(one.get("kv_cache_usage", 0.0) for one in told)
+    gauges_of_all = [gauges for values in models for gauges in values.gauges.values()]
+    running = sum(one.get("running", 0.0) for one in gauges_of_all)
+    waiting = sum(one.get("waiting", 0.0) for one in gauges_of_all) + sum(v.queued for v in models)
+    fullest = max(one.get("kv_cache_usage", 0.0) for one in gauges_of_all)
     blocks, used = (
-        sum(one.get(key, 0.0) for one in told) for key in ("kv_blocks", "kv_blocks_used")
+        sum(one.get(key, 0.0) for one in gauges_of_all) for key in ("kv_blocks", "kv_blocks_used")
     )
-    block_size = max(one.get("kv_block_size", 0.0) for one in told)
+    block_size = max(one.get("kv_block_size", 0.0) for one in gauges_of_all)
     if vllm:
         yield gauge("vllm:num_requests_waiting", "Requests that wait.", waiting)
         yield gauge("vllm:num_requests_running", "Requests that run.", running)

@@ -152,7 +152,7 @@ class Builder:
         instances = self._instances(model, config)
         return Dispatcher(
             config,
-            _scheduler(config, signature, len(instances), costs_given=callable(model.cost)),
+            _scheduler(config, signature, len(instances), known_costs=callable(model.cost)),
             instances,
             clock=self._clock,
             timer=self._timer,
@@ -270,7 +270,7 @@ def _tunes_itself(config: ModelConfig, signature: Signature) -> bool:
 
 
 def _scheduler(
-    config: ModelConfig, signature: Signature, instances: int, *, costs_given: bool
+    config: ModelConfig, signature: Signature, instances: int, *, known_costs: bool
 ) -> Scheduler:
     """SelfTuningBatcher, unless a delay or sizes are set or it cannot learn."""
     if config.sequence is not None:
@@ -281,7 +281,7 @@ def _scheduler(
             instances=instances,
             max_queue_size=config.max_queue_size,
             queue_policies=config.queue_policies,
-            costs_given=costs_given,
+            known_costs=known_costs,
         )
     alone = not config.share_batches or config.max_batch_size <= 1
     return DynamicBatcher(

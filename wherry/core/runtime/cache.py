@@ -192,11 +192,13 @@ class ModelCache:
 
     def _key(self, request: InferRequest) -> bytes | None:
         hashed = hashlib.blake2b(digest_size=24)
-        wanted = None if request.wanted is None else sorted(request.wanted)
+        requested_outputs = (
+            None if request.requested_outputs is None else sorted(request.requested_outputs)
+        )
         try:
             for named in (request.inputs, request.parameters or {}):
                 _feed(hashed, dict(sorted(named.items())))
-            _feed(hashed, wanted)
+            _feed(hashed, requested_outputs)
         except (TypeError, ValueError):
             return None
         return self._prefix + hashed.digest()

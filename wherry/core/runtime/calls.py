@@ -49,7 +49,7 @@ class LocalCalls:
             return None
         return FollowedRequest(trace, loaded.name, loaded.version, own_span=True)
 
-    def told(self) -> None:
+    def settled(self) -> None:
         """A call has its outcome: what was noted of it becomes spans here, if nothing else does
         that."""
         if self.tracing is not None:
@@ -76,7 +76,7 @@ class LocalCalls:
             raise
         finally:
             if trace is not None:
-                self.told()
+                self.settled()
 
     def map(self, loaded: LoadedModel, rows: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of rows in their order, with enough requests in flight to fill batches.
@@ -104,7 +104,7 @@ class LocalCalls:
         finally:
             for request, _ in pending:
                 loaded.cancel(request)
-            self.told()
+            self.settled()
 
     def stream(
         self, loaded: LoadedModel, columns: Columns, **options: Any
@@ -126,7 +126,7 @@ class LocalCalls:
             reply.result()
         finally:
             loaded.cancel(request)
-            self.told()
+            self.settled()
 
     def _begin(
         self,
@@ -211,7 +211,7 @@ class LocalCalls:
                 raise
             finally:
                 if self.tracing is not None:
-                    self.told()
+                    self.settled()
 
     async def responses(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
@@ -238,7 +238,7 @@ class LocalCalls:
                 reply.result()
             finally:
                 loaded.cancel(request)
-                self.told()
+                self.settled()
 
     def _inherited(self, call: PipelineCall, options: dict[str, Any]) -> dict[str, Any]:
         """Give a pipeline's calls its deadline, unless their own is earlier, and its tenant. Its

@@ -107,9 +107,9 @@ class LoadedModel:
     def name(self) -> str:
         return self.config.name
 
-    def told_name(self, asked: str | None = None) -> str:
+    def reported_name(self, requested_name: str | None = None) -> str:
         """What an answer calls it: as it was asked for, else by the first of its served names."""
-        return asked or next(iter(self.config.served_names), self.name)
+        return requested_name or next(iter(self.config.served_names), self.name)
 
     def is_called(self, name: str) -> bool:
         """Whether the model itself is meant by this name, and no variant of it."""
@@ -142,7 +142,7 @@ class LoadedModel:
         priority: int = 0,
         parameters: Mapping[str, Any] | None = None,
         sequence: SequenceStep | None = None,
-        wanted: Sequence[str] | None = None,
+        requested_outputs: Sequence[str] | None = None,
         tenant: str = "",
         takes_tensors: bool = False,
     ) -> InferRequest:
@@ -172,7 +172,7 @@ class LoadedModel:
             None if self._shape_key is None else self._shape_key(columns),
             parameters,
             sequence,
-            wanted,
+            requested_outputs,
             tenant,
             timeout,
             now,  # until it is queued: it may be cancelled before

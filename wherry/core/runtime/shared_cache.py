@@ -98,7 +98,7 @@ class SharedCache:
         """This key's response; None if there is none or the store does not answer. Blocks."""
         started = perf_counter_ns()
         answer = None
-        data = self._asked(lambda: self._store.get(PREFIX + key))
+        data = self._call_backend(lambda: self._store.get(PREFIX + key))
         if data is not None:
             try:
                 answer = from_bytes(data)
@@ -117,7 +117,7 @@ class SharedCache:
             return
 
         def send() -> None:
-            self._asked(lambda: self._store.set(PREFIX + key, data))
+            self._call_backend(lambda: self._store.set(PREFIX + key, data))
             with self._lock:
                 self._counted.insertion_ns += perf_counter_ns() - started
 
@@ -131,7 +131,7 @@ class SharedCache:
         self._pool.join(lambda: 1.0)
         self._store.close()
 
-    def _asked(self, call: Callable[[], Any]) -> Any:
+    def _call_backend(self, call: Callable[[], Any]) -> Any:
         """What the store says; None if it fails, or has failed just now."""
         if self._clock() < self._again_at:
             return None

@@ -80,8 +80,8 @@ class QueueAdmission:
         longest = self._longest
         if longest is None or self._scheduler.is_short(longest):
             return ()
-        given_up = self._scheduler.give_up(self._scheduler.forecast.turns.within(longest))
-        return [(request, too_slow(self._config.name, longest)) for request in given_up]
+        abandoned = self._scheduler.give_up(self._scheduler.forecast.turns.within(longest))
+        return [(request, too_slow(self._config.name, longest)) for request in abandoned]
 
     def _is_tritons(self, request: InferRequest) -> bool:
         policy = self._config.queue_policy(request.priority)

@@ -107,11 +107,11 @@ PADDED = 0.25
 class RowCosts:
     """Learns whether sizes matter and what a batch takes, and chooses requests of similar size.
 
-    `given`: the sizes are from the model's `cost()`, and matter in any case.
+    `known`: the sizes are from the model's `cost()`, and matter in any case.
     """
 
-    def __init__(self, *, given: bool = True) -> None:
-        self._test = None if given else PaddingTest()
+    def __init__(self, *, known: bool = True) -> None:
+        self._test = None if known else PaddingTest()
         self._seconds = PaddedSeconds()
         #: Work of a batch divided by its rows, a moving average; 1 where sizes do not matter.
         self.per_row = 1.0

@@ -55,7 +55,7 @@ class SelfTuningBatcher(Batcher):
         instances: int = 1,
         max_queue_size: int | None = None,
         queue_policies: Sequence[QueuePolicy] = (),
-        costs_given: bool = True,
+        known_costs: bool = True,
     ) -> None:
         super().__init__(
             max_batch_size=max_batch_size,
@@ -63,7 +63,7 @@ class SelfTuningBatcher(Batcher):
             max_queue_size=max_queue_size,
             queue_policies=queue_policies,
         )
-        self.forecast.costs = RowCosts(given=costs_given)
+        self.forecast.costs = RowCosts(known=known_costs)
         self.curve = self.forecast.curve
         self.callers = ReturningCallers(instances)
         self._running_requests = 0
@@ -270,7 +270,7 @@ class SelfTuningBatcher(Batcher):
         rate = 1 / callers.gap if callers.gap else 0.0
         loop = self._loop_share() if callers.count else 0.0
         returned = [] if times is None else [[times.until(n / 8), (n + 1) / 8] for n in range(8)]
-        told = {
+        explained = {
             "policy": "self-tuning",
             "max_batch_rows": self.max_batch_size,
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
@@ -284,11 +284,11 @@ class SelfTuningBatcher(Batcher):
         }
         rhythm, at_once = self._rhythm, self._at_once
         if rhythm is not None and at_once is not None:
-            told["plan"] = {
+            explained["plan"] = {
                 "rows": rhythm.requests * callers.rows,
                 "wait_seconds": rhythm.wait,
                 "apart_seconds": 0.0 if rhythm.wait else self._turn_seconds,
                 "answer_seconds": rhythm.answer,
                 "answer_seconds_at_once": at_once.answer,
             }
-        return told
+        return explained

@@ -73,8 +73,8 @@ class Plugins:
         try:
             loaded = entries[0].load()
         except Exception as error:  # another's module: anything may come
-            told = f"cannot be imported: {type(error).__name__}: {error}"
-            raise self._mistake(entries[0], told) from error
+            problem = f"cannot be imported: {type(error).__name__}: {error}"
+            raise self._mistake(entries[0], problem) from error
         if not self._may_make(loaded):
             raise self._mistake(entries[0], f"is {loaded!r}, which makes no {_name(self.base)}")
         return loaded
@@ -86,8 +86,8 @@ class Plugins:
         if not isinstance(made, self.base) and (entries := self.installed().get(name)):
             lacks = [one for one in vars(self.base) if one[0] != "_" and not hasattr(made, one)]
             without = f" without {', '.join(lacks)}" if lacks else ""
-            told = f"makes a {type(made).__name__}{without}, which is no {_name(self.base)}"
-            raise self._mistake(entries[0], told)
+            problem = f"makes a {type(made).__name__}{without}, which is no {_name(self.base)}"
+            raise self._mistake(entries[0], problem)
         return made
 
     def _may_make(self, loaded: object) -> bool:
@@ -95,10 +95,10 @@ class Plugins:
             return issubclass(loaded, self.base)
         return callable(loaded) and not self.only_classes
 
-    def _mistake(self, entry: EntryPoint, told: str) -> ConfigError:
+    def _mistake(self, entry: EntryPoint, problem: str) -> ConfigError:
         package = package_of(entry)
         return ConfigError(
-            f"the {self.kind} {entry.name!r} of {package} {told}; update {package.split()[0]},"
+            f"the {self.kind} {entry.name!r} of {package} {problem}; update {package.split()[0]},"
             " or uninstall it"
         )
 

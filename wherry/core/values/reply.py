@@ -187,9 +187,9 @@ class StreamReply(Reply[T]):
         with self._changed:
             self._unread_bytes -= self._sizes.popleft()
             self._changed.notify()
-            told = self._taken_on_room()
-        if told is not None:
-            told()
+            callbacks = self._taken_on_room()
+        if callbacks is not None:
+            callbacks()
         if self.on_consumed is not None:
             self.on_consumed()
 
@@ -200,14 +200,14 @@ class StreamReply(Reply[T]):
         super().deliver(outcome)
         with self._changed:  # wake a sender that waits for this reader
             self._changed.notify_all()
-            told = self._taken_on_room()
-        if told is not None:
-            told()
+            callbacks = self._taken_on_room()
+        if callbacks is not None:
+            callbacks()
 
     def _taken_on_room(self) -> Callable[[], None] | None:
         """The callback to call after the lock is released, if there is room. Call under the
         lock."""
         if self._on_room is None or not self.has_room():
             return None
-        told, self._on_room = self._on_room, None
-        return told
+        callbacks, self._on_room = self._on_room, None
+        return callbacks

@@ -88,7 +88,7 @@ class InferRequest(msgspec.Struct, eq=False):
     parameters: Mapping[str, Any] | None = None
     sequence: SequenceStep | None = None
     #: Names of the requested outputs; None: all.
-    wanted: Sequence[str] | None = None
+    requested_outputs: Sequence[str] | None = None
     #: The tenant: within a priority tenants take turns.
     tenant: str = ""
     #: The caller's timeout in seconds, before the model's policies.

@@ -65,7 +65,7 @@ class FrameBuffer:
         #: What has come of the next frame lies between these.
         self._start = self._stop = 0
         #: How many bytes the next frame has, as far as that is known.
-        self._wanted = _HEADER_BYTES
+        self._missing_bytes = _HEADER_BYTES
 
     @property
     def is_empty(self) -> bool:
@@ -81,8 +81,8 @@ class FrameBuffer:
             if len(self._view) > _BUFFER_BYTES:
                 self._view = memoryview(bytearray(_BUFFER_BYTES))
             return self._view
-        if start + self._wanted > len(self._view):
-            self._make_room(self._wanted)
+        if start + self._missing_bytes > len(self._view):
+            self._make_room(self._missing_bytes)
         return self._view[self._stop :]
 
     def received(self, size: int) -> list[Frame]:
@@ -90,7 +90,7 @@ class FrameBuffer:
         view, start = self._view, self._start
         stop = self._stop = self._stop + size
         frames: list[Frame] = []
-        self._wanted = _HEADER_BYTES
+        self._missing_bytes = _HEADER_BYTES
         while stop - start >= _HEADER_BYTES:
             length, shared_bytes, flags, mark = _HEADER.unpack_from(view, start)
             if mark != _MARK or length > self._most:
@@ -99,7 +99,7 @@ class FrameBuffer:
             body = start + _HEADER_BYTES
             end = body + length
             if end > stop:
-                self._wanted = end - start
+                self._missing_bytes = end - start
                 break
             frames.append((view[body:end], shared_bytes, flags))
             start = end

@@ -42,20 +42,20 @@ class SocketLease:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner = SocketOwner.LOOP
-        self._wanted = False
+        self._is_reclaimed = False
 
     # The loop
 
     def offer(self) -> None:
         """From now on threads may borrow. The loop owns it."""
         with self._lock:
-            self._owner, self._wanted = SocketOwner.NONE, False
+            self._owner, self._is_reclaimed = SocketOwner.NONE, False
 
     def reclaim(self) -> bool:
         """The loop wants to own it again. False: a thread has it, whose `release` says True, or
         has said so."""
         with self._lock:
-            self._wanted = True
+            self._is_reclaimed = True
             if self._owner is not SocketOwner.NONE:
                 return False
             self._owner = SocketOwner.LOOP
@@ -75,7 +75,7 @@ class SocketLease:
         """End what `acquire` began. True: the loop owns it from now on, and must be told so, as it
         wants that, or `to_loop`."""
         with self._lock:
-            to_loop = to_loop or self._wanted
+            to_loop = to_loop or self._is_reclaimed
             self._owner = SocketOwner.LOOP if to_loop else SocketOwner.NONE
             return to_loop
 

@@ -106,22 +106,24 @@ class MessageAnswer(PartedAnswer):
         stop = None if choice is None else choice.get("stop_reason")
         if reason == "stop" and isinstance(stop, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-        said = STOPS.get(reason, "end_turn")
+        mapped = STOPS.get(reason, "end_turn")
         if reason == "length" and 0 < self.usage.completion_tokens < self._most_tokens:
-            said = "model_context_window_exceeded"
-        return {"stop_reason": said, "stop_sequence": None}
+            mapped = "model_context_window_exceeded"
+        return {"stop_reason": mapped, "stop_sequence": None}
 
     def _usage(self) -> Json:
         usage = self.usage
         cached = usage.cached_tokens if self._tells_cached else 0
         thought = usage.reasoning_tokens
-        told = {} if thought is None else {"output_tokens_details": {"thinking_tokens": thought}}
+        usage_details = (
+            {} if thought is None else {"output_tokens_details": {"thinking_tokens": thought}}
+        )
         return {
             "input_tokens": usage.prompt_tokens - cached,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
             "output_tokens": usage.completion_tokens,
-            **told,
+            **usage_details,
         }
 
 

@@ -94,7 +94,7 @@ AnyBlock = (
 )
 
 
-class GivenMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class InputMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What one of the two has said, or what the model is told between two turns."""
 
     role: Literal["user", "assistant", "system"]
@@ -108,14 +108,14 @@ class GivenMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     }
 
 
-def conversation(messages: Sequence[GivenMessage]) -> Iterator[Json]:
+def conversation(messages: Sequence[InputMessage]) -> Iterator[Json]:
     """The messages of a chat that say the same."""
     for place, message in enumerate(messages):
         where = f"messages[{place}].content"
         if isinstance(message.content, str):
             yield {"role": message.role, "content": message.content}
             continue
-        allowed = GivenMessage.ALLOWED[message.role]
+        allowed = InputMessage.ALLOWED[message.role]
         for i, block in enumerate(message.content):
             if not isinstance(block, allowed):
                 raise _refused(block, f"{where}[{i}]", message.role)
@@ -144,16 +144,16 @@ def _text(block: AnyBlock, where: str) -> str:
         case TextBlock(text=text):
             return text
         case DocumentBlock(source={"type": "text", "data": str(text)}):
-            said: tuple[str | None, ...] = (block.title, block.context, text)
+            block_texts: tuple[str | None, ...] = (block.title, block.context, text)
         case DocumentBlock(source={"type": "content", "content": str(text)}):
-            said = (block.title, block.context, text)
+            block_texts = (block.title, block.context, text)
         case SearchResultBlock():
-            said = (block.title, block.source, *(part.text for part in block.content))
+            block_texts = (block.title, block.source, *(part.text for part in block.content))
         case _:
             raise _refused(block, where)
     if block.citations is not None and block.citations.enabled:
         raise BadField(f"{where}.citations", "is not supported: the answer cites nothing")
-    return BETWEEN_PARTS.join(part for part in said if part)
+    return BETWEEN_PARTS.join(part for part in block_texts if part)
 
 
 def marks_cache(content: object) -> bool:

@@ -43,5 +43,5 @@ def error_body(
     other = "invalid_request_error" if status < 500 or status == 501 else "api_error"
     if isinstance(error, PromptTooLong):
         message = f"prompt is too long: {message}"  # by which clients know to shorten it
-    said = AnthropicErrorFields(TYPES.get(status, other), message)
-    return msgspec.json.encode(AnthropicError(type="error", error=said, request_id=id or None))
+    fields = AnthropicErrorFields(TYPES.get(status, other), message)
+    return msgspec.json.encode(AnthropicError(type="error", error=fields, request_id=id or None))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from wherry.llm.anthropic.blocks import (
-    GivenMessage,
+    InputMessage,
     TextBlock,
     conversation,
     marks_cache,
@@ -100,7 +100,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     #: None: the only one there is.
     model: str | None = None
-    messages: list[GivenMessage]
+    messages: list[InputMessage]
     system: str | list[TextBlock] | None = None
     tools: Annotated[list[CustomTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: AutoChoice | AnyChoice | NoChoice | NamedChoice | None = None
@@ -156,8 +156,8 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def marks_cache(self) -> bool:
         """Whether the request asks for its beginning to be kept, as Anthropic's clients do who
         want to know what of it was."""
-        asked = (self.system, self.tools, *(message.content for message in self.messages))
-        return self.cache_control is not None or any(map(marks_cache, asked))
+        parts_of_prompt = (self.system, self.tools, *(message.content for message in self.messages))
+        return self.cache_control is not None or any(map(marks_cache, parts_of_prompt))
 
     def _tools(self) -> list[dict[str, Any]] | None:
         if self.tools is None:

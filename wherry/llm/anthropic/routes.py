@@ -43,7 +43,7 @@ class Anthropic:
 
     def routes(self) -> dict[str, Route]:
         route = self._models.route
-        said = generation(
+        generated = generation(
             "Continue a conversation, in Anthropic's form",
             MessagesRequest,
             MessageObject,
@@ -53,7 +53,7 @@ class Anthropic:
             "Count the tokens of a conversation in Anthropic's form", CountRequest, CountedTokens
         )
         return {
-            MESSAGES: route(self._message, said, "chat", form=error_body),
+            MESSAGES: route(self._message, generated, "chat", form=error_body),
             f"{MESSAGES}/count_tokens": route(self._count, counted, "tokens", form=error_body),
             f"{MESSAGES}/{{rest*}}": Route(
                 dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"
@@ -72,24 +72,24 @@ class Anthropic:
     def _start_message(
         self, exchange: Exchange, read: tuple[MessagesRequest, AllowedCalls, bool, Prompts]
     ) -> None:
-        wanted, calls, tells_cached, prompts = read
+        request, calls, tells_cached, prompts = read
         inputs = prompts.shared
-        loaded = self._models.able(wanted.model, "chat")
+        loaded = self._models.able(request.model, "chat")
         has = loaded.signature.input
         if not has("parameters"):  # each request has to have it: it is no wish
             for name in ("max_tokens", "clip_max_tokens"):
                 inputs["parameters"].pop(name)
         if not has("template"):  # to which it would be a hint
             inputs.pop("template", None)
-        spoken = ChatAnswer(loaded.told_name(wanted.model), request_id_of(exchange), calls)
-        answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=tells_cached)
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+        spoken = ChatAnswer(loaded.reported_name(request.model), request_id_of(exchange), calls)
+        answer = MessageAnswer(spoken, request.max_tokens, tells_cached=tells_cached)
+        Generation(self._entry, exchange, loaded, request, answer).submit(prompts)
 
     def _start_count(self, exchange: Exchange, read: tuple[CountRequest, Prompts]) -> None:
-        wanted, prompts = read
-        loaded = self._models.able(wanted.model, "tokens")
-        answer = MessageCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+        request, prompts = read
+        loaded = self._models.able(request.model, "tokens")
+        answer = MessageCountAnswer(loaded.reported_name(request.model), request_id_of(exchange))
+        Generation(self._entry, exchange, loaded, request, answer).submit(prompts)
 
 
 def _missing(_rest: str, exchange: Exchange) -> None:
@@ -100,13 +100,13 @@ def _missing(_rest: str, exchange: Exchange) -> None:
 def _read_message(
     body: Buffer, ignored: list[str] | None
 ) -> tuple[MessagesRequest, AllowedCalls, bool, Prompts]:
-    wanted = decoded(body, MessagesRequest, ignored)
-    chat = wanted.chat()
+    request = decoded(body, MessagesRequest, ignored)
+    chat = request.chat()
     note_not_followed(chat.not_followed("input_schema"), ignored)
-    prompts = Prompts.single(wanted.inputs_of(chat))
-    return wanted, chat.calls(), wanted.marks_cache(), prompts
+    prompts = Prompts.single(request.inputs_of(chat))
+    return request, chat.calls(), request.marks_cache(), prompts
 
 
 def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, Prompts]:
-    wanted = decoded(body, CountRequest, ignored)
-    return wanted, Prompts.single(wanted.count())
+    request = decoded(body, CountRequest, ignored)
+    return request, Prompts.single(request.count())

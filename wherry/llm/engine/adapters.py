@@ -103,13 +103,13 @@ class AdapterFolders:
     folder: Path | None = None
 
     @classmethod
-    def of(cls, model: str, given: Any, folder: str | None) -> AdapterFolders:
-        """From the settings: `given` is a mapping from names to folders, or "NAME=FOLDER,..." .
+    def of(cls, model: str, setting: Any, folder: str | None) -> AdapterFolders:
+        """From the settings: `setting` is a mapping from names to folders, or "NAME=FOLDER,..." .
         ConfigError names what is wrong."""
-        if isinstance(given, str):
-            pairs = [item.partition("=") for item in given.split(",") if item]
-            given = {name: path for name, _, path in pairs}
-        named = {str(name): Path(path).expanduser() for name, path in (given or {}).items()}
+        if isinstance(setting, str):
+            pairs = [item.partition("=") for item in setting.split(",") if item]
+            setting = {name: path for name, _, path in pairs}
+        named = {str(name): Path(path).expanduser() for name, path in (setting or {}).items()}
         for name, path in named.items():
             if not NAME.fullmatch(name):
                 raise ConfigError(f"model {model!r}: adapters: {name!r} is no name for an adapter")

@@ -101,16 +101,16 @@ class ChatForm:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or "arguments" not in function:
             return call
-        given = function["arguments"]
-        if isinstance(given, Mapping):
+        call_arguments = function["arguments"]
+        if isinstance(call_arguments, Mapping):
             if self._takes_arguments(objects=True) or not self._takes_arguments(objects=False):
                 return call
-            given = json.dumps(given, ensure_ascii=False)
-        elif not isinstance(given, str) or self._takes_arguments(objects=False):
+            call_arguments = json.dumps(call_arguments, ensure_ascii=False)
+        elif not isinstance(call_arguments, str) or self._takes_arguments(objects=False):
             return call
         else:
-            given = {AS_TEXT: given}
-        return {**call, "function": {**function, "arguments": given}}
+            call_arguments = {AS_TEXT: call_arguments}
+        return {**call, "function": {**function, "arguments": call_arguments}}
 
     def _takes_arguments(self, *, objects: bool) -> bool:
         if objects not in self._arguments:
@@ -126,12 +126,12 @@ class ChatForm:
     def _shown(self, message: dict[str, Any]) -> str | None:
         """What the template makes of a conversation with this message; None: it refuses it."""
         before, after = _AROUND[message["role"]]
-        asked = {"role": "user", "content": _ASK}
+        question = {"role": "user", "content": _ASK}
         if message["role"] != "user":
-            self._set_content(asked, "user", calls=False)
+            self._set_content(question, "user", calls=False)
         if message.get("tool_calls"):  # which a result follows, and no user
             after = 0
-        talk = [dict(asked)] * before + [message] + [dict(asked)] * after
+        talk = [dict(question)] * before + [message] + [dict(question)] * after
         if message["role"] == "tool":
             talk[1:1] = [self._message({"role": "assistant", "tool_calls": [_called({"k": "v"})]})]
             message.update(tool_call_id=_ID, name="f")

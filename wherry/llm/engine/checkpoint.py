@@ -316,10 +316,10 @@ def _downloaded(hub_id: str) -> Path:
         RepositoryNotFoundError,
     )
 
-    wanted = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+    patterns = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
     try:
         with stage("downloading", checkpoint=hub_id):
-            return Path(snapshot_download(hub_id, allow_patterns=wanted))
+            return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError) as error:
         # The hub's client has raised a dozen errors on its way here: its last words say it.
         why = str(error).partition("\n")[0]

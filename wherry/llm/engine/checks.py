@@ -52,13 +52,13 @@ def no_room(model: str, prompt_tokens: int, context: int) -> PromptTooLong:
 def check_room(model: str, parameters: Parameters, context: int) -> None:
     """InvalidRequest if more tokens are asked for than `context` can hold, whatever the prompt."""
     for field in ("min_tokens", "max_tokens"):
-        wanted = getattr(parameters, field) or 0
+        requested = getattr(parameters, field) or 0
         if field == "max_tokens" and parameters.clip_max_tokens:
             continue
-        if wanted > context:
+        if requested > context:
             raise InvalidRequest(
                 f"model {model!r}: {field} must be at most {context}, this model's maximum context"
-                f" length; it is {wanted}",
+                f" length; it is {requested}",
                 field=field,
             )
 

@@ -137,17 +137,19 @@ class EngineChoice:
     reason: str
 
 
-def choose(facts: Facts, here: Here, wanted: str = AUTO) -> EngineChoice:
+def choose(facts: Facts, here: Here, requested: str = AUTO) -> EngineChoice:
     """Choose the engine of a checkpoint, or check the one that is wanted. ConfigError says what to
     do where there is none, or where the wanted one cannot serve it."""
-    if wanted != AUTO and wanted not in ENGINES:
-        raise ConfigError(f"engine must be one of {', '.join((AUTO, *ENGINES))}; it is {wanted!r}")
+    if requested != AUTO and requested not in ENGINES:
+        raise ConfigError(
+            f"engine must be one of {', '.join((AUTO, *ENGINES))}; it is {requested!r}"
+        )
     if facts.hindrance:
         raise ConfigError(f"{facts.name}: {facts.hindrance}")
-    if wanted != AUTO:
-        if why := _problem(facts, wanted):
-            raise ConfigError(f"{facts.name}: engine {wanted}: {why}")
-        choice = EngineChoice(wanted, "as the setting engine says")
+    if requested != AUTO:
+        if why := _problem(facts, requested):
+            raise ConfigError(f"{facts.name}: engine {requested}: {why}")
+        choice = EngineChoice(requested, "as the setting engine says")
     else:
         choice = _chosen(facts, here)
     if choice.engine not in here.engines:
@@ -160,9 +162,9 @@ def choose(facts: Facts, here: Here, wanted: str = AUTO) -> EngineChoice:
     return choice
 
 
-def _check_packed(name: str, said: Quantization, here: Here) -> None:
+def _check_packed(name: str, packing: Quantization, here: Here) -> None:
     """Refuse quantized weights that transformers would not load here."""
-    if why := problem(said, here.packages, gpu=here.gpu):
+    if why := problem(packing, here.packages, gpu=here.gpu):
         raise ConfigError(f"{name}: {why}")
 
 
@@ -183,13 +185,13 @@ def _chosen(facts: Facts, here: Here) -> EngineChoice:
     return EngineChoice("transformers", why)
 
 
-def _problem(facts: Facts, wanted: str) -> str:
+def _problem(facts: Facts, requested: str) -> str:
     """Why the wanted engine cannot serve this; "" if it can."""
-    if wanted == "llama.cpp" and not facts.is_gguf:
+    if requested == "llama.cpp" and not facts.is_gguf:
         return "it reads .gguf files only: convert the checkpoint with llama.cpp's own converter"
-    if wanted in ("transformers", "vllm") and facts.is_gguf:
+    if requested in ("transformers", "vllm") and facts.is_gguf:
         return "a GGUF file is for engine llama.cpp, or for wherry, which converts it"
-    if wanted == "wherry" and facts.refusals:
+    if requested == "wherry" and facts.refusals:
         listed = "\n  ".join(facts.refusals)
         return f"not computed exactly:\n  {listed}"
     return ""

@@ -52,13 +52,13 @@ class Grammars:
         #: The grammar that was compiled last, which all prompts of one request share.
         self._last: tuple[str, Matcher] | None = None
 
-    def constraint(self, wanted: AnswerForm, field: str = "constraint") -> Matcher:
+    def constraint(self, answer_form: AnswerForm, field: str = "constraint") -> Matcher:
         """Compile the constraint of one answer. InvalidRequest says what is wrong with the schema
         or grammar, which the request's `field` asks for. May take seconds."""
         from llguidance import LLMatcher
 
         try:
-            grammar = self._grammar(wanted)
+            grammar = self._grammar(answer_form)
         except (ValueError, TypeError, RecursionError) as error:  # invalid, or nested too deeply
             if isinstance(error, InvalidRequest):
                 raise
@@ -88,25 +88,27 @@ class Grammars:
     def _refused(self, problem: str, field: str = "constraint") -> InvalidRequest:
         return InvalidRequest(f"model {self._model!r}: {field}: {problem}", field=field)
 
-    def _grammar(self, wanted: AnswerForm) -> str:
+    def _grammar(self, answer_form: AnswerForm) -> str:
         from llguidance import LLMatcher
 
-        given = [n for n in AnswerForm.__struct_fields__ if getattr(wanted, n) not in (None, False)]
-        if len(given) != 1:
+        chosen = [
+            n for n in AnswerForm.__struct_fields__ if getattr(answer_form, n) not in (None, False)
+        ]
+        if len(chosen) != 1:
             raise self._refused(f"give exactly one of {', '.join(AnswerForm.__struct_fields__)}")
         grammar: str
-        if wanted.json_schema is not None or wanted.json_object:
-            schema = OBJECT if wanted.json_schema is None else closed(wanted.json_schema)
+        if answer_form.json_schema is not None or answer_form.json_object:
+            schema = OBJECT if answer_form.json_schema is None else closed(answer_form.json_schema)
             grammar = LLMatcher.grammar_from_json_schema(
                 schema,
                 overrides={"whitespace_flexible": True, "whitespace_pattern": SPACES},
             )
-        elif wanted.grammar is not None:
-            grammar = LLMatcher.grammar_from_lark(wanted.grammar)
+        elif answer_form.grammar is not None:
+            grammar = LLMatcher.grammar_from_lark(answer_form.grammar)
         else:
-            pattern = wanted.regex
+            pattern = answer_form.regex
             if pattern is None:
-                pattern = "|".join(re.escape(text) for text in wanted.choice or ())
+                pattern = "|".join(re.escape(text) for text in answer_form.choice or ())
             grammar = LLMatcher.grammar_from_regex(f"({pattern})")
         return grammar
 
@@ -151,8 +153,8 @@ class Matcher:
         answer then does not have the requested form."""
         if not self._matcher.is_error():
             return ""
-        said: str = self._matcher.get_error().strip().splitlines()[0]
-        return "no text fits it" if said == "NoExtensionBias" else said
+        reason: str = self._matcher.get_error().strip().splitlines()[0]
+        return "no text fits it" if reason == "NoExtensionBias" else reason
 
     def copy(self) -> Matcher:
         return Matcher(self._matcher.deep_copy(), self._vocabulary)

@@ -304,12 +304,12 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
 
 def _ropes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
     """Check the rotary embeddings."""
-    given = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
-    if not given:
+    present = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
+    if not present:
         return
-    name = given[0]
+    name = present[0]
     rope = config[name]
-    if len(given) > 1:
+    if len(present) > 1:
         yield (name, rope, "there is rope_parameters, too: delete one of them")
         return
     if not isinstance(rope, dict):

@@ -219,22 +219,22 @@ class KVCache:
     def _settle(self, table: BlockTable, missing: int) -> int:
         """Take blocks at another place, with as much room to grow as possible. Returns how many
         were taken."""
-        wanted = max(missing, table.expected_blocks - len(table.blocks))
-        start = self._room(wanted)
-        while start < 0 and self._idle and wanted <= self.available_blocks:
+        new_blocks = max(missing, table.expected_blocks - len(table.blocks))
+        start = self._room(new_blocks)
+        while start < 0 and self._idle and new_blocks <= self.available_blocks:
             self._forget(next(iter(self._idle)))
-            start = self._room(wanted)
-        while start < 0 and wanted > missing:
-            wanted = max(missing, wanted // 2)
-            start = self._room(wanted)
+            start = self._room(new_blocks)
+        while start < 0 and new_blocks > missing:
+            new_blocks = max(missing, new_blocks // 2)
+            start = self._room(new_blocks)
         if start < 0:
             self._take(table, self._any())
             return 1
         for block in range(start, start + missing):
             self._take(table, block)
-        reserved = bytes([_RESERVED]) * (wanted - missing)
-        self._state[start + missing : start + wanted] = reserved
-        table.reserved = (start + missing, start + wanted)
+        reserved = bytes([_RESERVED]) * (new_blocks - missing)
+        self._state[start + missing : start + new_blocks] = reserved
+        table.reserved = (start + missing, start + new_blocks)
         return missing
 
     def _room(self, blocks: int) -> int:

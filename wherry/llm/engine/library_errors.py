@@ -11,5 +11,5 @@ _PLACE: Final = re.compile(r"(?<![\w.])~?/[^\s'\":,]{2,}")
 def brief(error: BaseException) -> str:
     """The type and the first two lines of `error`, at most 200 characters, without file paths."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = _PLACE.sub("...", " ".join(lines[:2]))
-    return f"{type(error).__name__}: {said[:200]}"
+    text = _PLACE.sub("...", " ".join(lines[:2]))
+    return f"{type(error).__name__}: {text[:200]}"

@@ -168,7 +168,7 @@ class Threads:
     def use(self, *, alone: bool = False) -> None:
         """Use one thread (`alone`) or all, from the next torch call on. The caller must switch back
         to all before it returns."""
-        wanted = 1 if alone else self._all
-        if wanted != self._now:
-            torch.set_num_threads(wanted)
-            self._now = wanted
+        threads = 1 if alone else self._all
+        if threads != self._now:
+            torch.set_num_threads(threads)
+            self._now = threads

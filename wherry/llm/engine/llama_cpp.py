@@ -118,17 +118,17 @@ class LlamaCpp(StepModel):
             raise ConfigError("llama.cpp: pip install 'wherry[llama-cpp]'") from error
         if not self.file.is_file():
             raise ConfigError(f"llama-cpp: {self.file.name}: no such file")
-        wanted = xllamacpp.CommonParams()
-        wanted.model.path = str(self.file)
-        wanted.n_parallel = self._slots
-        wanted.n_ctx = self._slots * self.context_tokens
-        wanted.verbosity = 1
-        wanted.use_jinja = True
+        requested = xllamacpp.CommonParams()
+        requested.model.path = str(self.file)
+        requested.n_parallel = self._slots
+        requested.n_ctx = self._slots * self.context_tokens
+        requested.verbosity = 1
+        requested.use_jinja = True
         if str(device) == "cpu":
-            wanted.n_gpu_layers = 0
+            requested.n_gpu_layers = 0
         if self._threads is not None:
-            wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = self._threads
-        self._server: Any = xllamacpp.Server(wanted)
+            requested.cpuparams.n_threads = requested.cpuparams_batch.n_threads = self._threads
+        self._server: Any = xllamacpp.Server(requested)
         #: Requests that llama.cpp runs or is about to run, including cancelled ones still in
         #: prefill.
         self._active: set[_LlamaRequest] = set()
@@ -158,8 +158,8 @@ class LlamaCpp(StepModel):
             raise self._refused(problem, "chat_template")
         self._check(prompt, messages)
         name = str(self._settings["name"])
-        wanted = bounded(name, parameters.resolved({}).checked(name, MOST_TOKENS))
-        body = self._body(wanted, chat=bool(messages))
+        requested = bounded(name, parameters.resolved({}).checked(name, MOST_TOKENS))
+        body = self._body(requested, chat=bool(messages))
         handle = self._server.handle_completions
         if messages:
             handle = self._server.handle_chat_completions
@@ -269,46 +269,46 @@ class LlamaCpp(StepModel):
         except UnicodeEncodeError as error:  # a lone surrogate
             raise self._refused(f"{field}: it is no text: {error.reason}", field) from None
 
-    def _body(self, wanted: Sampling, *, chat: bool) -> dict[str, Any]:
+    def _body(self, requested: Sampling, *, chat: bool) -> dict[str, Any]:
         """The request's parameters as JSON for llama.cpp's server."""
-        numbers = [name for name in UNSUPPORTED_NUMBERS if getattr(wanted, name) is not None]
+        numbers = [name for name in UNSUPPORTED_NUMBERS if getattr(requested, name) is not None]
         for name in (*UNSUPPORTED, *UNSUPPORTED_NUMBERS):
-            if name in numbers or getattr(wanted, name):
+            if name in numbers or getattr(requested, name):
                 raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
         for name in ("skip_special_tokens", "add_special_tokens"):
-            if getattr(wanted, name) is False:  # llama.cpp sets the first for the whole server
+            if getattr(requested, name) is False:  # llama.cpp sets the first for the whole server
                 problem = f"{name}: false is not supported by llama.cpp's adapter"
                 raise self._refused(problem, name)
-        body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}
+        body: dict[str, Any] = {other: getattr(requested, name) for name, other in NAMES.items()}
         body |= {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
-            "stop": list(wanted.stop),
+            "max_tokens": -1 if requested.max_tokens is None else requested.max_tokens,
+            "stop": list(requested.stop),
             "repeat_last_n": self.context_tokens,  # the whole context, as other engines do
             "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
         }
-        if wanted.seed is not None:
-            body["seed"] = wanted.seed % 2**32
-        if wanted.logit_bias:
-            body["logit_bias"] = [[token, bias] for token, bias in wanted.logit_bias.items()]
-        if wanted.logprobs is not None:
-            most = max(wanted.logprobs, 1)
+        if requested.seed is not None:
+            body["seed"] = requested.seed % 2**32
+        if requested.logit_bias:
+            body["logit_bias"] = [[token, bias] for token, bias in requested.logit_bias.items()]
+        if requested.logprobs is not None:
+            most = max(requested.logprobs, 1)
             body |= {"logprobs": True, "top_logprobs": most} if chat else {"logprobs": most}
-        if wanted.constraint is not None:
-            body |= self._form(wanted.constraint)
+        if requested.constraint is not None:
+            body |= self._form(requested.constraint)
         return body
 
-    def _form(self, wanted: AnswerForm) -> dict[str, Any]:
-        if wanted.json_schema is not None or wanted.json_object:
-            return {"json_schema": wanted.json_schema or {"type": "object"}}
-        if wanted.choice is not None:
-            choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+    def _form(self, requested: AnswerForm) -> dict[str, Any]:
+        if requested.json_schema is not None or requested.json_object:
+            return {"json_schema": requested.json_schema or {"type": "object"}}
+        if requested.choice is not None:
+            choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in requested.choice)
             return {"grammar": f"root ::= {choices}"}
-        if wanted.grammar is not None:
-            if problem := _unsound(wanted.grammar):
+        if requested.grammar is not None:
+            if problem := _unsound(requested.grammar):
                 raise self._refused(f"constraint: {problem}", "constraint")
-            return {"grammar": wanted.grammar}
+            return {"grammar": requested.grammar}
         problem = "regular expressions are not supported by llama.cpp's adapter: send a grammar"
         raise self._refused(problem, "constraint")
 

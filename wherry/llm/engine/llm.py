@@ -232,7 +232,7 @@ class LLM(StepModel):
         if task == "detokenize":
             delta = _text_of(self.engine, self.tokenizer, token_ids)  # which the next step returns
             return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
-        given = Prompt(
+        unread_prompt = Prompt(
             prompt=prompt,
             messages=messages,
             token_ids=token_ids,
@@ -259,10 +259,10 @@ class LLM(StepModel):
             has_style=bool(messages),
             may_call=bool(tools),
         )
-        if given.is_short:
-            self._begin(request, self._prompts.read(given))
+        if unread_prompt.is_short:
+            self._begin(request, self._prompts.read(unread_prompt))
         else:
-            request.reading = self._reader.submit(self._prompts.read, given)
+            request.reading = self._reader.submit(self._prompts.read, unread_prompt)
             self._begin_if_read(request)
         return request
 
@@ -310,8 +310,8 @@ class LLM(StepModel):
         if task not in (None, "generate"):
             return 0.0
         contents = [m.get("content") for m in messages or () if isinstance(m, Mapping)]
-        said = sum(len(content) for content in contents if isinstance(content, str | list))
-        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + said
+        characters = sum(len(content) for content in contents if isinstance(content, str | list))
+        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + characters
 
     # Parts
 

@@ -97,23 +97,23 @@ def load_engine(
     ConfigError names settings that do not fit the checkpoint or device.
     """
     device = torch.device(device_name)
-    given = {field: value for field, value in settings.items() if value is not None}
+    chosen = {field: value for field, value in settings.items() if value is not None}
     if device.type == "cuda":
         sizes = {"max_running": RUNNING_ON_GPU, "max_step_tokens": STEP_TOKENS_ON_GPU}
-        given = sizes | given
-    wanted = EngineSettings(**given)
-    wanted.check(name)
-    torch.set_num_threads(wanted.threads or _threads())
+        chosen = sizes | chosen
+    engine_settings = EngineSettings(**chosen)
+    engine_settings.check(name)
+    torch.set_num_threads(engine_settings.threads or _threads())
     if device.type == "cuda":
         # cuDNN would plan attention anew for each shape, for nearly half a second, and steps have
         # a new one again and again.
         torch.backends.cuda.enable_cudnn_sdp(False)
     checkpoint = Checkpoint.find(source)
-    exact = _is_exact(name, checkpoint, device, wanted.engine)
+    exact = _is_exact(name, checkpoint, device, engine_settings.engine)
     config = checkpoint.config(exact=exact)
     tokenizer = Tokenizer.load(checkpoint.folder)  # before the weights, which may take minutes
-    precision = _precision(wanted.dtype, config, device)
-    loading = _Loading(name, checkpoint, config, exact, precision, device, wanted)
+    precision = _precision(engine_settings.dtype, config, device)
+    loading = _Loading(name, checkpoint, config, exact, precision, device, engine_settings)
     built = loading.built(make_runner)
     tokenizer.most_tokens = built.context
     made = Engine(
@@ -124,8 +124,8 @@ def load_engine(
         context_tokens=built.context,
         ends=_ends(config, checkpoint.generation_config(), tokenizer),
         max_running=built.max_running,
-        max_step_tokens=wanted.max_step_tokens,
-        prompt_share=wanted.prompt_share,
+        max_step_tokens=engine_settings.max_step_tokens,
+        prompt_share=engine_settings.prompt_share,
         context_per_token=built.context_per_token,
         timer=timer_of(device),
         keep=built.keep,
@@ -135,10 +135,12 @@ def load_engine(
     return made, tokenizer
 
 
-def _is_exact(name: str, checkpoint: Checkpoint, device: torch.device, wanted: str) -> bool:
+def _is_exact(
+    name: str, checkpoint: Checkpoint, device: torch.device, engine_settings: str
+) -> bool:
     """Choose between wherry's engine, which is exact, and transformers' modules, and log it."""
     ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
-    choice = choose(folder_facts(checkpoint), ours, wanted)
+    choice = choose(folder_facts(checkpoint), ours, engine_settings)
     log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
     return choice.engine == "wherry"
 
@@ -168,22 +170,22 @@ class _Loading:
     exact: bool
     precision: str
     device: torch.device
-    wanted: EngineSettings
+    engine_settings: EngineSettings
 
     def built(self, make_runner: Callable[..., ModelRunner]) -> _Built:
         """Load the weights. With the engine's attention, else with a cache for each sequence."""
-        wanted = self.wanted
+        engine_settings = self.engine_settings
         try:
             network = load_network(
                 self.checkpoint,
                 dtype=self.precision,
                 device=self.device,
-                quantization=wanted.quantization,
+                quantization=engine_settings.quantization,
                 exact=self.exact,
-                adapted=wanted.adapted,
+                adapted=engine_settings.adapted,
             )
         except AttentionDiffers as error:
-            if self.exact or wanted.adapted or wanted.quantization is not None:
+            if self.exact or engine_settings.adapted or engine_settings.quantization is not None:
                 raise
             log.info(
                 "each sequence has a cache of its own",
@@ -197,49 +199,51 @@ class _Loading:
 
     def _with_attention(self, network: Network, make_runner: Callable[..., ModelRunner]) -> _Built:
         """Build the paged cache of a network that uses the engine's attention."""
-        shape, wanted, dtype = network.shape, self.wanted, DTYPES[self.precision]
+        shape, engine_settings, dtype = network.shape, self.engine_settings, DTYPES[self.precision]
         if shape.max_positions < self.config.get_text_config().max_position_embeddings:
             log.warning(
                 "context shorter than the checkpoint's: longer ones would not be computed exactly",
                 extra={"model": self.name, "context_tokens": shape.max_positions},
             )
-        context = min(wanted.context_tokens or shape.max_positions, shape.max_positions)
+        context = min(engine_settings.context_tokens or shape.max_positions, shape.max_positions)
         per_token = cache_bytes_per_token(shape, dtype)
         blocks = self._blocks(per_token, context)
-        tokens = blocks * wanted.block_size
+        tokens = blocks * engine_settings.block_size
         log.info(
             "key-value cache",
             extra={
                 "model": self.name,
                 "tokens": tokens,
                 "bytes": tokens * per_token,
-                "max_running": wanted.max_running,
-                "max_step_tokens": wanted.max_step_tokens,
+                "max_running": engine_settings.max_running,
+                "max_step_tokens": engine_settings.max_step_tokens,
             },
         )
         runner = make_runner(
             network,
             cache_tokens=tokens,
-            block_size=wanted.block_size,
+            block_size=engine_settings.block_size,
             dtype=dtype,
             device=self.device,
         )
-        if self.device.type == "cpu" and wanted.cache_gb is not None:
+        if self.device.type == "cpu" and engine_settings.cache_gb is not None:
             _commit(runner)
-        runner.prepare(wanted.max_running)
+        runner.prepare(engine_settings.max_running)
         if isinstance(network, Decoder) and self.device.type == "cpu":
             compile_programs(
-                network, max_step_tokens=wanted.max_step_tokens, max_running=wanted.max_running
+                network,
+                max_step_tokens=engine_settings.max_step_tokens,
+                max_running=engine_settings.max_running,
             )
         adapters = None
         if isinstance(network, TransformersNetwork):
             adapters = Adapters(network, dtype, self.device)
         return _Built(
             runner.run,
-            KVCache(blocks, wanted.block_size),
+            KVCache(blocks, engine_settings.block_size),
             shape.vocabulary,
             context,
-            wanted.max_running,
+            engine_settings.max_running,
             _context_per_token(shape),
             adapters,
             runner.keep,
@@ -248,40 +252,42 @@ class _Loading:
     def _blocks(self, per_token: int, context: int) -> int:
         """Blocks of the paged cache: twice what the running sequences can fill, as the rest holds
         prefixes. More would not be used."""
-        bytes_each = per_token * self.wanted.block_size
-        most = 2 * self.wanted.max_running * -(-context // self.wanted.block_size)
-        blocks = min(_cache_bytes(self.wanted, self.device) // bytes_each, most)
+        bytes_each = per_token * self.engine_settings.block_size
+        most = 2 * self.engine_settings.max_running * -(-context // self.engine_settings.block_size)
+        blocks = min(_cache_bytes(self.engine_settings, self.device) // bytes_each, most)
         if blocks < 1:
             raise ConfigError(
                 f"model {self.name!r}: no memory for the key-value cache: one block of"
-                f" {self.wanted.block_size} tokens takes {bytes_each} bytes; raise cache_gb or"
-                " gpu_memory, or choose a smaller dtype"
+                f" {self.engine_settings.block_size} tokens takes {bytes_each} bytes; raise"
+                " cache_gb or gpu_memory, or choose a smaller dtype"
             )
         return blocks
 
     def _with_states(self, states: StateRunner) -> _Built:
         """Give each sequence of a runner with states its part of the memory: as many run at once as
         leave half of it to what grows with their tokens."""
-        wanted, positions = self.wanted, most_positions(self.config)
-        room = _cache_bytes(wanted, self.device)
-        context = min(wanted.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions)
+        engine_settings, positions = self.engine_settings, most_positions(self.config)
+        room = _cache_bytes(engine_settings, self.device)
+        context = min(
+            engine_settings.context_tokens or min(positions, UNBOUNDED_CONTEXT), positions
+        )
         fixed, per_token = states.bytes_per_sequence()
-        running = min(wanted.max_running, room // (2 * fixed) if fixed else 1 << 30)
-        blocks = running * -(-context // wanted.block_size)
+        running = min(engine_settings.max_running, room // (2 * fixed) if fixed else 1 << 30)
+        blocks = running * -(-context // engine_settings.block_size)
         if per_token:
             left = room - running * fixed
-            blocks = min(blocks, int(left // (per_token * wanted.block_size)))
+            blocks = min(blocks, int(left // (per_token * engine_settings.block_size)))
         if blocks < 1:
             raise ConfigError(
                 f"model {self.name!r}: no memory for the caches: a sequence takes {fixed} bytes,"
                 f" and {per_token:.0f} for each token; raise cache_gb, or choose a smaller dtype"
             )
-        if running < wanted.max_running:
+        if running < engine_settings.max_running:
             log.warning(
                 "fewer sequences run at once, as each has a state",
                 extra={"model": self.name, "max_running": running, "bytes_each": fixed},
             )
-        cache = KVCache(blocks, wanted.block_size, shares_prefixes=False)
+        cache = KVCache(blocks, engine_settings.block_size, shares_prefixes=False)
         return _Built(states.run, cache, states.vocabulary, context, running)
 
 
@@ -307,14 +313,14 @@ def _precision(dtype: str, config: Any, device: torch.device) -> str:
     return dtype
 
 
-def _cache_bytes(wanted: EngineSettings, device: torch.device) -> int:
-    if wanted.cache_gb is not None:
-        return int(wanted.cache_gb * 1e9)
+def _cache_bytes(engine_settings: EngineSettings, device: torch.device) -> int:
+    if engine_settings.cache_gb is not None:
+        return int(engine_settings.cache_gb * 1e9)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what loading has freed is not in use
         free, total = torch.cuda.mem_get_info(device)
-        if wanted.gpu_memory is not None:
-            left = total * wanted.gpu_memory - torch.cuda.memory_allocated(device)
+        if engine_settings.gpu_memory is not None:
+            left = total * engine_settings.gpu_memory - torch.cuda.memory_allocated(device)
             free = max(0, min(free, int(left)))
         return int(free * GPU_SHARE)
     return cpu_cache_bytes(None, free_bytes())

@@ -231,9 +231,9 @@ def _frequencies(config: Any, head_size: int) -> tuple[Tensor, float]:
     return 1.0 / (rope["rope_theta"] ** exponents), 1.0
 
 
-def _widest(said: int | list[int] | None, default: int) -> int:
+def _widest(sizes: int | list[int] | None, default: int) -> int:
     """A size that may be told for each layer, as Gemma 3n's is."""
-    return (max(said) if isinstance(said, list | tuple) else said) or default
+    return (max(sizes) if isinstance(sizes, list | tuple) else sizes) or default
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:

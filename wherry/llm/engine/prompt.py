@@ -221,33 +221,33 @@ class PromptReader:
         self._style = style
         self.grammars = Grammars(model, tokenizer, vocabulary)
 
-    def read(self, given: Prompt) -> TokenizedPrompt:
+    def read(self, unread: Prompt) -> TokenizedPrompt:
         """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
         InvalidRequest says what is wrong. Any thread, but one call at a time."""
-        tokens = tokens_of(given.checked(self._model), self._tokenizer)
-        if given.truncate is not None:
-            tokens = truncated(tokens, given.truncate, given.truncation_side)
-        words = tuple(filter(None, dict.fromkeys(self._spellings(given.bad_words))))
+        tokens = tokens_of(unread.checked(self._model), self._tokenizer)
+        if unread.truncate is not None:
+            tokens = truncated(tokens, unread.truncate, unread.truncation_side)
+        words = tuple(filter(None, dict.fromkeys(self._spellings(unread.bad_words))))
         constraint: Form | None = None
         adapter = None
-        form = self._form(given)
-        most = given.thinking_budget
-        if most is not None or (isinstance(form, Matcher) and given.messages):
+        form = self._form(unread)
+        most = unread.thinking_budget
+        if most is not None or (isinstance(form, Matcher) and unread.messages):
             constraint = self._behind_thoughts(form, tokens, most)
         else:
             constraint = form
-        if given.adapter is not None and self._adapters is not None:
-            adapter = self._adapters.read(given.adapter)
+        if unread.adapter is not None and self._adapters is not None:
+            adapter = self._adapters.read(unread.adapter)
         return TokenizedPrompt(tokens, constraint, words, adapter)
 
-    def _form(self, given: Prompt) -> Matcher | FormedCalls | None:
+    def _form(self, unread: Prompt) -> Matcher | FormedCalls | None:
         """What the answer must look like, or the calls in it, which are the model's to make."""
-        if given.constraint is not None:
-            return self.grammars.constraint(given.constraint)
-        if self._style is None or not given.messages or not are_strict(given.tools):
+        if unread.constraint is not None:
+            return self.grammars.constraint(unread.constraint)
+        if self._style is None or not unread.messages or not are_strict(unread.tools):
             return None
         family, words = TOOL_FAMILIES.get(self._style.tools), self._tokenizer
-        functions = strict_functions(given.tools)
+        functions = strict_functions(unread.tools)
         try:
             grammar = family.grammar(functions, self.grammars.marks()) if family else None
         except ValueError as error:
@@ -299,22 +299,22 @@ class PromptReader:
                 yield tuple(spaced)
 
 
-def tokens_of(given: Prompt, tokenizer: Tokenizer) -> list[int]:
+def tokens_of(unread: Prompt, tokenizer: Tokenizer) -> list[int]:
     """The tokens of a prompt, however it was given; not less than it is to be truncated to."""
-    if given.messages:
+    if unread.messages:
         return tokenizer.encode_chat(
-            given.messages,
-            tools=given.tools,
-            options=given.template,
-            special=bool(given.special),
-            keep=given.truncate,
-            side=given.truncation_side,
+            unread.messages,
+            tools=unread.tools,
+            options=unread.template,
+            special=bool(unread.special),
+            keep=unread.truncate,
+            side=unread.truncation_side,
         )
-    if given.token_ids:
-        return list(given.token_ids)
+    if unread.token_ids:
+        return list(unread.token_ids)
     return tokenizer.encode(
-        given.prompt,
-        special=given.special is not False,
-        keep=given.truncate,
-        side=given.truncation_side,
+        unread.prompt,
+        special=unread.special is not False,
+        keep=unread.truncate,
+        side=unread.truncation_side,
     )

@@ -65,7 +65,7 @@ class Quantization:
 
     #: As transformers names it; "" if the files name none.
     method: str
-    told_in: str = READ
+    declared_in: str = READ
 
     def __str__(self) -> str:
         return self.method or "an unnamed method"
@@ -73,17 +73,17 @@ class Quantization:
 
 def quantization_of(config: Mapping[str, Any], files: Collection[str]) -> Quantization | None:
     """What a config.json, or a file beside it, says of its weights; None if they are floats."""
-    for name, said in _told(config):
-        method = said.get("quant_method") if isinstance(said, dict) else None
+    for name, declared in _declared(config):
+        method = declared.get("quant_method") if isinstance(declared, dict) else None
         for bits in ("4", "8"):  # transformers looks at these first
-            if isinstance(said, dict) and said.get(f"load_in_{bits}bit") is True:
+            if isinstance(declared, dict) and declared.get(f"load_in_{bits}bit") is True:
                 method = f"bitsandbytes_{bits}bit"
                 break
         return Quantization(method[:40] if isinstance(method, str) else "", name)
     return next((Quantization("", name) for name in FILES if name in files), None)
 
 
-def _told(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _declared(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The fields that tell of quantized weights, the one that transformers reads first."""
     text = config.get("text_config")
     for name in QUANTIZED:
@@ -92,24 +92,26 @@ def _told(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield name, part[name]
 
 
-def problem(said: Quantization, installed: Collection[str], *, gpu: bool) -> str:
+def problem(declared: Quantization, installed: Collection[str], *, gpu: bool) -> str:
     """Why transformers would not load such weights here, with the remedy; "" if it would."""
-    if said.told_in != READ:
+    if declared.declared_in != READ:
         return (
-            f"{said.told_in}: transformers looks for quantized weights in config.json's {READ}"
-            f" only, and would take these for floats: write it there, with its quant_method"
+            f"{declared.declared_in}: transformers looks for quantized weights in config.json's"
+            f" {READ} only, and would take these for floats: write it there, with its quant_method"
         )
-    known = QUANTIZERS.get(said.method)
+    known = QUANTIZERS.get(declared.method)
     if known is None:
-        named = f"quant_method = {said.method!r}" if said.method else "it names no quant_method"
+        named = (
+            f"quant_method = {declared.method!r}" if declared.method else "it names no quant_method"
+        )
         why = (
             "transformers does not load it from a folder"
-            if said.method in NOT_LOADED
+            if declared.method in NOT_LOADED
             else "transformers has no quantizer of this name, and would take the weights for floats"
         )
         return f"{READ}: {named}: {why}: {ANOTHER}"
     if known.needs_gpu and not gpu:
-        return f"{READ}: {said.method}: transformers needs a GPU for it: {ANOTHER}"
+        return f"{READ}: {declared.method}: transformers needs a GPU for it: {ANOTHER}"
     if missing := [name for name in known.packages if name not in installed]:
-        return f"{READ}: {said.method} needs more packages: pip install {' '.join(missing)}"
+        return f"{READ}: {declared.method} needs more packages: pip install {' '.join(missing)}"
     return ""

@@ -263,8 +263,8 @@ def _is_early(sequence: Sequence) -> bool:
 
 def _with_penalties(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
     found = _occurrences(lines, sequences)
-    asked = [s.sampling for s in sequences]
-    weights = [(a.repetition_penalty, a.presence_penalty, a.frequency_penalty) for a in asked]
+    samplings = [s.sampling for s in sequences]
+    weights = [(a.repetition_penalty, a.presence_penalty, a.frequency_penalty) for a in samplings]
     repetition, presence, frequency = (
         on_device(weights, lines.device, lines.dtype).unsqueeze(1).unbind(-1)
     )

@@ -155,10 +155,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def resolved(self, defaults: Mapping[str, Any]) -> Sampling:
         """Set what the request does not set: by these defaults, or to have no effect. A default
         gives way to what the request sets."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
-        given = {name: value for name, value in given.items() if value is not None}
-        made = {**defaults, **given}
-        if "max_tokens" in defaults and "max_tokens" not in given:
+        non_default = {name: getattr(self, name) for name in self.__struct_fields__}
+        non_default = {name: value for name, value in non_default.items() if value is not None}
+        made = {**defaults, **non_default}
+        if "max_tokens" in defaults and "max_tokens" not in non_default:
             made["max_tokens"] = max(made["max_tokens"], self.min_tokens)
         return Sampling(**made)
 

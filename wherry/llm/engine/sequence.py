@@ -142,8 +142,8 @@ class Sequence:
     def reports_prompt(self) -> bool:
         """Whether log probabilities of the prompt are still missing. They need a prefill without
         prefix cache, which only the first of a request's answers does."""
-        asked = self.sampling.reports_prompt and self.index == 0
-        return asked and len(self.prompt_report) < self.prompt_tokens - 1
+        reports = self.sampling.reports_prompt and self.index == 0
+        return reports and len(self.prompt_report) < self.prompt_tokens - 1
 
     @property
     def to_compute(self) -> int:

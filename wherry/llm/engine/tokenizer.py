@@ -60,7 +60,7 @@ VOCABULARIES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt"
 #: Characters of a long text that are tokenized at a time to estimate its length.
 PART: Final = 16 * 1024
 #: Characters of a chat template's error message that clients see.
-MOST_SAID: Final = 500
+MOST_ERROR_CHARS: Final = 500
 #: Chat templates whose forms are known.
 MOST_FORMS: Final = 8
 #: Of a request's own chat template; the largest published ones have 20,000.
@@ -256,7 +256,7 @@ class Tokenizer:
                 text: str = rendered(lambda talk: render(form.of(talk)), messages)
         except Exception as error:  # a template is a program: it may raise anything
             raise InvalidRequest(
-                f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",
+                f"the chat template refuses these messages: {str(error)[:MOST_ERROR_CHARS]}",
                 field="prompt",
             ) from error
         return self.encode(text, special=special, keep=keep, side=side)

@@ -162,9 +162,9 @@ def _beyond(name: str, what: str, number: Any, size: int) -> str:
     return f"{name}: {what} is {shown}, and config.json's vocab_size is {size}: {AGAIN}"
 
 
-def _check_templates(folder: Path, told: Any) -> None:
+def _check_templates(folder: Path, declared: Any) -> None:
     """Check that each chat template is a text that compiles. A file of its own comes first."""
-    in_settings = (("tokenizer_config.json: chat_template", one) for one in _texts(told))
+    in_settings = (("tokenizer_config.json: chat_template", one) for one in _texts(declared))
     for name, text in [*_in_file(folder / TEMPLATE)] or in_settings:
         try:
             _compile(text)
@@ -188,13 +188,13 @@ def _in_file(file: Path) -> Iterator[tuple[str, str]]:
         raise _Problem(f"{file.name}: {brief(error)}: {AGAIN}") from None
 
 
-def _texts(told: Any) -> Iterator[str]:
+def _texts(declared: Any) -> Iterator[str]:
     """The templates of a tokenizer_config.json: a text, or a list of named ones."""
-    for one in told if isinstance(told, list) else [told]:
+    for one in declared if isinstance(declared, list) else [declared]:
         text = one.get("template") if isinstance(one, dict) else one
         if isinstance(text, str):
             yield text
-        elif told is not None:
+        elif declared is not None:
             raise _Problem(f"tokenizer_config.json: chat_template is no text: {AGAIN}")
 
 

@@ -117,11 +117,11 @@ class VllmBackendModel(RepositoryModel, StepModel):
 
     def start(self, **inputs: Any) -> _Answering:
         """Add a request, whose inputs are those of the backend and its own parameters."""
-        asked = VllmAsked.of(inputs, self.triton.name)
+        vllm_request = VllmRequest.of(inputs, self.triton.name)
         state = self._engine.start(
-            prompt=asked.prompt, parameters=asked.sampling, stream=asked.stream
+            prompt=vllm_request.prompt, parameters=vllm_request.sampling, stream=vllm_request.stream
         )
-        return _Answering(asked, state)
+        return _Answering(vllm_request, state)
 
     def step(self, active: list[_Answering]) -> list[Step[Any]]:
         steps = self._engine.step([one.state for one in active])
@@ -150,9 +150,11 @@ class VllmBackendModel(RepositoryModel, StepModel):
         if self._has_adapters(arguments):
             ours["adapters"] = _json_object(self.version_folder, ADAPTERS, name)
         others = {key: value for key, value in arguments.items() if key != "model"}
-        wanted = parameters.text(self.triton, "ENGINE")
+        requested = parameters.text(self.triton, "ENGINE")
         try:
-            made, engine = engine_of(checkpoint, name=name, wanted=wanted, ours=ours, vllm=others)
+            made, engine = engine_of(
+                checkpoint, name=name, requested=requested, ours=ours, vllm=others
+            )
         except TypeError as error:
             raise self._wrong(str(error)) from None
         if ignored and engine != "vllm":
@@ -191,7 +193,7 @@ def _json_object(folder: str, file: str, model: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class VllmAsked:
+class VllmRequest:
     """What one request asks for."""
 
     prompt: str
@@ -203,7 +205,7 @@ class VllmAsked:
     outputs: frozenset[str]
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Any], model: str) -> VllmAsked:
+    def of(cls, inputs: Mapping[str, Any], model: str) -> VllmRequest:
         """Read the inputs. InvalidRequest says what is wrong with one of them."""
         if inputs.get("image") is not None:
             problem = f"model {model!r}: image: this engine takes text alone"
@@ -219,18 +221,18 @@ class VllmAsked:
         said = _text(inputs, "sampling_parameters", model)
         given = inputs.get("parameters") or {}
         sampling = sampling_of(given if said is None else parameters_text(said, model), model)
-        wanted = [one.name for one in OUTPUTS if _flag(inputs, f"return_{one.name}")]
-        if "cumulative_logprob" in wanted and sampling.logprobs is None:
+        requested = [one.name for one in OUTPUTS if _flag(inputs, f"return_{one.name}")]
+        if "cumulative_logprob" in requested and sampling.logprobs is None:
             sampling = msgspec.structs.replace(sampling, logprobs=0)
         prompt = _text(inputs, "text_input", model) or ""
-        return cls(prompt, sampling, stream, prepend, frozenset(wanted))
+        return cls(prompt, sampling, stream, prepend, frozenset(requested))
 
 
 @dataclass(slots=True)
 class _Answering:
     """A request in the engine, and what it has not been sent yet."""
 
-    asked: VllmAsked
+    vllm_request: VllmRequest
     state: Any
     #: Of each answer, all pieces that are not sent yet.
     pieces: dict[int, Delta] = field(default_factory=dict)
@@ -239,7 +241,7 @@ class _Answering:
 
     def responses(self, deltas: Any, *, done: bool) -> list[dict[str, Any]]:
         """The responses that these pieces make: one each, or one in all without streaming."""
-        if not self.asked.stream:
+        if not self.vllm_request.stream:
             for delta in deltas:
                 self._note(delta)
                 known = self.pieces.setdefault(delta.index, delta)
@@ -260,12 +262,12 @@ class _Answering:
         self.logprobs[delta.index] = total + sum(one["logprob"] or 0 for one in delta.logprobs)
 
     def _response(self, pieces: Mapping[int, Delta]) -> dict[str, Any]:
-        places = range(self.asked.sampling.n)
+        places = range(self.vllm_request.sampling.n)
         found = [pieces.get(place) for place in places]
-        before = self.asked.prompt if self.asked.prepend else ""
+        before = self.vllm_request.prompt if self.vllm_request.prepend else ""
         texts = [before + one.text if one else before for one in found]
         response: dict[str, Any] = {"text_output": [text.encode() for text in texts]}
-        for name in self.asked.outputs:
+        for name in self.vllm_request.outputs:
             response[name] = self._further(name, found)
         return response
 
@@ -280,8 +282,10 @@ class _Answering:
             return np.array([self.prompt_tokens], np.uint32)
         if name == "num_output_tokens":
             return np.array([len(one.token_ids) if one else 0 for one in found], np.uint32)
-        asked = self.asked.sampling.logprobs is not None
-        shown = [logprobs_of(one.logprobs if one else []) if asked else None for one in found]
+        vllm_request = self.vllm_request.sampling.logprobs is not None
+        shown = [
+            logprobs_of(one.logprobs if one else []) if vllm_request else None for one in found
+        ]
         return [json.dumps(one).encode() for one in shown]
 
 

@@ -188,25 +188,31 @@ class VLLM(StepModel):
             return self._answered(
                 Reports(self._tokenizer).count(tokens, self._context, names=names)
             )
-        wanted = parameters.resolved(self._defaults).checked(self._name, self._vocabulary)
+        requested_sampling = parameters.resolved(self._defaults).checked(
+            self._name, self._vocabulary
+        )
         for name in UNSUPPORTED:
-            if getattr(wanted, name) not in (None, False, ()):
+            if getattr(requested_sampling, name) not in (None, False, ()):
                 raise self._refused(f"{name} is not supported by vLLM's adapter", name)
         if len(tokens) >= self._context:
             raise no_room(self._name, len(tokens), self._context)
-        wanted = bounded(self._name, wanted, len(tokens))
+        requested_sampling = bounded(self._name, requested_sampling, len(tokens))
         given = {"type": "token", "prompt_token_ids": tokens}
         adapter = self._loras.request(parameters.adapter)
-        request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
+        request = _VllmRequest(
+            f"{self._name}-{next(self._numbers)}", stream, requested_sampling.logprobs or 0
+        )
         request.adapter = 0 if adapter is None else adapter.lora_int_id
-        if messages and wanted.constraint is None:
+        if messages and requested_sampling.constraint is None:
             end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
             request.style = self._style.of_answer(end)
             if self._style.hidden(calls=bool(tools)) is not None:  # vLLM hides all or none
-                wanted = msgspec.structs.replace(wanted, skip_special_tokens=False)
+                requested_sampling = msgspec.structs.replace(
+                    requested_sampling, skip_special_tokens=False
+                )
         try:
             self._engine.add_request(
-                request.id, given, self._sampling(wanted), lora_request=adapter
+                request.id, given, self._sampling(requested_sampling), lora_request=adapter
             )
         except self._refusals as error:  # parameters that vLLM does not support
             raise self._refused(str(error), _field_of(error)) from error
@@ -260,44 +266,50 @@ class VLLM(StepModel):
             return None
         return ModelStyle(Checkpoint(Path(self.source)).chat_template(), {}).thoughts_of("")
 
-    def _sampling(self, wanted: Sampling) -> Any:
+    def _sampling(self, requested_sampling: Sampling) -> Any:
         """The request's parameters as vLLM's SamplingParams."""
-        form = None if wanted.constraint is None else self._form(wanted.constraint)
-        budget = wanted.thinking_budget
+        form = (
+            None
+            if requested_sampling.constraint is None
+            else self._form(requested_sampling.constraint)
+        )
+        budget = requested_sampling.thinking_budget
         return self._words.SamplingParams(
             **({} if budget is None else {"thinking_token_budget": budget}),
-            n=wanted.n,
-            temperature=wanted.temperature,
-            top_p=wanted.top_p,
-            top_k=wanted.top_k,
-            min_p=wanted.min_p,
-            repetition_penalty=wanted.repetition_penalty,
-            presence_penalty=wanted.presence_penalty,
-            frequency_penalty=wanted.frequency_penalty,
+            n=requested_sampling.n,
+            temperature=requested_sampling.temperature,
+            top_p=requested_sampling.top_p,
+            top_k=requested_sampling.top_k,
+            min_p=requested_sampling.min_p,
+            repetition_penalty=requested_sampling.repetition_penalty,
+            presence_penalty=requested_sampling.presence_penalty,
+            frequency_penalty=requested_sampling.frequency_penalty,
             # 63 bits: vLLM uses -1 for none, and adds the answer's index.
-            seed=None if wanted.seed is None else wanted.seed % 2**63,
-            logit_bias=dict(wanted.logit_bias) or None,
-            logprobs=wanted.logprobs,
-            stop=list(wanted.stop),
-            stop_token_ids=list(wanted.stop_token_ids),
-            allowed_token_ids=list(wanted.allowed_token_ids) or None,
-            bad_words=list(wanted.bad_words),
-            ignore_eos=wanted.ignore_eos,
-            max_tokens=wanted.max_tokens,
-            min_tokens=wanted.min_tokens,
-            include_stop_str_in_output=wanted.include_stop,
-            skip_special_tokens=wanted.skip_special_tokens,
+            seed=None if requested_sampling.seed is None else requested_sampling.seed % 2**63,
+            logit_bias=dict(requested_sampling.logit_bias) or None,
+            logprobs=requested_sampling.logprobs,
+            stop=list(requested_sampling.stop),
+            stop_token_ids=list(requested_sampling.stop_token_ids),
+            allowed_token_ids=list(requested_sampling.allowed_token_ids) or None,
+            bad_words=list(requested_sampling.bad_words),
+            ignore_eos=requested_sampling.ignore_eos,
+            max_tokens=requested_sampling.max_tokens,
+            min_tokens=requested_sampling.min_tokens,
+            include_stop_str_in_output=requested_sampling.include_stop,
+            skip_special_tokens=requested_sampling.skip_special_tokens,
             structured_outputs=form,
             output_kind=self._words.RequestOutputKind.DELTA,
         )
 
-    def _form(self, wanted: AnswerForm) -> Any:
+    def _form(self, requested_sampling: AnswerForm) -> Any:
         kinds: dict[str, Any] = {
-            "json": wanted.json_schema,
-            "json_object": wanted.json_object or None,
-            "regex": wanted.regex,
-            "choice": None if wanted.choice is None else list(wanted.choice),
-            "grammar": wanted.grammar,
+            "json": requested_sampling.json_schema,
+            "json_object": requested_sampling.json_object or None,
+            "regex": requested_sampling.regex,
+            "choice": None
+            if requested_sampling.choice is None
+            else list(requested_sampling.choice),
+            "grammar": requested_sampling.grammar,
         }
         given = {name: value for name, value in kinds.items() if value is not None}
         return self._words.StructuredOutputsParams(**given)

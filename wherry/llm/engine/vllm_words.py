@@ -48,11 +48,11 @@ ENGINE: Final = {
 }
 
 
-def sampling_of(given: Mapping[str, Any], model: str) -> Parameters:
+def sampling_of(vllm_arguments: Mapping[str, Any], model: str) -> Parameters:
     """The parameters that a request of vLLM's Triton backend sets, whose values may be text.
     InvalidRequest names one that there is not."""
     values: dict[str, Any] = {"max_tokens": MAX_TOKENS}
-    for name, value in given.items():
+    for name, value in vllm_arguments.items():
         if value is None:
             continue
         if name in _SAME:
@@ -79,16 +79,16 @@ def sampling_of(given: Mapping[str, Any], model: str) -> Parameters:
 
 def parameters_text(text: str, model: str) -> dict[str, Any]:
     """The input `sampling_parameters`: an object as JSON. InvalidRequest."""
-    given = _json(text, "sampling_parameters", model)
-    if not isinstance(given, dict):
+    vllm_arguments = _json(text, "sampling_parameters", model)
+    if not isinstance(vllm_arguments, dict):
         raise _refused(model, "sampling_parameters", "it must be a JSON object")
-    return given
+    return vllm_arguments
 
 
-def engine_arguments(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def engine_arguments(vllm_arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Arguments for wherry's engine, and those of vLLM's that change nothing for it."""
-    ours = {ENGINE[name]: value for name, value in given.items() if name in ENGINE}
-    return ours, sorted(given.keys() - ENGINE.keys() - {"model", "enable_lora"})
+    ours = {ENGINE[name]: value for name, value in vllm_arguments.items() if name in ENGINE}
+    return ours, sorted(vllm_arguments.keys() - ENGINE.keys() - {"model", "enable_lora"})
 
 
 def logprobs_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -114,15 +114,15 @@ def _ranked(entry: dict[str, Any]) -> list[tuple[dict[str, Any], int | None]]:
 
 
 def _form(value: Any, name: str, model: str) -> dict[str, Any]:
-    given = _json(value, name, model) if isinstance(value, str) else value
-    if not isinstance(given, dict):
+    vllm_arguments = _json(value, name, model) if isinstance(value, str) else value
+    if not isinstance(vllm_arguments, dict):
         raise _refused(model, name, "it must be an object")
-    said = {key: one for key, one in given.items() if one not in (None, False)}
-    if said == {"json_object": True}:
-        return said
-    if len(said) != 1 or next(iter(said)) not in _FORMS:
+    non_default = {key: one for key, one in vllm_arguments.items() if one not in (None, False)}
+    if non_default == {"json_object": True}:
+        return non_default
+    if len(non_default) != 1 or next(iter(non_default)) not in _FORMS:
         raise _refused(model, name, f"it must say one of {', '.join(_FORMS)}, json_object")
-    ((key, form),) = said.items()
+    ((key, form),) = non_default.items()
     if key == "json" and isinstance(form, str):
         form = _json(form, name, model)
     return {_FORMS[key]: form}

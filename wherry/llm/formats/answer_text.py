@@ -7,9 +7,9 @@ from functools import partial
 from typing import Final
 
 from wherry.llm.formats.call_text import CallFormat, CallText, Parts
-from wherry.llm.formats.calls import Functions, Said, ToolCall
+from wherry.llm.formats.calls import Functions, MessagePart, ToolCall
+from wherry.llm.formats.chat_messages import MessagesText
 from wherry.llm.formats.families import DEFAULT, THOUGHT_FAMILIES, TOOL_FAMILIES
-from wherry.llm.formats.messages import MessagesText
 from wherry.llm.formats.thoughts import ThoughtText
 
 #: Characters that are read at a time: the cost of a call grows with what is behind it.
@@ -65,27 +65,27 @@ class AnswerText:
                 else None,
             )
 
-    def feed(self, text: str) -> list[Said]:
+    def feed(self, text: str) -> list[MessagePart]:
         """Take more text; return what is certain now, in its order. Halves of characters, which
         no JSON can have, are read as "?"."""
         if not text.isascii():
             text = text.encode("utf-8", "replace").decode()
         parts = [self._feed(stretch) for stretch in _stretches(text)]
-        return [said for part in parts for said in part]
+        return [part_of_message for part in parts for part_of_message in part]
 
-    def end(self, *, cut: bool = False) -> list[Said]:
+    def end(self, *, cut: bool = False) -> list[MessagePart]:
         """End the answer; return the rest. `cut`: it was not at its end, and a call that is not
         complete is not made so."""
         if self._messages is not None:
             return self._messages.end(cut=cut)
         if self._thoughts is None:
-            return _said("", self._calls.end(cut=cut) if self._calls is not None else [])
+            return _message_parts("", self._calls.end(cut=cut) if self._calls is not None else [])
         thoughts, text = self._thoughts.end()
         parts = self._last(text, cut=cut)
         # A call's mark in thoughts that `max_tokens` cut off: most likely it was only mentioned.
         if cut and self._thoughts.thinking and not any(isinstance(p, ToolCall) for p in parts):
-            return _said(thoughts + text, [])
-        return _said(thoughts, parts)
+            return _message_parts(thoughts + text, [])
+        return _message_parts(thoughts, parts)
 
     def _last(self, text: str, *, cut: bool) -> Parts:
         """What the answer's last text is."""
@@ -94,13 +94,15 @@ class AnswerText:
         parts = [part for stretch in _stretches(text) for part in self._calls.feed(stretch)]
         return [*parts, *self._calls.end(cut=cut)]
 
-    def _feed(self, text: str) -> list[Said]:
+    def _feed(self, text: str) -> list[MessagePart]:
         if self._messages is not None:
             return self._messages.feed(text)
         thoughts = ""
         if self._thoughts is not None:
             thoughts, text = self._thoughts.feed(text)
-        return _said(thoughts, self._calls.feed(text) if self._calls is not None else [text])
+        return _message_parts(
+            thoughts, self._calls.feed(text) if self._calls is not None else [text]
+        )
 
 
 def _goes_on(format_: CallFormat, functions: Functions, text: str) -> bool:
@@ -114,8 +116,10 @@ def _stretches(text: str) -> list[str]:
     return [text[at : at + STRETCH] for at in range(0, len(text), STRETCH)]
 
 
-def _said(thoughts: str, parts: Parts) -> list[Said]:
+def _message_parts(thoughts: str, parts: Parts) -> list[MessagePart]:
     """What was thought, and behind it what was said and called."""
-    made = [Said(thoughts=thoughts)] if thoughts else []
-    further = [Said(text=p) if isinstance(p, str) else Said(calls=[p]) for p in parts if p]
+    made = [MessagePart(thoughts=thoughts)] if thoughts else []
+    further = [
+        MessagePart(text=p) if isinstance(p, str) else MessagePart(calls=[p]) for p in parts if p
+    ]
     return made + further

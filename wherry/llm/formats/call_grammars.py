@@ -218,12 +218,12 @@ def _keywords(writer: CallWriter, number: int, name: str) -> str:
     for at, (key, one) in reversed([*enumerate(types.items())]):
         known = one if isinstance(one, Mapping) else {}
         value = _literal(writer, f"value_{number}_{at}", known, schema)
-        given = f"{writer.text(f'{key}=')} {value}"
-        begun = f"{given} {rest}"
+        assignment = f"{writer.text(f'{key}=')} {value}"
+        begun = f"{assignment} {rest}"
         first = writer.rule(
             f"first_{number}_{at}", *((begun,) if key in required else (begun, first))
         )
-        more = f'"," SPACE? {given}'
+        more = f'"," SPACE? {assignment}'
         optional = more if key in required else f"({more})?"
         rest = writer.rule(f"rest_{number}_{at}", f"{optional} {rest}")
     return f'"(" {first}'
@@ -280,8 +280,8 @@ class _Quotes:
         required = schema.get("required") or ()
         first = rest = '"}"'
         for key, one in reversed([*schema["properties"].items()]):
-            given = f"{self._writer.text(f'{key}:')} {self.value(one, whole)}"
-            begun, more = f"{given} {rest}", f'"," SPACE? {given}'
+            assignment = f"{self._writer.text(f'{key}:')} {self.value(one, whole)}"
+            begun, more = f"{assignment} {rest}", f'"," SPACE? {assignment}'
             first = self._rule(*((begun,) if key in required else (begun, first)))
             rest = self._rule(f"{more if key in required else f'({more})?'} {rest}")
         return f'"{{" {first}'

@@ -124,7 +124,7 @@ class CallText:
         #: Where brackets close that calls without an end are in.
         self._brackets: Brackets | None = None
         #: How much of it the pieces have, and its end that they do not have: it may begin the mark.
-        self._given = 0
+        self._emitted = 0
         self._withheld = ""
         #: What was not yet searched for its end, where that begins, and whether it is in a value.
         self._unsearched: list[str] = []
@@ -169,9 +169,9 @@ class CallText:
         if self._body is None:
             return [kept]
         body, self._body = "".join(self._body), None
-        given = self._give("")
+        emitted = self._give("")
         if self._pieces is not None and self._pieces.at:
-            return [*given, *self._rest(self._pieces, body, cut=cut)]
+            return [*emitted, *self._rest(self._pieces, body, cut=cut)]
         if cut and not self._format.delimited:
             return [self._begin + body]
         if read := self._read_to_end(body):
@@ -242,7 +242,7 @@ class CallText:
         self._pieces = self._format.pieces(self._functions) if self._format.pieces else None
         self._tail, self._searched, self._in_value = "", 0, False
         self._brackets = Brackets() if not begin and not end else None
-        self._given, self._withheld, self._unsearched = 0, "", []
+        self._emitted, self._withheld, self._unsearched = 0, "", []
 
     def _inside(self, text: str, body: list[str], parts: Parts) -> str:
         """Take more of the text inside, and read it if this ends it; return what is behind it."""
@@ -259,7 +259,7 @@ class CallText:
         whole, self._body = "".join(body), None
         behind = at + len(self._end)
         if self._pieces is not None:
-            parts += self._pieces.feed(whole[self._given : at])
+            parts += self._pieces.feed(whole[self._emitted : at])
         if self._pieces is not None and self._pieces.at:
             parts += self._rest(self._pieces, whole[:at], cut=False)
             made = True
@@ -311,7 +311,7 @@ class CallText:
         """Give more of the text inside to the pieces, all but its last `keep` characters."""
         text = self._withheld + text
         until = len(text) - keep
-        self._given, self._withheld = self._given + until, text[until:]
+        self._emitted, self._withheld = self._emitted + until, text[until:]
         return [*self._pieces.feed(text[:until])] if self._pieces is not None else []
 
     def _rest(self, pieces: CallPieces, body: str, *, cut: bool) -> Parts:

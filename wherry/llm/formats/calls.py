@@ -24,7 +24,7 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Said:
+class MessagePart:
     """A further part of an answer: thoughts, text, and calls or pieces of them, in this order."""
 
     thoughts: str = ""

@@ -17,6 +17,7 @@ from wherry.llm.formats.call_grammars import TagTemplates
 from wherry.llm.formats.call_text import CallFormat
 from wherry.llm.formats.call_writer import CallGrammar, CallWriter, Strict, is_sign
 from wherry.llm.formats.calls import CallReader
+from wherry.llm.formats.chat_messages import Kind, MessageFormat
 from wherry.llm.formats.gemma_calls import with_quotes
 from wherry.llm.formats.json_calls import (
     NAMED_OBJECTS,
@@ -29,7 +30,6 @@ from wherry.llm.formats.json_calls import (
     of_objects,
     pieces_of,
 )
-from wherry.llm.formats.messages import Kind, MessageFormat
 from wherry.llm.formats.nested_calls import SPACE, of_nested
 from wherry.llm.formats.python_calls import end_of_python, of_python
 from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags

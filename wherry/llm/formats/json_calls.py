@@ -46,9 +46,11 @@ def _call(members: _Members, functions: Functions) -> ToolCall:
             raise ValueError("an object without a name")
         ((key, value),) = members.items()  # Apertus: {"name": {...}}
         return call_of(key, _text(value), functions)
-    given = next((members[n] for n in _ARGUMENTS if n in members), None)
+    raw_arguments = next((members[n] for n in _ARGUMENTS if n in members), None)
     return call_of(
-        msgspec.json.decode(name, type=str), "" if given is None else _text(given), functions
+        msgspec.json.decode(name, type=str),
+        "" if raw_arguments is None else _text(raw_arguments),
+        functions,
     )
 
 

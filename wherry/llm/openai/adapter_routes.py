@@ -54,7 +54,7 @@ class UnloadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     base_model_name: str | None = None
 
 
-Wanted = TypeVar("Wanted", LoadAdapter, UnloadAdapter)
+AdapterRequest = TypeVar("AdapterRequest", LoadAdapter, UnloadAdapter)
 
 
 class AdapterRoutes:
@@ -74,29 +74,29 @@ class AdapterRoutes:
 
     def _change(
         self,
-        kind: type[Wanted],
-        change: Callable[[VariantStore, Wanted], None],
+        kind: type[AdapterRequest],
+        change: Callable[[VariantStore, AdapterRequest], None],
         done: str,
         exchange: Exchange,
     ) -> None:
         """Have the model's adapters changed by another thread: it looks at files."""
 
-        def read(body: Buffer, ignored: list[str] | None) -> Wanted:
+        def read(body: Buffer, ignored: list[str] | None) -> AdapterRequest:
             return decoded(body, kind, ignored)
 
-        def start(exchange: Exchange, wanted: Wanted) -> None:
+        def start(exchange: Exchange, adapter: AdapterRequest) -> None:
             if self._entry.control.mode != "explicit":
                 raise AccessDenied(
                     "adapters are loaded and unloaded by clients only in the model control mode"
                     " 'explicit': start the server with --model-control-mode explicit"
                 )
-            store = self._models.store(wanted.base_model_name)
+            store = self._models.store(adapter.base_model_name)
 
             def tell(_: None) -> None:
-                said = f"Success: LoRA adapter '{wanted.lora_name}' {done} successfully."
-                respond(exchange, said.encode(), content_type="text/plain; charset=utf-8")
+                message = f"Success: LoRA adapter '{adapter.lora_name}' {done} successfully."
+                respond(exchange, message.encode(), content_type="text/plain; charset=utf-8")
 
-            self._entry.off_loop(exchange, lambda: change(store, wanted), tell, fail, reads=False)
+            self._entry.off_loop(exchange, lambda: change(store, adapter), tell, fail, reads=False)
 
         read_and_start(self._entry, read, start, exchange)
 
@@ -112,11 +112,11 @@ def _route(change: Handler, summary: str, takes: type[msgspec.Struct]) -> Route:
     return Route({"POST": change}, GROUP, operations={"POST": operation}, needs=("adapters",))
 
 
-def _load(store: VariantStore, wanted: LoadAdapter) -> None:
-    if not wanted.lora_path or "\0" in wanted.lora_path:
+def _load(store: VariantStore, adapter: LoadAdapter) -> None:
+    if not adapter.lora_path or "\0" in adapter.lora_path:
         raise BadField("lora_path", "must be the path of a folder on the server")
-    store.add(wanted.lora_name, Path(wanted.lora_path), replace=wanted.load_inplace)
+    store.add(adapter.lora_name, Path(adapter.lora_path), replace=adapter.load_inplace)
 
 
-def _unload(store: VariantStore, wanted: UnloadAdapter) -> None:
-    store.remove(wanted.lora_name)
+def _unload(store: VariantStore, adapter: UnloadAdapter) -> None:
+    store.remove(adapter.lora_name)

@@ -92,15 +92,15 @@ class Usage:
             self.reasoning_tokens = (self.reasoning_tokens or 0) + thought
 
     def json(self) -> Json:
-        told = {
+        fields = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
         if self.reasoning_tokens is not None:
-            told["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
-        return told
+            fields["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return fields
 
 
 class OpenAIAnswer(ABC):

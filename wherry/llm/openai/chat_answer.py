@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
-from wherry.llm.formats.calls import Said, ToolCall
+from wherry.llm.formats.calls import MessagePart, ToolCall
 from wherry.llm.formats.families import FORCED
 from wherry.llm.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
 from wherry.llm.openai.tool_calls import AllowedCalls, call_id
@@ -103,9 +103,9 @@ class ChatAnswer(OpenAIAnswer):
             gathered = choice["logprobs"] or {"content": [], "refusal": None}
             gathered["content"] += logprobs["content"]
             choice["logprobs"] = gathered
-        for said in self._said(piece):
-            chunks += self._text(choice, said)
-            chunks += self._called(choice, said.calls)
+        for message_part in self._message_parts(piece):
+            chunks += self._text(choice, message_part)
+            chunks += self._called(choice, message_part.calls)
         if logprobs is not None:  # with the first text of the piece
             if not any("role" not in chunk["delta"] for chunk in chunks):
                 chunks.append(_delta(piece.index, {"content": ""}))
@@ -134,27 +134,27 @@ class ChatAnswer(OpenAIAnswer):
             "token_ids": [] if self.shown.token_ids else None,
         }
 
-    def _said(self, piece: ChoiceDelta) -> list[Said]:
+    def _message_parts(self, piece: ChoiceDelta) -> list[MessagePart]:
         """What the piece has of thoughts, text and calls."""
         text = self._texts.get(piece.index)
         if text is None:
-            return [Said(text=piece.text)]
-        said = text.feed(piece.text)
+            return [MessagePart(text=piece.text)]
+        message_part = text.feed(piece.text)
         if piece.finish_reason:
-            said += text.end(cut=piece.finish_reason == "length")
-        return said
+            message_part += text.end(cut=piece.finish_reason == "length")
+        return message_part
 
-    def _text(self, choice: Json, said: Said) -> list[Json]:
+    def _text(self, choice: Json, message_part: MessagePart) -> list[Json]:
         """Add what is thought, and what is answered, to the message."""
         message, chunks = choice["message"], list[Json]()
-        if said.thoughts and self.shown.thoughts:
-            both = {"reasoning_content": said.thoughts, "reasoning": said.thoughts}
+        if message_part.thoughts and self.shown.thoughts:
+            both = {"reasoning_content": message_part.thoughts, "reasoning": message_part.thoughts}
             for name, thoughts in both.items():
                 message[name] = (message[name] or "") + thoughts
             chunks.append(_delta(choice["index"], both))
-        if said.text:
-            message["content"] += said.text
-            chunks.append(_delta(choice["index"], {"content": said.text}))
+        if message_part.text:
+            message["content"] += message_part.text
+            chunks.append(_delta(choice["index"], {"content": message_part.text}))
         return chunks
 
     def _called(self, choice: Json, calls: Sequence[ToolCall]) -> list[Json]:
@@ -225,8 +225,10 @@ def _chat_logprobs(tokens: Sequence[Mapping[str, Any]]) -> Json | None:
     if not tokens:
         return None
 
-    def said(token: Mapping[str, Any]) -> Json:
+    def logprob_of(token: Mapping[str, Any]) -> Json:
         return {name: token[name] for name in ("token", "logprob", "bytes")}
 
-    content = [{**said(t), "top_logprobs": [said(top) for top in t["top"]]} for t in tokens]
+    content = [
+        {**logprob_of(t), "top_logprobs": [logprob_of(top) for top in t["top"]]} for t in tokens
+    ]
     return {"content": content, "refusal": None}

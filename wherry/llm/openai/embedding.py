@@ -59,30 +59,30 @@ class Embedding(RowsCall):
 
     operation = "embeddings"
 
-    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: EmbeddingRequest) -> None:
-        super().__init__(entry, loaded, wanted)
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, request: EmbeddingRequest) -> None:
+        super().__init__(entry, loaded, request)
         fit = vector_fit(loaded.signature)
         assert fit is not None
         self._fit = fit
-        self._wants = wanted
+        self._wants = request
         #: The tokens that were sent as such.
         self._tokens = 0
         #: Whether vectors are brought to length 1 here.
         self._to_one = False
 
     def columns(self) -> tuple[Columns, int]:
-        name, size, wanted = self._loaded.name, self._fit.vector.shape[0], self._wants
-        if wanted.dimensions is not None and 0 <= size < wanted.dimensions:
+        name, size, request = self._loaded.name, self._fit.vector.shape[0], self._wants
+        if request.dimensions is not None and 0 <= size < request.dimensions:
             raise BadField("dimensions", f"the model '{name}' has {size}")
-        if wanted.use_activation is not None and self._loaded.signature.input(ACTIVATION) is None:
-            if not wanted.use_activation:
+        if request.use_activation is not None and self._loaded.signature.input(ACTIVATION) is None:
+            if not request.use_activation:
                 problem = f"the model '{name}' has no other numbers than those that it tells"
                 raise BadField(ACTIVATION, problem)
             self._to_one = True
-        spec, column = self._read(wanted.rows())
+        spec, column = self._read(request.rows())
         # Tokens are cut here, texts where they are tokenized.
         done = {ACTIVATION} | (CUTS if spec is self._fit.tokens else frozenset())
-        beside = columns_beside(wanted, self._loaded, len(column), frozenset(done))
+        beside = columns_beside(request, self._loaded, len(column), frozenset(done))
         return {spec.name: column, **beside}, len(column)
 
     def encoded(self, response: InferResponse) -> Sequence[Buffer]:
@@ -100,8 +100,8 @@ class Embedding(RowsCall):
         )
         parts: list[Buffer] = [msgspec.json.encode(about).removesuffix(b"]}")]
         for index, vector in enumerate(vectors):
-            told = vector.tolist() if as_json else base64.b64encode(vector.tobytes()).decode()
-            one = Vector(object="embedding", index=index, embedding=told)
+            shown = vector.tolist() if as_json else base64.b64encode(vector.tobytes()).decode()
+            one = Vector(object="embedding", index=index, embedding=shown)
             parts += [b"," if index else b"", msgspec.json.encode(one)]
             if not index % ROWS_AT_ONCE:
                 give_way()

@@ -23,11 +23,11 @@ from wherry.llm.engine.chat_form import in_texts
 from wherry.llm.openai.answers import OpenAIAnswer
 from wherry.llm.openai.errors import BadField, described, fail
 from wherry.llm.openai.prompts import Inputs, Prompts
-from wherry.llm.openai.spans import answered_with, asked_for
+from wherry.llm.openai.spans import answered_with, request_attributes
 from wherry.server.api import EventStream, Exchange, HttpEntry, respond, terms_of
 
 
-class Wanted(Protocol):
+class GenerationRequest(Protocol):
     """What a request says of its generation, in whatever protocol it came."""
 
     @property
@@ -52,15 +52,15 @@ class Generation:
         entry: HttpEntry,
         exchange: Exchange,
         loaded: LoadedModel,
-        wanted: Wanted,
+        fields: GenerationRequest,
         answer: OpenAIAnswer,
     ) -> None:
         self._entry = entry
         self._exchange = exchange
         self._loaded = loaded
-        self._wanted = wanted
+        self._fields = fields
         self._answer = answer
-        self._per_prompt = wanted.n or 1
+        self._per_prompt = fields.n or 1
         #: By the number of the prompt.
         self._open: dict[int, InferRequest] = {}
         self._failed: Exception | None = None
@@ -68,7 +68,7 @@ class Generation:
         self._at_the_end: Callable[[], None] = _nothing
         #: Whose response each event carries that the client has not read yet.
         self._unread: deque[Reply[InferResponse]] = deque()
-        self._events = EventStream(exchange, self._read) if wanted.stream else None
+        self._events = EventStream(exchange, self._read) if fields.stream else None
 
     def submit(self, prompts: Prompts) -> None:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
@@ -85,7 +85,7 @@ class Generation:
                 self._reply(number),
                 id=self._answer.id,
                 timeout=terms.timeout,
-                priority=self._wanted.priority or 0,
+                priority=self._fields.priority or 0,
                 tenant=terms.tenant_of(request.caller),
             )
             made.nbytes = nbytes
@@ -107,17 +107,17 @@ class Generation:
         loaded, attributes = self._loaded, trace.draft.attributes
         for each in self._open.values():
             FollowedRequest(trace, loaded.name, loaded.version).follow(each)
-        attributes.update(asked_for(self._wanted, self._answer.kind))
+        attributes.update(request_attributes(self._fields, self._answer.kind))
         # Once it is known, which is before its span ends: both are of the loop's thread.
         self._at_the_end = lambda: attributes.update(answered_with(self._answer))
 
     def _shared(self, inputs: Inputs) -> Inputs:
         """What all prompts have, as the model has it. A variant of the model is a parameter."""
-        wanted = self._wanted.model
-        if wanted is not None and not self._loaded.is_called(wanted) and "task" not in inputs:
-            inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": wanted}}
+        fields = self._fields.model
+        if fields is not None and not self._loaded.is_called(fields) and "task" not in inputs:
+            inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": fields}}
         if self._loaded.signature.input("stream") is not None:
-            inputs = {**inputs, "stream": bool(self._wanted.stream)}
+            inputs = {**inputs, "stream": bool(self._fields.stream)}
         return self._known(inputs)
 
     def _known(self, inputs: Inputs) -> Inputs:
@@ -129,7 +129,7 @@ class Generation:
             if asked := inputs[name]:
                 field = next(iter(asked)) if name == "parameters" else name
                 raise BadField(
-                    self._wanted.named(field),
+                    self._fields.named(field),
                     f"the model '{self._loaded.name}' does not support it",
                 )
         return {name: value for name, value in inputs.items() if name in names}
@@ -209,7 +209,7 @@ class Generation:
 
     def _finish(self, events: EventStream, last: Sequence[dict[str, Any]]) -> None:
         self._send(last, None)
-        if self._wanted.include_usage:
+        if self._fields.include_usage:
             self._send_event(events, self._answer.usage_chunk())
         if self._answer.last is not None:
             self._unread.append(Reply(_nobody))
@@ -222,9 +222,9 @@ class Generation:
         if self._events is None or not self._events.started:
             if self._events is not None:
                 self._events.abandon()
-            fail(self._exchange, error, self._wanted.named, form)
+            fail(self._exchange, error, self._fields.named, form)
             return
-        _, body, _ = described(self._exchange, error, self._wanted.named, form)
+        _, body, _ = described(self._exchange, error, self._fields.named, form)
         self._send_event(self._events, self._answer.failure(msgspec.json.decode(body)))
         self._events.end()
 

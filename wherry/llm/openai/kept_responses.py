@@ -16,19 +16,19 @@ KEPT_FOR: Final = 3600.0
 class KeptTurn:
     """A response, and what it answered.
 
-    `response` is its JSON, `given` that of the list of its input's items, and `previous` the id of
-    the response before it, or "". `owner` is the name of the key that it was asked for with.
+    `response` is its JSON, `input_items` that of its input's items, and `previous` the id of the
+    response before it, or "". `owner` is the name of the key that it was asked for with.
     """
 
     id: str
     response: bytes
-    given: bytes
+    input_items: bytes
     previous: str = ""
     owner: str = ""
 
     @property
     def nbytes(self) -> int:
-        return len(self.response) + len(self.given)
+        return len(self.response) + len(self.input_items)
 
 
 class KeptResponses:

@@ -40,7 +40,7 @@ NEEDS: Final = {
 
 
 #: Inputs that a chat or a completion may give a model; one that needs more is for neither.
-GIVEN: Final = frozenset(
+CHAT_INPUTS: Final = frozenset(
     ("messages", "prompt", "token_ids", "parameters", "stream", "tools", "template", "task")
 )
 
@@ -118,7 +118,7 @@ class AbleModels:
             for name in _names_of(m)
         ]
         variants = [
-            ModelName(name, name, m.told_name(), context)
+            ModelName(name, name, m.reported_name(), context)
             for m, context in zip(models, contexts, strict=True)
             for name in m.model.variants()
         ]
@@ -132,8 +132,12 @@ class AbleModels:
             return None
         try:
             columns = loaded.row_columns((), {"prompt": "a", "task": "tokenize"})
-            told = next(self._runtime.calls.stream(loaded, columns, timeout=CONTEXT_TIMEOUT))
-            found = self._contexts[loaded] = int(told.outputs["usage"][0]["context_tokens"])
+            context_answer = next(
+                self._runtime.calls.stream(loaded, columns, timeout=CONTEXT_TIMEOUT)
+            )
+            found = self._contexts[loaded] = int(
+                context_answer.outputs["usage"][0]["context_tokens"]
+            )
         except Exception:  # noqa: BLE001 - of any model: one without an answer is listed without
             return None
         return found
@@ -208,7 +212,7 @@ def _speaks(loaded: LoadedModel, by: str) -> bool:
 
 def _generates(loaded: LoadedModel, by: str) -> bool:
     needed = {spec.name for spec in loaded.signature.inputs if not spec.optional}
-    return needed <= GIVEN and _speaks(loaded, by)
+    return needed <= CHAT_INPUTS and _speaks(loaded, by)
 
 
 def _has_tokens(loaded: LoadedModel) -> bool:

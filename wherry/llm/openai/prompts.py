@@ -41,12 +41,12 @@ class Prompts:
                 f"holds {len(own)}, and the fields that hold for each of them have {once} bytes;"
                 f" send at most {most or 1} at a time beside these",
             )
-        asked = shared.get("parameters") or {}
-        if len(own) > 1 and (told := _logprobs(own, asked)) > MOST_LOGPROBS:
+        parameters = shared.get("parameters") or {}
+        if len(own) > 1 and (logprobs := _logprobs(own, parameters)) > MOST_LOGPROBS:
             raise BadField(
                 field,
-                f"holds {len(own)}, with up to {told} log probabilities together; send at most"
-                f" {MOST_LOGPROBS * len(own) // told or 1} at a time",
+                f"holds {len(own)}, with up to {logprobs} log probabilities together; send at most"
+                f" {MOST_LOGPROBS * len(own) // logprobs or 1} at a time",
             )
         return cls(own, shared, [once + value_bytes(each) for each in own])
 
@@ -56,12 +56,12 @@ class Prompts:
         return cls.of([{}], inputs)
 
 
-def _logprobs(own: Sequence[Inputs], asked: Mapping[str, Any]) -> int:
+def _logprobs(own: Sequence[Inputs], parameters: Mapping[str, Any]) -> int:
     """How many log probabilities are asked for, at most: a token is a character at least."""
-    answers, most = asked.get("n") or 1, asked.get("logprobs")
+    answers, most = parameters.get("n") or 1, parameters.get("logprobs")
     each = 0 if most is None else answers * (1 + most)
-    of_a_token = each if asked.get("echo") else 0
-    if (ranked := asked.get("prompt_logprobs")) is not None:
+    of_a_token = each if parameters.get("echo") else 0
+    if (ranked := parameters.get("prompt_logprobs")) is not None:
         of_a_token += 1 + ranked
     tokens = sum(len(one.get("prompt") or one.get("token_ids") or "") for one in own)
-    return of_a_token * tokens + each * (asked.get("max_tokens") or LEAST_TOKENS) * len(own)
+    return of_a_token * tokens + each * (parameters.get("max_tokens") or LEAST_TOKENS) * len(own)

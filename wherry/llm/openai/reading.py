@@ -16,7 +16,7 @@ from wherry.server.api import (
     HttpEntry,
     PassedOn,
     check_values,
-    given_request_id,
+    client_request_id,
     request_id_of,
 )
 
@@ -24,11 +24,13 @@ HEADER: Final = "X-Wherry-Ignored"
 ID: Final = "X-Request-Id"
 
 
-def told(exchange: Exchange, ignored: Sequence[str], ids: Sequence[str] = (ID,)) -> Exchange:
+def with_ignored_fields(
+    exchange: Exchange, ignored: Sequence[str], ids: Sequence[str] = (ID,)
+) -> Exchange:
     """The exchange, whose answer has these fields in a header, and the request's id in others:
     clients hand it to their callers."""
     headers = [(HEADER, header_of(ignored))] if ignored else []
-    if given_request_id(exchange.request.headers):  # which comes back by itself in the first
+    if client_request_id(exchange.request.headers):  # which comes back by itself in the first
         ids = ids[1:]
     return _Noting(exchange, headers, ids) if headers or ids else exchange
 
@@ -81,7 +83,7 @@ def read_and_start(
     ignored: list[str] | None = None if entry.common.openai.strict_fields else []
 
     def refuse(exchange: Exchange, error: Exception) -> None:
-        fail(told(exchange, (), ids), error, form=form)
+        fail(with_ignored_fields(exchange, (), ids), error, form=form)
 
     def read_large() -> T:
         body = entry.body(exchange)
@@ -89,8 +91,8 @@ def read_and_start(
             check_values(body)
         return read(body, ignored)
 
-    def begin(wanted: T) -> None:
-        start(told(exchange, ignored or (), ids), wanted)
+    def begin(parsed: T) -> None:
+        start(with_ignored_fields(exchange, ignored or (), ids), parsed)
 
     try:
         entry.admission.check()

@@ -132,9 +132,9 @@ class ResponseAnswer(PartedAnswer):
 
     def failure(self, error: Json) -> Json:
         """Return OpenAI's error event, with the member `error` that OpenAI's client looks for."""
-        said = error["error"]
-        about = {name: said[name] for name in ("code", "message", "param")}
-        return {**self._event("error", **about), "type": "error", "error": said}
+        error_fields = error["error"]
+        about = {name: error_fields[name] for name in ("code", "message", "param")}
+        return {**self._event("error", **about), "type": "error", "error": error_fields}
 
     def _event(self, kind: str, **fields: Any) -> Json:
         number = self._events

@@ -82,33 +82,33 @@ class ResponseItems(msgspec.Struct, kw_only=True):
 
 
 @dataclass(slots=True)
-class ResponseAsked:
+class ResponseContext:
     """A request, the items that came before its own, and the chat that both are."""
 
-    wanted: ResponsesRequest
+    parsed: ResponsesRequest
     before: list[Json] = field(default_factory=list)
     #: The places of the items that only refer to others, and the ids of those.
     references: list[tuple[str, str]] = field(init=False)
     #: The first of these for each response that has such items.
     responses: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: The JSON of the request's own items.
-    given: bytes = field(init=False)
+    input_items: bytes = field(init=False)
     chat: ChatRequest = field(init=False)
     prompts: Prompts = field(init=False)
 
     def __post_init__(self) -> None:
-        self.references = list(self.wanted.references())
+        self.references = list(self.parsed.references())
         for where, id in self.references:
             self.responses.setdefault(_response_of(id), (where, id))
 
     @property
     def refers(self) -> bool:
         """Whether what was kept is a part of this request."""
-        return bool(self.wanted.previous_response_id or self.references)
+        return bool(self.parsed.previous_response_id or self.references)
 
-    def read(self) -> ResponseAsked:
-        self.given = msgspec.json.encode(self.wanted.items())
-        self.chat = self.wanted.chat(self.before)
+    def read(self) -> ResponseContext:
+        self.input_items = msgspec.json.encode(self.parsed.items())
+        self.chat = self.parsed.chat(self.before)
         self.prompts = Prompts.single(self.chat.inputs())
         return self
 
@@ -123,7 +123,7 @@ class ResponseRoutes:
 
     def routes(self) -> dict[str, Route]:
         def ending_in(
-            start: Callable[[Exchange, ResponseAsked], None], operation: Operation
+            start: Callable[[Exchange, ResponseContext], None], operation: Operation
         ) -> Route:
             find = partial(self._find, start)
             post = partial(read_and_start, self._entry, self._read, find)
@@ -172,68 +172,70 @@ class ResponseRoutes:
 
     # A new response
 
-    def _read(self, body: Buffer, ignored: list[str] | None) -> ResponseAsked:
-        wanted = decoded(body, ResponsesRequest, ignored)
-        wanted.check_kept(keeps=bool(self._kept))
-        if left_out := wanted.hosted():
+    def _read(self, body: Buffer, ignored: list[str] | None) -> ResponseContext:
+        parsed = decoded(body, ResponsesRequest, ignored)
+        parsed.check_kept(keeps=bool(self._kept))
+        if left_out := parsed.hosted():
             if ignored is None:
                 raise BadField(left_out[0], "is a tool that no server runs here")
             theirs = tuple(f"{tool}." for tool in left_out)
             ignored[:] = [name for name in ignored if not name.startswith(theirs)] + left_out
-        if unknown := wanted.unknown():
+        if unknown := parsed.unknown():
             if ignored is None:
                 raise BadField(unknown[0], UNKNOWN)
             ignored += unknown
-        asked = ResponseAsked(wanted)
-        if asked.refers:
-            return asked
-        asked.read()
-        note_not_followed(asked.chat.not_followed("parameters"), ignored)
-        return asked
+        context = ResponseContext(parsed)
+        if context.refers:
+            return context
+        context.read()
+        note_not_followed(context.chat.not_followed("parameters"), ignored)
+        return context
 
     def _find(
         self,
-        start: Callable[[Exchange, ResponseAsked], None],
+        start: Callable[[Exchange, ResponseContext], None],
         exchange: Exchange,
-        asked: ResponseAsked,
+        context: ResponseContext,
     ) -> None:
         """Look up what the request refers to, and start; reading much is for another thread."""
-        wanted = asked.wanted
-        if not asked.refers:
-            start(exchange, asked)
+        parsed = context.parsed
+        if not context.refers:
+            start(exchange, context)
             return
-        before, named = self._referred(asked, exchange.request.caller)
+        before, named = self._referred(context, exchange.request.caller)
         kept, earlier = [*before, *named.values()], sum(turn.nbytes for turn in before)
         if earlier > (most := self._entry.max_body_bytes):
             raise _too_large("previous_response_id", earlier)
 
-        def read() -> ResponseAsked:
-            asked.before = [item for turn in before for item in _items_of(turn)]
+        def read() -> ResponseContext:
+            context.before = [item for turn in before for item in _items_of(turn)]
             items = {id: item for turn in named.values() for id, item in _by_id(turn)}
-            asked.wanted = wanted.whole(items)
-            _check_sizes(asked.references, items, earlier, most)
-            return asked.read()
+            context.parsed = parsed.whole(items)
+            _check_sizes(context.references, items, earlier, most)
+            return context.read()
 
-        def read_large() -> ResponseAsked:
-            check_values(b"".join(part for turn in kept for part in (turn.given, turn.response)))
+        def read_large() -> ResponseContext:
+            check_values(
+                b"".join(part for turn in kept for part in (turn.input_items, turn.response))
+            )
             return read()
 
         # An item counts as often as it is named.
-        if sum(turn.nbytes for turn in kept) * (1 + len(asked.references)) > LARGE_BYTES:
+        if sum(turn.nbytes for turn in kept) * (1 + len(context.references)) > LARGE_BYTES:
             self._entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
         else:
             start(exchange, read())
 
     def _referred(
-        self, asked: ResponseAsked, owner: str
+        self, context: ResponseContext, owner: str
     ) -> tuple[list[KeptTurn], dict[str, KeptTurn]]:
         """The turns before the request, and those of the items that it refers to."""
-        previous = asked.wanted.previous_response_id or ""
+        previous = context.parsed.previous_response_id or ""
         before = self._kept.conversation(previous, owner)
         if before is None:
             raise PreviousNotKept(previous)
         named: dict[str, KeptTurn] = {}
-        for of, (where, id) in asked.responses.items():
+        for of, (where, id) in context.responses.items():
             turn = self._kept.find(of, owner)
             if turn is None:
                 why = f"no item '{id[:80]}' is kept" if self._kept else NOTHING_KEPT
@@ -241,31 +243,33 @@ class ResponseRoutes:
             named[of] = turn
         return before, named
 
-    def _start(self, exchange: Exchange, asked: ResponseAsked) -> None:
-        wanted = asked.wanted
-        loaded = self._models.able(wanted.model, "chat")
+    def _start(self, exchange: Exchange, context: ResponseContext) -> None:
+        parsed = context.parsed
+        loaded = self._models.able(parsed.model, "chat")
         # What is kept is found by its id alone: it must not be guessed from another's, nor be one
         # that the client has sent already.
         exchange.request.own_id = id = secrets.token_hex(16)
-        chat = ChatAnswer(loaded.told_name(wanted.model), id, asked.chat.calls())
-        keeps = bool(self._kept) and wanted.store is not False
-        keep = partial(self._keep, asked, exchange.request.caller) if keeps else None
-        repeated = {**wanted.repeated(), "store": keeps}
-        answer = ResponseAnswer(chat, repeated, keep, wanted.call_names())
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
+        chat = ChatAnswer(loaded.reported_name(parsed.model), id, context.chat.calls())
+        keeps = bool(self._kept) and parsed.store is not False
+        keep = partial(self._keep, context, exchange.request.caller) if keeps else None
+        repeated = {**parsed.repeated(), "store": keeps}
+        answer = ResponseAnswer(chat, repeated, keep, parsed.call_names())
+        Generation(self._entry, exchange, loaded, parsed, answer).submit(context.prompts)
 
-    def _count(self, exchange: Exchange, asked: ResponseAsked) -> None:
-        wanted = msgspec.structs.replace(asked.wanted, stream=None)
-        loaded = self._models.able(wanted.model, "tokens")
-        answer = ResponseCountAnswer(loaded.told_name(wanted.model), request_id_of(exchange))
-        asked.prompts.shared["task"] = "tokenize"
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(asked.prompts)
+    def _count(self, exchange: Exchange, context: ResponseContext) -> None:
+        parsed = msgspec.structs.replace(context.parsed, stream=None)
+        loaded = self._models.able(parsed.model, "tokens")
+        answer = ResponseCountAnswer(loaded.reported_name(parsed.model), request_id_of(exchange))
+        context.prompts.shared["task"] = "tokenize"
+        Generation(self._entry, exchange, loaded, parsed, answer).submit(context.prompts)
 
-    def _keep(self, asked: ResponseAsked, owner: str, response: Json) -> bool:
+    def _keep(self, context: ResponseContext, owner: str, response: Json) -> bool:
         """Keep a response, and return whether it is."""
-        previous = asked.wanted.previous_response_id or ""
+        previous = context.parsed.previous_response_id or ""
         encoded = msgspec.json.encode(response)
-        return self._kept.keep(KeptTurn(response["id"], encoded, asked.given, previous, owner))
+        return self._kept.keep(
+            KeptTurn(response["id"], encoded, context.input_items, previous, owner)
+        )
 
     # One that is kept
 
@@ -294,7 +298,7 @@ class ResponseRoutes:
     def _items(self, exchange: Exchange, turn: KeptTurn) -> None:
         """A page of the items of the response's own input."""
         page = partial(_page, _query(exchange), turn)
-        if len(turn.given) > LARGE_BYTES:
+        if len(turn.input_items) > LARGE_BYTES:
             self._entry.off_loop(exchange, page, partial(respond, exchange), fail, reads=False)
         else:
             respond(exchange, page())
@@ -302,8 +306,8 @@ class ResponseRoutes:
 
 def _page(query: Mapping[str, str], turn: KeptTurn) -> bytes:
     """The JSON of some items of a response's own input."""
-    given = msgspec.json.decode(turn.given)
-    items = [_numbered(item, turn.id, n) for n, item in enumerate(given)]
+    input_items = msgspec.json.decode(turn.input_items)
+    items = [_numbered(item, turn.id, n) for n, item in enumerate(input_items)]
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadField("order", "must be asc or desc")
@@ -353,8 +357,8 @@ def _response_of(item: str) -> str:
 
 
 def _items_of(turn: KeptTurn) -> list[Json]:
-    given: list[Json] = msgspec.json.decode(turn.given)
-    return given + [item for _, item in _by_id(turn)]
+    input_items: list[Json] = msgspec.json.decode(turn.input_items)
+    return input_items + [item for _, item in _by_id(turn)]
 
 
 def _by_id(turn: KeptTurn) -> list[tuple[str, Json]]:

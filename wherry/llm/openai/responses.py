@@ -10,9 +10,9 @@ import msgspec
 from wherry.llm.engine.chat_form import text_of
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.chat_messages import PARTS, ROLES, arguments_in
 from wherry.llm.openai.fields.form import JsonSchema, ResponseFormat
 from wherry.llm.openai.fields.kinds import Alternatives, Whole
-from wherry.llm.openai.fields.messages import PARTS, ROLES, arguments_in
 from wherry.llm.openai.fields.not_done import OF_RESPONSES, NotDone
 from wherry.llm.openai.fields.tools import (
     MOST_TOOLS,
@@ -132,7 +132,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def items(self) -> list[dict[str, Any]]:
         """The items of the request's own input."""
-        return [_said(self.input)] if isinstance(self.input, str) else self.input
+        return [_output_message(self.input)] if isinstance(self.input, str) else self.input
 
     def unknown(self) -> list[str]:
         """The places of what is not known in the items of the request's own input."""
@@ -150,14 +150,14 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def whole(self, items: Mapping[str, dict[str, Any]]) -> ResponsesRequest:
         """The request with these items, by their ids, in the places of those that refer to them."""
-        given = list(self.items())
-        for place, item in enumerate(given):
+        input_items = list(self.items())
+        for place, item in enumerate(input_items):
             if item.get("type") == "item_reference":
                 id = item["id"]
                 if id not in items:
                     raise BadField(f"input[{place}]", f"no item '{id[:80]}' is kept: send it whole")
-                given[place] = items[id]
-        return msgspec.structs.replace(self, input=given)
+                input_items[place] = items[id]
+        return msgspec.structs.replace(self, input=input_items)
 
     def chat(self, before: Sequence[dict[str, Any]] = ()) -> ChatRequest:
         """The chat that has the same answer. `before`: the items of the conversation so far."""
@@ -224,18 +224,18 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return ResponseFormat(type=form.type, json_schema=JsonSchema(schema=form.schema))
 
     def _messages(self, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        given: list[dict[str, Any]] = []
+        input_items: list[dict[str, Any]] = []
         if self.instructions:
-            given.append({"role": "system", "content": self.instructions})
+            input_items.append({"role": "system", "content": self.instructions})
         if not self.input and not before and not isinstance(self.input, str):
             raise BadField("input", "is empty")
         thoughts = ""
 
         def only_thought() -> None:
             """A turn of thoughts alone is a message, too: roles go on alternating."""
-            if thoughts and not (given and given[-1]["role"] == "assistant"):
+            if thoughts and not (input_items and input_items[-1]["role"] == "assistant"):
                 silent = {"role": "assistant", "content": "", "reasoning_content": thoughts}
-                given.append(silent)
+                input_items.append(silent)
 
         for place, item in enumerate([*before, *self.items()], -len(before)):
             where = f"input[{place}]" if place >= 0 else "previous_response_id"
@@ -249,13 +249,13 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
                 only_thought()
             thoughts = ""
             merges = message.keys() == {"role", "tool_calls"}
-            if given and merges and given[-1]["role"] == "assistant":
+            if input_items and merges and input_items[-1]["role"] == "assistant":
                 # Calls are items of their own; to a model they belong to what it said before.
-                given[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+                input_items[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
             else:
-                given.append(message)
+                input_items.append(message)
         only_thought()
-        return given
+        return input_items
 
 
 #: What asks for more than responses to be kept, and what to do instead.
@@ -303,17 +303,17 @@ def _unknown(item: Mapping[str, Any], where: str) -> Iterator[str]:
     for name, value in item.items():
         if name in members and isinstance(value, list):
             for i, part in enumerate(value):
-                given = part.items() if isinstance(part, dict) else ()
+                input_items = part.items() if isinstance(part, dict) else ()
                 yield from (
                     f"{where}.{name}[{i}].{n}"
-                    for n, v in given
+                    for n, v in input_items
                     if n not in OF_PARTS and v is not None
                 )
         elif name not in members and name not in OF_ITEMS and value is not None:
             yield f"{where}.{name}"
 
 
-def _said(text: str) -> dict[str, Any]:
+def _output_message(text: str) -> dict[str, Any]:
     """What the user says, as an item."""
     return {"type": "message", "role": "user", "content": text}
 

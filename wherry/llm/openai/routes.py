@@ -195,35 +195,35 @@ class OpenAI:
         read_and_start(self._entry, read, start, exchange)
 
     def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Prompts]) -> None:
-        wanted, prompts = read
-        loaded = self._models.able(wanted.model, "chat")
-        shown, echo = _shown(wanted), wanted.echoed()
+        parsed, prompts = read
+        loaded = self._models.able(parsed.model, "chat")
+        shown, echo = _shown(parsed), parsed.echoed()
         answer = ChatAnswer(
-            loaded.told_name(wanted.model),
+            loaded.reported_name(parsed.model),
             request_id_of(exchange),
-            wanted.calls(),
+            parsed.calls(),
             echo=echo,
             shown=shown,
         )
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+        Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
 
     def _start_completion(
         self, exchange: Exchange, read: tuple[CompletionRequest, Prompts]
     ) -> None:
-        wanted, prompts = read
-        loaded = self._models.able(wanted.model, "completions")
+        parsed, prompts = read
+        loaded = self._models.able(parsed.model, "completions")
         answer = TextAnswer(
-            loaded.told_name(wanted.model),
+            loaded.reported_name(parsed.model),
             request_id_of(exchange),
-            wanted.echoes(),
-            wanted.n or 1,
-            _shown(wanted),
+            parsed.echoes(),
+            parsed.n or 1,
+            _shown(parsed),
         )
         if loaded.signature.input("parameters"):
             # OpenAI's own default, which gives way to what is asked for.
-            most = max(16, wanted.min_tokens or 0)
+            most = max(16, parsed.min_tokens or 0)
             prompts.shared["parameters"].setdefault("max_tokens", most)
-        Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+        Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
 
     def _convert(
         self,
@@ -234,10 +234,10 @@ class OpenAI:
         """Tokens of a text, or the text of tokens."""
 
         def start(exchange: Exchange, read: tuple[Conversion, Prompts]) -> None:
-            wanted, prompts = read
-            loaded = self._models.able(wanted.model, "tokens")
-            answer = answers(loaded.told_name(wanted.model), request_id_of(exchange))
-            Generation(self._entry, exchange, loaded, wanted, answer).submit(prompts)
+            parsed, prompts = read
+            loaded = self._models.able(parsed.model, "tokens")
+            answer = answers(loaded.reported_name(parsed.model), request_id_of(exchange))
+            Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
 
         self._read(partial(_read_inputs, fields), start, exchange)
 
@@ -245,24 +245,24 @@ class OpenAI:
 def _read_inputs(
     kind: type[WithInputs], body: Buffer, ignored: list[str] | None
 ) -> tuple[WithInputs, Prompts]:
-    wanted = decoded(body, kind, ignored)
-    if isinstance(wanted, ChatRequest):
-        note_not_followed(wanted.not_followed(), ignored)
-    return wanted, Prompts.single(wanted.inputs())
+    parsed = decoded(body, kind, ignored)
+    if isinstance(parsed, ChatRequest):
+        note_not_followed(parsed.not_followed(), ignored)
+    return parsed, Prompts.single(parsed.inputs())
 
 
 def _read_completion(body: Buffer, ignored: list[str] | None) -> tuple[CompletionRequest, Prompts]:
-    wanted = decoded(body, CompletionRequest, ignored)
-    return wanted, wanted.inputs()
+    parsed = decoded(body, CompletionRequest, ignored)
+    return parsed, parsed.inputs()
 
 
-def _shown(wanted: Request) -> AnswerParts:
+def _shown(parsed: Request) -> AnswerParts:
     return AnswerParts(
-        wanted.include_usage,
-        wanted.continuous_usage,
-        bool(wanted.return_token_ids),
-        bool(wanted.return_tokens_as_token_ids),
-        wanted.shows_thoughts(),
+        parsed.include_usage,
+        parsed.continuous_usage,
+        bool(parsed.return_token_ids),
+        bool(parsed.return_tokens_as_token_ids),
+        parsed.shows_thoughts(),
     )
 
 

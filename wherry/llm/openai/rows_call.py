@@ -18,7 +18,7 @@ from wherry.core.api import (
     Reply,
 )
 from wherry.llm.openai.errors import fail
-from wherry.llm.openai.spans import asked_for
+from wherry.llm.openai.spans import request_attributes
 from wherry.server.api import Exchange, HttpEntry, held_bytes, is_large, respond, terms_of
 
 
@@ -35,15 +35,15 @@ class RowsCall(ABC):
     #: What it does, in a span.
     operation: str
 
-    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: object) -> None:
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, fields: object) -> None:
         self._entry = entry
         self._loaded = loaded
-        self._asked = wanted
+        self._fields = fields
 
     @property
     def model_name(self) -> str:
         """What the answer calls the model."""
-        return self._loaded.told_name(getattr(self._asked, "model", None))
+        return self._loaded.reported_name(getattr(self._fields, "model", None))
 
     @abstractmethod
     def columns(self) -> tuple[Columns, int]:
@@ -69,7 +69,7 @@ class RowsCall(ABC):
             self._rows,
             reply,
             timeout=terms.timeout,
-            priority=getattr(self._asked, "priority", None) or 0,
+            priority=getattr(self._fields, "priority", None) or 0,
             tenant=terms.tenant_of(exchange.request.caller),
         )
         request.nbytes = self._nbytes
@@ -77,7 +77,7 @@ class RowsCall(ABC):
         if (trace := self._exchange.request.head.trace) is not None:
             loaded = self._loaded
             FollowedRequest(trace, loaded.name, loaded.version).follow(request)
-            trace.draft.attributes.update(asked_for(self._asked, self.operation))
+            trace.draft.attributes.update(request_attributes(self._fields, self.operation))
         self._entry.admission.enter(request)
         self._exchange.request.body = b""  # free it: the columns hold what is needed
         self._exchange.on_disconnect = lambda: self._cancel(request)

@@ -103,11 +103,11 @@ class PairsCall(RowsCall):
         self,
         entry: HttpEntry,
         loaded: LoadedModel,
-        wanted: RerankRequest | ScoreRequest,
+        request: RerankRequest | ScoreRequest,
     ) -> None:
-        super().__init__(entry, loaded, wanted)
-        self._wants = wanted
-        self._pairs = wanted.pairs()
+        super().__init__(entry, loaded, request)
+        self._wants = request
+        self._pairs = request.pairs()
         self._model: CrossEncoder | Cosines
         if (cross := score_fit(loaded.signature)) is not None:
             self._model = CrossEncoder(cross, self._pairs)
@@ -136,16 +136,16 @@ class Rerank(PairsCall):
 
     operation = "rerank"
 
-    def __init__(self, entry: HttpEntry, loaded: LoadedModel, wanted: RerankRequest) -> None:
-        super().__init__(entry, loaded, wanted)
-        self._wanted = wanted
+    def __init__(self, entry: HttpEntry, loaded: LoadedModel, request: RerankRequest) -> None:
+        super().__init__(entry, loaded, request)
+        self._rerank = request
 
     def answer(self, scores: list[float], usage: ReadTokens) -> Ranking:
         documents = self._pairs[1]
         # Of two that are alike, the earlier.
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self._wanted.top_n]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self._rerank.top_n]
         results = [RankedDocument(index=i, relevance_score=scores[i]) for i in order]
-        if self._wanted.return_documents is not False:
+        if self._rerank.return_documents is not False:
             for one in results:
                 one.document = DocumentText(documents[one.index])
         return Ranking(

@@ -22,30 +22,30 @@ _FIELDS: Final = {
 }  # fmt: skip
 
 
-def asked_for(wanted: object, kind: str) -> dict[str, Any]:
+def request_attributes(request: object, kind: str) -> dict[str, Any]:
     """The attributes of a request, whose answer is called `kind`."""
-    told: dict[str, Any] = {"gen_ai.provider.name": "wherry"}
+    attributes: dict[str, Any] = {"gen_ai.provider.name": "wherry"}
     if (operation := _OPERATIONS.get(kind)) is not None:
-        told["gen_ai.operation.name"] = operation
-    if model := getattr(wanted, "model", ""):
-        told["gen_ai.request.model"] = told["gen_ai.response.model"] = model
+        attributes["gen_ai.operation.name"] = operation
+    if model := getattr(request, "model", ""):
+        attributes["gen_ai.request.model"] = attributes["gen_ai.response.model"] = model
     for name, called in _FIELDS.items():
-        value = getattr(wanted, name, None)
+        value = getattr(request, name, None)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            told[f"gen_ai.request.{called}"] = value
-    return told
+            attributes[f"gen_ai.request.{called}"] = value
+    return attributes
 
 
 def answered_with(answer: OpenAIAnswer) -> dict[str, Any]:
     """The attributes of an answer that is whole."""
-    told: dict[str, Any] = {"gen_ai.response.id": answer.id}
+    attributes: dict[str, Any] = {"gen_ai.response.id": answer.id}
     usage, choices = answer.usage, answer.choices
     if usage.prompt_tokens or usage.completion_tokens:
-        told["gen_ai.usage.input_tokens"] = usage.prompt_tokens
-        told["gen_ai.usage.output_tokens"] = usage.completion_tokens
+        attributes["gen_ai.usage.input_tokens"] = usage.prompt_tokens
+        attributes["gen_ai.usage.output_tokens"] = usage.completion_tokens
         if usage.cached_tokens:
-            told["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
+            attributes["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
     reasons = [choice["finish_reason"] for choice in choices.values() if "finish_reason" in choice]
     if reasons:
-        told["gen_ai.response.finish_reasons"] = [reason or "" for reason in reasons]
-    return told
+        attributes["gen_ai.response.finish_reasons"] = [reason or "" for reason in reasons]
+    return attributes

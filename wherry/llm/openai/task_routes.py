@@ -125,9 +125,9 @@ class TaskRoutes:
         self, fields: type[msgspec.Struct], able: tuple[str, ...], answers: Any, exchange: Exchange
     ) -> None:
         def read(body: Buffer, ignored: list[str] | None) -> RowsCall:
-            wanted: Any = decoded(body, fields, ignored)
-            loaded = self._models.able(wanted.model, *able)
-            call: RowsCall = answers(self._entry, loaded, wanted)
+            parsed: Any = decoded(body, fields, ignored)
+            loaded = self._models.able(parsed.model, *able)
+            call: RowsCall = answers(self._entry, loaded, parsed)
             call.prepare()
             return call
 
@@ -141,14 +141,14 @@ class TaskRoutes:
             return read_form(named_values(exchange.request.head, body), ignored)
 
         def start(exchange: Exchange, form: tuple[TranscriptionRequest, bytes]) -> None:
-            wanted, audio = form
-            loaded = self._models.able(wanted.model, ability)
+            parsed, audio = form
+            loaded = self._models.able(parsed.model, ability)
             fit = hearing_fit(loaded.signature)
             assert fit is not None
-            inputs = {**wanted.inputs(), fit.audio.name: audio}
-            answer = TranscriptionAnswer(loaded, request_id_of(exchange), wanted, task)
+            inputs = {**parsed.inputs(), fit.audio.name: audio}
+            answer = TranscriptionAnswer(loaded, request_id_of(exchange), parsed, task)
             if fit.translates:
                 inputs["task"] = task
-            Generation(self._entry, exchange, loaded, wanted, answer).submit(Prompts.single(inputs))
+            Generation(self._entry, exchange, loaded, parsed, answer).submit(Prompts.single(inputs))
 
         read_and_start(self._entry, read, start, exchange, is_json=False)

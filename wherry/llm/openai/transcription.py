@@ -21,7 +21,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 TYPES: Final = {"text": _TEXT, "srt": _TEXT, "vtt": "text/vtt; charset=utf-8"}
 
 
-class HeardSeconds(msgspec.Struct):
+class AudioDuration(msgspec.Struct):
     """How long a recording is, as OpenAI charges for it."""
 
     type: Literal["duration"]
@@ -37,7 +37,7 @@ class Transcription(msgspec.Struct, kw_only=True):
     segments: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
     words: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
     text: str
-    usage: HeardSeconds | msgspec.UnsetType = msgspec.UNSET
+    usage: AudioDuration | msgspec.UnsetType = msgspec.UNSET
 
 
 class TranscriptionEvent(msgspec.Struct, kw_only=True):
@@ -46,7 +46,7 @@ class TranscriptionEvent(msgspec.Struct, kw_only=True):
     type: Literal["transcript.text.delta", "transcript.text.done"]
     delta: str | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType = msgspec.UNSET
-    usage: HeardSeconds | msgspec.UnsetType = msgspec.UNSET
+    usage: AudioDuration | msgspec.UnsetType = msgspec.UNSET
 
 
 class TranscriptionAnswer(OpenAIAnswer):
@@ -56,19 +56,19 @@ class TranscriptionAnswer(OpenAIAnswer):
     last = None
 
     def __init__(
-        self, loaded: LoadedModel, request_id: str, wanted: TranscriptionRequest, task: str
+        self, loaded: LoadedModel, request_id: str, request: TranscriptionRequest, task: str
     ) -> None:
-        super().__init__(loaded.told_name(wanted.model), request_id)
-        self._wanted = wanted
+        super().__init__(loaded.reported_name(request.model), request_id)
+        self._request = request
         self._task = task
-        self._form = wanted.response_format
+        self._form = request.response_format
         self._text = ""
-        self._told: Json = {}
+        self._details: Json = {}
         outputs = {spec.name for spec in loaded.signature.outputs}
         needed = NEEDS_OUTPUT.get(self._form)
         if needed is not None and needed not in outputs:
             raise BadField("response_format", f"the model '{loaded.name}' tells no {needed}")
-        for granularity in wanted.timestamp_granularities or ():
+        for granularity in request.timestamp_granularities or ():
             if f"{granularity}s" not in outputs:
                 problem = f"the model '{loaded.name}' tells no {granularity}s"
                 raise BadField("timestamp_granularities", problem)
@@ -83,12 +83,12 @@ class TranscriptionAnswer(OpenAIAnswer):
             if (value := row.get(name)) is None:
                 continue
             if isinstance(value, list):
-                value = [*self._told.get(name, ()), *value]
+                value = [*self._details.get(name, ()), *value]
             elif isinstance(value, bytes):
                 value = value.decode(errors="replace")
             elif not isinstance(value, str):
                 value = float(value)
-            self._told[name] = value
+            self._details[name] = value
         return piece_of(loaded, response)
 
     def add(self, piece: ChoiceDelta) -> list[Json]:
@@ -105,22 +105,24 @@ class TranscriptionAnswer(OpenAIAnswer):
     def whole(self) -> Transcription:
         if self._form == "json":
             return Transcription(text=self._text, usage=self._usage())
-        told: Json = dict.fromkeys(("language", "duration")) | self._told
-        return Transcription(task=self._task, **told, text=self._text, usage=self._usage())
+        details: Json = dict.fromkeys(("language", "duration")) | self._details
+        return Transcription(task=self._task, **details, text=self._text, usage=self._usage())
 
     def body(self) -> bytes:
         if self._form == "text":
             return self._text.encode(errors="replace")
         if self._form in NEEDS_OUTPUT:
-            return _subtitles(self._form, self._told.get("segments", ())).encode(errors="replace")
+            return _subtitles(self._form, self._details.get("segments", ())).encode(
+                errors="replace"
+            )
         return msgspec.json.encode(self.whole())
 
-    def _usage(self) -> HeardSeconds | msgspec.UnsetType:
+    def _usage(self) -> AudioDuration | msgspec.UnsetType:
         """OpenAI's, of models that are paid by the second."""
-        seconds = self._told.get("duration")
+        seconds = self._details.get("duration")
         if seconds is None or not math.isfinite(seconds):
             return msgspec.UNSET
-        return HeardSeconds("duration", math.ceil(seconds))
+        return AudioDuration("duration", math.ceil(seconds))
 
 
 def _subtitles(form: str, segments: Any) -> str:

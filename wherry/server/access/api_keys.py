@@ -63,9 +63,9 @@ class ApiKeys:
         """The name of the key that the client has sent, "key N" if it has none; None if it is none
         of ours. Names of headers are in lower case."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        presented = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         # All of them, each in constant time: how long it takes says nothing about a key.
-        sent = given.encode("utf-8", "surrogateescape")
+        sent = presented.encode("utf-8", "surrogateescape")
         matches = [name for name, key in self._keys if hmac.compare_digest(sent, key)]
         return matches[0] if matches else None
 

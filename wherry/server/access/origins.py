@@ -154,23 +154,23 @@ class Origins:
             return None
         if "access-control-request-method" not in headers:
             return None
-        wanted = headers.get("access-control-request-headers", "")
+        requested_headers = headers.get("access-control-request-headers", "")
         answer = [
             *self._allow(origin, _VARY),
             ("Access-Control-Allow-Methods", _METHODS),
             ("Access-Control-Max-Age", _MAX_AGE),
         ]
-        if _TOKENS.fullmatch(wanted):
+        if _TOKENS.fullmatch(requested_headers):
             # All that it asks for: models may be given any header, and "*" leaves out the key's.
-            answer.append(("Access-Control-Allow-Headers", wanted))
+            answer.append(("Access-Control-Allow-Headers", requested_headers))
         if headers.get("access-control-request-private-network") == "true":
             answer.append(("Access-Control-Allow-Private-Network", "true"))
         return answer
 
     def _allow(self, origin: str, vary: str = "Origin") -> list[tuple[str, str]]:
         # Never Access-Control-Allow-Credentials: keys are sent by the page itself.
-        said = "*" if self.any_origin else origin
-        return [("Access-Control-Allow-Origin", said), ("Vary", vary)]
+        allowed = "*" if self.any_origin else origin
+        return [("Access-Control-Allow-Origin", allowed), ("Vary", vary)]
 
 
 class OriginCheck:
@@ -194,16 +194,16 @@ class OriginCheck:
     def refusal(self, method: str, headers: Mapping[str, str]) -> OriginRefusal | None:
         """Why this request is not answered. Header names are in lower case; a repeated header is
         joined by ", "."""
-        given = headers.get("host")  # only HTTP/1.0 may go without
-        host = None if given is None else Authority.parse(given.strip(_BLANKS))
-        if given is not None and self._binding is not Binding.UNIX:
+        host_header = headers.get("host")  # only HTTP/1.0 may go without
+        host = None if host_header is None else Authority.parse(host_header.strip(_BLANKS))
+        if host_header is not None and self._binding is not Binding.UNIX:
             if host is None:
                 return OriginRefusal(
-                    400, f"the Host header {_quoted(given)} is no host name and port"
+                    400, f"the Host header {_quoted(host_header)} is no host name and port"
                 )
             if not self._answers(host):
                 return self._misdirected(host)
-            self._remember(given)
+            self._remember(host_header)
         origin = headers.get("origin")
         if origin is not None:
             origin = origin.strip(_BLANKS)
@@ -230,10 +230,10 @@ class OriginCheck:
             f" start it with --allowed-host {host.host[:_QUOTED_CHARS]}",
         )
 
-    def _remember(self, given: str) -> None:
+    def _remember(self, host_header: str) -> None:
         if len(self.known) >= MAX_HOSTS:
             self.known.clear()
-        self.known.add(given)
+        self.known.add(host_header)
 
     def _foreign(self, origin: str, host: Authority | None) -> str | None:
         """Why a page of this origin may not call; None if it is a page of this server."""

@@ -51,12 +51,12 @@ class Restrictions:
                 if name in own:
                     raise ConfigError(f"restricted API {name!r} is restricted twice")
                 own[name] = (key, value)
-        inherited = {} if others is None else others._wanted
-        self._wanted: dict[str, tuple[str, str]] = {**inherited, **own}
+        inherited = {} if others is None else others._required
+        self._required: dict[str, tuple[str, str]] = {**inherited, **own}
         self._off = frozenset(name for names in off for name in _groups(names))
 
     def __bool__(self) -> bool:
-        return bool(self._wanted or self._off)
+        return bool(self._required or self._off)
 
     def is_off(self, group: str) -> bool:
         """Whether the group is switched off for all clients."""
@@ -64,12 +64,12 @@ class Restrictions:
 
     def header_of(self, group: str) -> str | None:
         """The name of the header that the group wants; None: it wants none."""
-        return self._wanted[group][0] if group in self._wanted else None
+        return self._required[group][0] if group in self._required else None
 
     @property
     def headers(self) -> set[str]:
         """The names of the headers that any of the groups wants."""
-        return {name for name, _ in self._wanted.values()}
+        return {name for name, _ in self._required.values()}
 
     def check(
         self, group: str, headers: Mapping[str, str], *, what: str = "API", prefix: str = ""
@@ -81,12 +81,12 @@ class Restrictions:
         """
         if group in self._off:
             raise AccessDenied(f"This {what} is switched off on this server ({group})")
-        wanted = self._wanted.get(group)
-        if wanted is None:
+        required = self._required.get(group)
+        if required is None:
             return
-        name, value = prefix + wanted[0], wanted[1]
-        given = headers.get(name.lower(), "")
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), value.encode()):
+        name, value = prefix + required[0], required[1]
+        presented = headers.get(name.lower(), "")
+        if not hmac.compare_digest(presented.encode("utf-8", "surrogateescape"), value.encode()):
             raise AccessDenied(f"This {what} is restricted, expecting header '{name}'")
 
 

@@ -36,7 +36,7 @@ class LoadReports:
         self.always = always
         self._load = load
 
-    def wanted(self, headers: Mapping[str, str]) -> Callable[[], Pairs] | None:
+    def requested_by(self, headers: Mapping[str, str]) -> Callable[[], Pairs] | None:
         """What gives the headers of the answer to a request with these; None: it has no report."""
         form = FORMS.get(headers.get(ASKS, self.always).strip().lower())
         if form is None:

@@ -39,10 +39,14 @@ class Terms(msgspec.Struct, frozen=True):
         return caller if caller and not self.names_tenant else self.tenant
 
 
-def given_request_id(headers: Mapping[str, str]) -> str:
+def client_request_id(headers: Mapping[str, str]) -> str:
     """The client's X-Request-Id; "" if it gave none that may go into a header or a log."""
-    given = headers.get(REQUEST_ID, "")
-    return given if len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable() else ""
+    request_id = headers.get(REQUEST_ID, "")
+    return (
+        request_id
+        if len(request_id) <= MAX_ID_CHARS and request_id.isascii() and request_id.isprintable()
+        else ""
+    )
 
 
 def terms_of(

@@ -150,8 +150,8 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
     except (BrokenPipeError, DeadlineExceeded):
         raise  # of our own stdout; of a server that runs
     except (OSError, http.client.HTTPException) as error:
-        said = str(error).removeprefix(f"{args.url.rstrip('/')}: ")
-        raise WherryError(f"{args.url}: {said}; {advice(error)} (--url, WHERRY_URL)") from None
+        detail = str(error).removeprefix(f"{args.url.rstrip('/')}: ")
+        raise WherryError(f"{args.url}: {detail}; {advice(error)} (--url, WHERRY_URL)") from None
 
 
 def _meant(args: argparse.Namespace) -> str:
@@ -184,7 +184,7 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
         if name not in kinds and chats(model) and "parameters" in kinds:
             parameters[name] = parameter(value)
         else:
-            named[name] = _value(value, text_wanted=kinds.get(name, True), file=name in files)
+            named[name] = _value(value, is_text=kinds.get(name, True), file=name in files)
     if parameters:
         named["parameters"] = {**named.get("parameters", {}), **parameters}
     values = list(_values(args.value))
@@ -199,7 +199,7 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
         return
     if chats(model) and not named.keys() & {"messages", "prompt", "token_ids"}:
         for value in values:
-            yield {**named, **user_says(_value(value, text_wanted=True, file=False))}
+            yield {**named, **user_says(_value(value, is_text=True, file=False))}
         return
     free = [name for name in kinds if name not in named]
     if len(free) != 1 and named:
@@ -207,7 +207,7 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
     if not free or (len(free) > 1 and len(values) > 1):
         raise ConfigError(f"{args.model!r} has {len(kinds)} inputs; name each with --input")
     for value in values:
-        yield {**named, free[0]: _value(value, text_wanted=kinds[free[0]], file=free[0] in files)}
+        yield {**named, free[0]: _value(value, is_text=kinds[free[0]], file=free[0] in files)}
 
 
 def _whole_rows(values: list[str], names: Collection[str]) -> list[dict[str, Any]]:
@@ -259,15 +259,15 @@ def _file(path: str) -> bytes:
         raise ConfigError(f"@{path}: {error.strerror}") from None
 
 
-def _value(text: str, *, text_wanted: bool, file: bool) -> Any:
+def _value(text: str, *, is_text: bool, file: bool) -> Any:
     if not file:
         return _in_utf8(text, bytes_do=False)
-    if text.startswith("@@") and text_wanted:
+    if text.startswith("@@") and is_text:
         return text[1:]
     data = _file(text[1:]) if text.startswith("@") else None
     if data is None and os.path.isfile(text):
         raise ConfigError(f"{text!r} names a file, and the input is no text; did you mean @{text}?")
-    if text_wanted:
+    if is_text:
         return _in_utf8(text, bytes_do=True) if data is None else data
     try:
         return msgspec.json.decode(text if data is None else data)
@@ -337,8 +337,8 @@ def _write(data: bytes, path: str | None) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print(result: Any, json_wanted: bool) -> None:
-    print_line(result if isinstance(result, str) and not json_wanted else as_json(result, None))
+def _print(result: Any, whole_json: bool) -> None:
+    print_line(result if isinstance(result, str) and not whole_json else as_json(result, None))
     sys.stdout.flush()  # a stream is read as it comes
 
 

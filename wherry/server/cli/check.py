@@ -64,13 +64,13 @@ def print_checkpoint(target: str) -> None:
         return
     from wherry.llm.api import AUTO, choose, facts_of, here, is_local, needs_of
 
-    source, given = with_options(source)
+    source, engine_settings = with_options(source)
     if not is_local(source):
         return
     machine = here()
-    choice = choose(facts_of(source), machine, given.get("engine", AUTO))
+    choice = choose(facts_of(source), machine, engine_settings.get("engine", AUTO))
     needs = needs_of(source)
-    dtype = given.get("dtype", AUTO)
+    dtype = engine_settings.get("dtype", AUTO)
     if dtype == AUTO:
         ours = choice.engine in OURS and not machine.gpu
         dtype = "float32" if ours else needs.stored_as
@@ -82,9 +82,9 @@ def print_checkpoint(target: str) -> None:
         ("KV cache", _size(needs.cache_bytes(TOKENS, dtype)), f"for {TOKENS} tokens"),
     ]
     if choice.engine in OURS and not machine.gpu:
-        rows.append(_memory(needs, choice.engine, dtype, given))
+        rows.append(_memory(needs, choice.engine, dtype, engine_settings))
     elif choice.engine in OURS:
-        rows.append(_gpu_memory(needs.weight_bytes(dtype), given))
+        rows.append(_gpu_memory(needs.weight_bytes(dtype), engine_settings))
     if needs.has_chat_template:
         parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
         rows.append(("chat", "yes", parsers))
@@ -96,13 +96,13 @@ def print_checkpoint(target: str) -> None:
 
 
 def _memory(
-    needs: Needs, engine: str, dtype: str, given: Mapping[str, Any]
+    needs: Needs, engine: str, dtype: str, engine_settings: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """What wherry's own engine takes on a CPU."""
     from wherry.llm.api import free_bytes, parts_on_cpu, total_bytes
 
     free = free_bytes()
-    parts = parts_on_cpu(needs, engine=engine, dtype=dtype, options=given, free=free)
+    parts = parts_on_cpu(needs, engine=engine, dtype=dtype, options=engine_settings, free=free)
     least, most = map(_size, total_bytes(parts))
     listed = ", ".join(
         f"{part.name} {'' if part.certain else 'up to '}{_size(part.nbytes)}" for part in parts
@@ -111,16 +111,16 @@ def _memory(
     return "memory", total, f"of {_size(free)} free: {listed}"
 
 
-def _gpu_memory(weights: int, given: Mapping[str, Any]) -> tuple[str, str, str]:
+def _gpu_memory(weights: int, engine_settings: Mapping[str, Any]) -> tuple[str, str, str]:
     """What wherry's own engine takes on a GPU."""
     fixed = _size(weights + CONTEXT_BYTES)
-    if (cache := given.get("cache_gb")) is not None:
+    if (cache := engine_settings.get("cache_gb")) is not None:
         return (
             "memory",
             _size(weights + CONTEXT_BYTES + round(cache * 1e9)),
             "and what a step takes",
         )
-    if (share := given.get("gpu_memory")) is not None:
+    if (share := engine_settings.get("gpu_memory")) is not None:
         return "memory", f"{share:.0%} of the GPU", f"{fixed} of it for weights and context"
     return "memory", fixed, "and 85 % of what is free then: gpu_memory=0.4 takes less"
 
@@ -253,9 +253,11 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
     control = control_of(settings, runtime)
     try:
         failures = control.try_all()
-        given = settings.options.repositories
-        models = RepositoryFolders(control.repositories, given.model_config_name).look_at_all()
-        backends = given.backend_directory
+        engine_settings = settings.options.repositories
+        models = RepositoryFolders(
+            control.repositories, engine_settings.model_config_name
+        ).look_at_all()
+        backends = engine_settings.backend_directory
         there = {model.name for model in models}
         problems = {model.name: _problems(model, failures, there, backends) for model in models}
         for model in models:

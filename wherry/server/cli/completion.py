@@ -66,15 +66,15 @@ def completion(args: argparse.Namespace) -> int:
     if stem:
         words[-1:] = [flag, value]
     found = dict(_candidates(parser(), words, os.environ))
-    for word, told in found.items():
-        sys.stdout.write(_line(args.shell, stem + word, " ".join(told.split())) + "\n")
+    for word, description in found.items():
+        sys.stdout.write(_line(args.shell, stem + word, " ".join(description.split())) + "\n")
     return 0 if found else 1
 
 
-def _line(shell: str, word: str, told: str) -> str:
+def _line(shell: str, word: str, description: str) -> str:
     if shell == "zsh":
-        return word.replace(":", "\\:") + (f":{told}" if told else "")
-    return f"{word}\t{told}" if shell == "fish" and told else word
+        return word.replace(":", "\\:") + (f":{description}" if description else "")
+    return f"{word}\t{description}" if shell == "fish" and description else word
 
 
 def _candidates(
@@ -131,9 +131,9 @@ def _models(before: Sequence[str], environ: Mapping[str, str]) -> Iterator[tuple
     from wherry.server.cli import DEFAULT_URL
     from wherry.server.options import PREFIX
 
-    said = dict(itertools.pairwise(before))
-    url = said.get("--url") or environ.get(f"{PREFIX}URL") or DEFAULT_URL
-    key = said.get("--api-key") or environ.get(f"{PREFIX}API_KEY", "").partition(",")[0] or None
+    values = dict(itertools.pairwise(before))
+    url = values.get("--url") or environ.get(f"{PREFIX}URL") or DEFAULT_URL
+    key = values.get("--api-key") or environ.get(f"{PREFIX}API_KEY", "").partition(",")[0] or None
     try:
         with Client(url, api_key=key, timeout=_SERVER_TIMEOUT) as client:
             names = [str(model["name"]) for model in client.models()]

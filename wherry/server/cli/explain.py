@@ -33,98 +33,103 @@ REASONS = {
 def explain(args: argparse.Namespace) -> int:
     """Print what the model's batcher has learnt, the sizes it chose and why."""
     with client_of(args) as client:
-        told = client.batching(args.model)
+        explained = client.batching(args.model)
     if args.html:
         try:
-            Path(args.html).write_text(page(told), encoding="utf-8")
+            Path(args.html).write_text(page(explained), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--html {args.html}: {error.strerror}") from None
     else:
-        print_line(as_json(told, None) if args.json else "\n".join(lines(told)))
+        print_line(as_json(explained, None) if args.json else "\n".join(lines(explained)))
     return 0
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(explained: dict[str, Any]) -> list[str]:
     """The server's answer for people, in lines of 80 columns."""
-    out = [line for fact in facts(told) for line in wrapped(fact)]
-    for drawing in drawings(told, SHOWN):
+    out = [line for fact in facts(explained) for line in wrapped(fact)]
+    for drawing in drawings(explained, SHOWN):
         out += ["", *drawing.lines()]
     return out
 
 
-def page(told: dict[str, Any]) -> str:
+def page(explained: dict[str, Any]) -> str:
     """The server's answer as an HTML page that fetches nothing: each chart is SVG in it."""
-    said = facts(told)
+    said = facts(explained)
     title = escape(said[0].partition(":")[0])
     paragraphs = "\n".join(f"<p>{escape(fact)}</p>" for fact in said)
-    drawn = "\n".join(drawing.html() for drawing in drawings(told))
+    drawn = "\n".join(drawing.html() for drawing in drawings(explained))
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n</html>\n"
     )
 
 
-def drawings(told: dict[str, Any], most: int | None = None) -> Iterator[Chart | Listing]:
+def drawings(explained: dict[str, Any], most: int | None = None) -> Iterator[Chart | Listing]:
     """The charts of what is known, and the last batches, `most` of them."""
-    yield from charts(told)
-    yield from last_batches(told, most)
+    yield from charts(explained)
+    yield from last_batches(explained, most)
 
 
-def facts(told: dict[str, Any]) -> list[str]:
+def facts(explained: dict[str, Any]) -> list[str]:
     """The facts, each a sentence or a line."""
-    if "stages" in told:
-        calls = "the calls of its latest request" if told["latest"] else "no request yet"
-        tree = [line for span in told["latest"][:1] for line in _tree(span)]
-        return [f"pipeline {told['name']} version {told['version']}: {calls}", *tree]
-    policy = told["policy"] if ":" in told["policy"] else f"{told['policy']} batching"
+    if "stages" in explained:
+        calls = "the calls of its latest request" if explained["latest"] else "no request yet"
+        tree = [line for span in explained["latest"][:1] for line in _tree(span)]
+        return [f"pipeline {explained['name']} version {explained['version']}: {calls}", *tree]
+    policy = (
+        explained["policy"] if ":" in explained["policy"] else f"{explained['policy']} batching"
+    )
     out = [
-        f"model {told['name']} version {told['version']}: {policy},"
-        f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
+        f"model {explained['name']} version {explained['version']}: {policy},"
+        f" max_batch_size {explained['max_batch_size']}, "
+        f"{explained['queued_requests']} requests waiting"
     ]
-    out += told.get("in_words", ())
-    if "active_requests" in told:
-        most = f", of at most {told['most_active_requests']} in an instance"
-        out.append(f"{told['active_requests']} requests are in its steps{most}.")
-    if told.get("predicted_first_response_seconds"):
-        wait = duration(told["predicted_first_response_seconds"])
+    out += explained.get("in_words", ())
+    if "active_requests" in explained:
+        most = f", of at most {explained['most_active_requests']} in an instance"
+        out.append(f"{explained['active_requests']} requests are in its steps{most}.")
+    if explained.get("predicted_first_response_seconds"):
+        wait = duration(explained["predicted_first_response_seconds"])
         out.append(f"A request that arrives now will have its first response in about {wait}.")
-    if told.get("max_batch_rows", told["max_batch_size"]) < told["max_batch_size"]:
-        out.append(f"There was not enough memory for more than {told['max_batch_rows']} rows.")
-    if told.get("predicted_wait_seconds"):
-        wait = duration(told["predicted_wait_seconds"])
+    if explained.get("max_batch_rows", explained["max_batch_size"]) < explained["max_batch_size"]:
+        out.append(f"There was not enough memory for more than {explained['max_batch_rows']} rows.")
+    if explained.get("predicted_wait_seconds"):
+        wait = duration(explained["predicted_wait_seconds"])
         out.append(f"A request that arrives now will wait about {wait}.")
-    if told.get("rejected_predicted_late"):
-        out.append(f"{told['rejected_predicted_late']} requests were rejected: predicted late.")
+    if explained.get("rejected_predicted_late"):
+        out.append(
+            f"{explained['rejected_predicted_late']} requests were rejected: predicted late."
+        )
     return out
 
 
-def charts(told: dict[str, Any]) -> Iterator[Chart]:
+def charts(explained: dict[str, Any]) -> Iterator[Chart]:
     """The charts of what is known."""
-    if "stages" in told:
-        if told["stages"]:
-            yield Chart("what its requests called, mean time of a call", _stages(told), "ms")
+    if "stages" in explained:
+        if explained["stages"]:
+            yield Chart("what its requests called, mean time of a call", _stages(explained), "ms")
         return
-    if told.get("curve"):
+    if explained.get("curve"):
         remark = ""
-        if told.get("fixed_seconds") is not None:
-            fixed, row = duration(told["fixed_seconds"]), duration(told["row_seconds"])
+        if explained.get("fixed_seconds") is not None:
+            fixed, row = duration(explained["fixed_seconds"]), duration(explained["row_seconds"])
             remark = f"about {fixed} whatever the size, and {row} a row"
-        bars = [_believed(point) for point in _some(told["curve"])]
+        bars = [_believed(point) for point in _some(explained["curve"])]
         yield Chart("how long a batch takes, and when its size was last run", bars, "ms", remark)
-    if returned := told.get("callers", {}).get("returned_within_seconds"):
+    if returned := explained.get("callers", {}).get("returned_within_seconds"):
         bars = [Bar(duration(age), 100 * share) for age, share in _some(_until_all(returned))]
         yield Chart("callers that send again, by the time since their answer", bars, "%")
-    if told["executions_by_batch_size"]:
-        sizes = [(int(size), n) for size, n in told["executions_by_batch_size"].items()]
+    if explained["executions_by_batch_size"]:
+        sizes = [(int(size), n) for size, n in explained["executions_by_batch_size"].items()]
         yield Chart(
             "batches run", [Bar(quantities.rows(size), float(n)) for size, n in _some(sizes)]
         )
-    if told["batches_cut_by_reason"]:
-        reasons = told["batches_cut_by_reason"].items()
+    if explained["batches_cut_by_reason"]:
+        reasons = explained["batches_cut_by_reason"].items()
         bars = [Bar(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
         yield Chart("why they left", bars)
-    if told.get("requests_by_wait"):
-        waits = [Bar(f"<= {1e3 * s:g} ms", float(n)) for s, n in told["requests_by_wait"]]
+    if explained.get("requests_by_wait"):
+        waits = [Bar(f"<= {1e3 * s:g} ms", float(n)) for s, n in explained["requests_by_wait"]]
         yield Chart("what requests waited", waits)
 
 
@@ -143,9 +148,9 @@ def _believed(point: dict[str, Any]) -> Bar:
     )
 
 
-def last_batches(told: dict[str, Any], most: int | None = None) -> Iterator[Listing]:
+def last_batches(explained: dict[str, Any], most: int | None = None) -> Iterator[Listing]:
     """The last batches, if there are any."""
-    last = told.get("last_batches", [])[::-1][:most]
+    last = explained.get("last_batches", [])[::-1][:most]
     if not last:
         return
     several = len({batch["instance"] for batch in last}) > 1
@@ -169,7 +174,7 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else number(1e3 * seconds)
 
 
-def _stages(told: dict[str, Any]) -> list[Bar]:
+def _stages(explained: dict[str, Any]) -> list[Bar]:
     return [
         Bar(
             stage["model"],
@@ -177,7 +182,7 @@ def _stages(told: dict[str, Any]) -> list[Bar]:
             f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms waiting"
             + (f", {stage['failed']} failed" if stage["failed"] else ""),
         )
-        for stage in told["stages"]
+        for stage in explained["stages"]
     ]
 
 

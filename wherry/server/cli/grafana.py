@@ -15,19 +15,19 @@ from wherry.server.cli.show import as_json, print_line
 
 def grafana(args: argparse.Namespace) -> int:
     """Print the board as JSON, or the rules as YAML, and nothing else. No server is asked."""
-    given = {name: getattr(args, name) for name in ("uid", "title", "datasource")}
-    given = {name: text for name, text in given.items() if text is not None}
+    overrides = {name: getattr(args, name) for name in ("uid", "title", "datasource")}
+    overrides = {name: text for name, text in overrides.items() if text is not None}
     if args.alerts:
-        if given:
-            raise ConfigError(f"--alerts prints rules: --{min(given)} is for the board")
+        if overrides:
+            raise ConfigError(f"--alerts prints rules: --{min(overrides)} is for the board")
         sys.stdout.write(rules())
         return 0
-    for name, text in given.items():
+    for name, text in overrides.items():
         if not text:
             raise ConfigError(f"--{name} is empty")
-    if not re.fullmatch(r"[\w-]{1,40}", given.get("uid", "wherry"), re.ASCII):
+    if not re.fullmatch(r"[\w-]{1,40}", overrides.get("uid", "wherry"), re.ASCII):
         raise ConfigError("--uid: at most 40 letters, digits, - and _")
-    print_line(as_json(board(**given), None))
+    print_line(as_json(board(**overrides), None))
     return 0
 
 

@@ -52,14 +52,14 @@ class Parser(argparse.ArgumentParser):
             for one in self._actions
             if not one.option_strings or kept & {*one.option_strings}
         ]
-        return self._told({"": actions})
+        return self._formatted({"": actions})
 
     def format_help_all(self) -> str:
         """The help with all flags."""
         groups = {one.title or "": one._group_actions for one in self._action_groups}
-        return self._told(groups)
+        return self._formatted(groups)
 
-    def _told(self, groups: dict[str, list[argparse.Action]]) -> str:
+    def _formatted(self, groups: dict[str, list[argparse.Action]]) -> str:
         formatter = self._get_formatter()
         formatter.add_text(self.description)
         for title, actions in groups.items():

@@ -34,10 +34,10 @@ def raise_limit(connections: int) -> bool:
     False if `connections` do not fit all the same."""
     soft, hard = _limits()
     # Each of several listeners may have `connections`.
-    wanted = min(hard, max(soft, 4 * connections + 4 * MOST_RESERVED))
-    if sys.platform != "win32" and wanted > soft:
+    target = min(hard, max(soft, 4 * connections + 4 * MOST_RESERVED))
+    if sys.platform != "win32" and target > soft:
         _, unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, unchanged))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, unchanged))
     return for_connections() > connections
 
 

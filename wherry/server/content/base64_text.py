@@ -30,10 +30,10 @@ def decoded(text: str) -> bytes:
         raise ValueError(_reason(text, str(error))) from None
 
 
-def _reason(text: str, said: str) -> str:
-    said = said[:1].lower() + said[1:]
+def _reason(text: str, reason: str) -> str:
+    reason = reason[:1].lower() + reason[1:]
     if any(blank in text for blank in "\r\n \t"):
-        return f"{said}: it has blanks or newlines, and must be one piece"
+        return f"{reason}: it has blanks or newlines, and must be one piece"
     if "-" in text or "_" in text:
-        return f"{said}: it has the characters of URLs (- and _), and must have + and /"
-    return said
+        return f"{reason}: it has the characters of URLs (- and _), and must have + and /"
+    return reason

@@ -62,7 +62,7 @@ class ModelNumbers:
         if self._text and self._readings.quiet and seen == self._seen:
             return self._text
         self._seen = seen
-        told = {
+        explained = {
             "name": loaded.name,
             "version": loaded.version,
             "state": "UNAVAILABLE" if reason else "READY",
@@ -81,7 +81,7 @@ class ModelNumbers:
             "next_try_seconds": getattr(runner, "next_try", lambda: None)(),
             "generation": _generation(window, len(gauges)) if self._kind == "steps" else None,
         }
-        self._text = encode_json(told)
+        self._text = encode_json(explained)
         return self._text
 
     def _counted(self, latest: Reading) -> Json:
@@ -123,16 +123,16 @@ class ModelNumbers:
         if self._clock() < self._explain_at:
             return self._explained
         self._explain_at = self._clock() + EXPLAIN_EVERY
-        told = self.loaded.runner.explain()
+        explained = self.loaded.runner.explain()
         curve = [
             [one["rows"], significant(one["seconds"]), significant(one["error_seconds"])]
-            for one in told.get("curve", ())
+            for one in explained.get("curve", ())
         ]
         self._explained = {
-            **{key: told[key] for key in _EXPLAINED if key in told},
+            **{key: explained[key] for key in _EXPLAINED if key in explained},
             "curve": curve,
             "observed": window.observed(),
-            "in_words": list(beliefs(told)),
+            "in_words": list(beliefs(explained)),
         }
         return self._explained
 
@@ -144,12 +144,12 @@ class ModelNumbers:
         for name, count, began in running:
             rows[name] += count
             since[name] = min(began, since.get(name, began))
-        told = []
+        explained = []
         for instance in self.loaded.runner.instances:
             reason = instance.not_ready_reason()
             began_at = since.get(instance.name)
             state = "idle" if began_at is None else "running"
-            told.append(
+            explained.append(
                 {
                     "name": instance.name,
                     "state": "not ready" if reason else state,
@@ -161,7 +161,7 @@ class ModelNumbers:
                     "running_since": None if began_at is None else unix + began_at,
                 }
             )
-        return told
+        return explained
 
 
 def _kind(loaded: LoadedModel) -> str:

@@ -229,8 +229,8 @@ def _joined(
 
 def _unloaded(name: str, reason: str) -> Json:
     state = "LOADING" if reason == "loading" else "UNAVAILABLE"
-    said = {"name": name, "version": "", "state": state, "reason": without_paths(reason)}
-    return {**said, "kind": ""}
+    row = {"name": name, "version": "", "state": state, "reason": without_paths(reason)}
+    return {**row, "kind": ""}
 
 
 def _process(figures: ProcessFigures | None, cpu_share: float | None) -> Json | None:

@@ -8,7 +8,7 @@ import os
 
 from wherry.core.api import WherryError, log_internal_error
 from wherry.server.calls.client_text import text_of
-from wherry.server.calls.terms import given_request_id
+from wherry.server.calls.terms import client_request_id
 from wherry.server.grpc.rpc import Metadata, Rpc
 
 #: An error's text travels in the trailers, and clients refuse long ones: their whole error is lost.
@@ -26,7 +26,7 @@ def fail(rpc: Rpc, error: Exception) -> None:
 def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     """Code, text and trailers of an error; a bug of ours is logged and not shown."""
     if not isinstance(error, WherryError):
-        request_id = given_request_id(rpc.metadata) or f"{_PREFIX}-{next(_numbers):x}"
+        request_id = client_request_id(rpc.metadata) or f"{_PREFIX}-{next(_numbers):x}"
         logged = log_internal_error(error, request_id=request_id, path=rpc.path)
         where = f"it under id {request_id}" if logged else "one like it"
         return "INTERNAL", f"internal error; the server's log has {where}", ()

@@ -103,9 +103,13 @@ class Head:
             if name not in _OWN and not name.startswith(b"grpc-") and not name.endswith(b"-bin")
         )
 
-    def best_coding(self, wanted: str) -> str:
-        """`wanted` if the client takes it, else "identity"."""
-        return wanted if wanted in self.accepted.replace(" ", "").split(",") else "identity"
+    def best_coding(self, accept_encoding: str) -> str:
+        """`accept_encoding` if the client takes it, else "identity"."""
+        return (
+            accept_encoding
+            if accept_encoding in self.accepted.replace(" ", "").split(",")
+            else "identity"
+        )
 
 
 class HeadReader:

@@ -12,7 +12,7 @@ from typing import Final
 
 from wherry.server.access.origins import Binding, binding_of
 from wherry.server.calls.offload import Offload
-from wherry.server.calls.terms import given_request_id
+from wherry.server.calls.terms import client_request_id
 from wherry.server.connections.held import Holdings
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.listening import Listening
@@ -142,8 +142,8 @@ class GrpcListener:
         fields = {"status": call.status, "seconds": seconds, "peer": peer}
         if call.caller:
             fields["key"] = call.caller
-        if given := given_request_id(call.metadata):
-            fields["request_id"] = given
+        if request_id := client_request_id(call.metadata):
+            fields["request_id"] = request_id
         self._access_log.info(call.path, extra=fields)
 
 

@@ -93,9 +93,9 @@ class Assembly:
                 yield from self.placed(len(piece))
                 continue
             if self._prefix or len(data) < PREFIX.size:
-                wanted = PREFIX.size - len(self._prefix)
-                self._prefix += data[:wanted]
-                data = data[wanted:]
+                missing_bytes = PREFIX.size - len(self._prefix)
+                self._prefix += data[:missing_bytes]
+                data = data[missing_bytes:]
                 if len(self._prefix) < PREFIX.size:
                     return
                 flag, length = PREFIX.unpack(self._prefix)

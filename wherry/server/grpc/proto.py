@@ -203,7 +203,7 @@ def _argument(tokens: Iterator[str]) -> tuple[str, bool]:
     return word, stream
 
 
-def _expect(tokens: Iterator[str], wanted: str) -> None:
+def _expect(tokens: Iterator[str], expected: str) -> None:
     word = next(tokens)
-    if word != wanted:
-        raise ValueError(f"expected {wanted!r} in a .proto file, not {word!r}")
+    if word != expected:
+        raise ValueError(f"expected {expected!r} in a .proto file, not {word!r}")

@@ -64,8 +64,20 @@ class RequestMessages:
     """
 
     __slots__ = (
-        "_call", "_coding", "_counted", "_end_waits", "_heard", "_kept", "_one", "_paused",
-        "_reading", "_received", "_unpacking", "_waiting", "_waiting_bytes", "assembly",
+        "_call",
+        "_coding",
+        "_counted",
+        "_end_waits",
+        "_kept",
+        "_last_progress",
+        "_one",
+        "_paused",
+        "_reading",
+        "_received",
+        "_unpacking",
+        "_waiting",
+        "_waiting_bytes",
+        "assembly",
         "to_come",
     )  # fmt: skip
 
@@ -83,7 +95,9 @@ class RequestMessages:
         self._reading = reading
         self._received = received
         self._counted = 0  # what `received` has of `held`
-        self._heard: tuple[int, float] | None = None  # `held`, and when a sweep first saw it
+        self._last_progress: tuple[int, float] | None = (
+            None  # `held`, and when a sweep first saw it
+        )
         self._one = one
         self._kept: Buffer | None = None  # the one
         self.assembly = Assembly(reading.max_bytes, reading.buffers)
@@ -162,9 +176,9 @@ class RequestMessages:
         """Whether no byte has come for `timeout` seconds, as calls of this method see it."""
         if self._unpacking is not None:
             return False
-        if self._heard is None or self._heard[0] != self.held:
-            self._heard = self.held, now
-        return now - self._heard[1] >= timeout
+        if self._last_progress is None or self._last_progress[0] != self.held:
+            self._last_progress = self.held, now
+        return now - self._last_progress[1] >= timeout
 
     def pause(self) -> None:
         self._paused = True

@@ -16,7 +16,7 @@ from wherry.server.calls.compression import (
     compressed,
 )
 from wherry.server.calls.json_text import encode_json
-from wherry.server.calls.terms import given_request_id
+from wherry.server.calls.terms import client_request_id
 from wherry.server.http.exchange import JSON, Body, Exchange, Headers, error_body
 
 _PREFIX = os.urandom(6).hex()
@@ -31,8 +31,8 @@ def new_request_id() -> str:
 def request_id_of(exchange: Exchange) -> str:
     """The client's X-Request-Id, or an id that is made once for each request."""
     request = exchange.request
-    if given := given_request_id(request.headers):
-        return given
+    if request_headers := client_request_id(request.headers):
+        return request_headers
     request.own_id = request.own_id or new_request_id()
     return request.own_id
 
@@ -47,11 +47,11 @@ def respond(
     compress: bool = True,
 ) -> None:
     """Answer in one piece: with the client's request id, compressed if the client wants that."""
-    given = exchange.request.headers
-    if "x-request-id" in given and (request_id := given_request_id(given)):
+    request_headers = exchange.request.headers
+    if "x-request-id" in request_headers and (request_id := client_request_id(request_headers)):
         headers = (*headers, ("X-Request-Id", request_id))
-    if compress and "accept-encoding" in given and status < 300:
-        body, extra = packed(body, given["accept-encoding"], MAX_BYTES_IN_LOOP)
+    if compress and "accept-encoding" in request_headers and status < 300:
+        body, extra = packed(body, request_headers["accept-encoding"], MAX_BYTES_IN_LOOP)
         headers = (*headers, *extra)
     exchange.respond(status, body, content_type=content_type, headers=headers)
 

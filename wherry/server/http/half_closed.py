@@ -23,12 +23,12 @@ so much longer."""
 class HalfClosed:
     """Cuts off one client that sends no more, once it is known to have left."""
 
-    __slots__ = ("_answers", "_asked", "_transport")
+    __slots__ = ("_answers", "_has_request", "_transport")
 
     def __init__(self, transport: asyncio.Transport, answers: AnswerQueue) -> None:
         self._transport = transport
         self._answers = answers
-        self._asked = False
+        self._has_request = False
 
     def look(self) -> None:
         """Cut it off if it has left; ask it at the first time, and look once more then."""
@@ -37,7 +37,9 @@ class HalfClosed:
             return
         if was_reset(self._transport):
             self._transport.abort()
-        elif not self._asked and exchanges[0].takes_interim and not self._answers.unsent_bytes:
-            self._asked = True
+        elif (
+            not self._has_request and exchanges[0].takes_interim and not self._answers.unsent_bytes
+        ):
+            self._has_request = True
             self._answers.write(CONTINUE)
             asyncio.get_running_loop().call_later(MOMENT, self.look)

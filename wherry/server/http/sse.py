@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from wherry.server.calls.terms import given_request_id
+from wherry.server.calls.terms import client_request_id
 from wherry.server.http.answers import describe
 from wherry.server.http.exchange import Exchange, Headers, error_body
 
@@ -93,7 +93,7 @@ class EventStream:
         if self._started:
             return
         self._started = True
-        request_id = given_request_id(self._exchange.request.headers)
+        request_id = client_request_id(self._exchange.request.headers)
         if request_id and status == 200:
             headers = (("X-Request-Id", request_id),)
         self._exchange.start(

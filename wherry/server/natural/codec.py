@@ -28,7 +28,7 @@ from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import EVENT_STREAM, JSON_LINES, preferred
 from wherry.server.http.exchange import RequestHead
 from wherry.server.v2.decoded import DecodedRequest, counted
-from wherry.server.v2.http.answer_body import Asked, TypedAnswer
+from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
 from wherry.server.v2.http.form_codec import FormCodec
 from wherry.server.v2.http.output_files import OutputFiles, not_acceptable
 from wherry.server.v2.json_elements import decoded_again
@@ -57,7 +57,7 @@ class NaturalCodec:
         self._file_inputs = {spec.name for spec in inputs if spec.form is Form.BYTES}
         self._required = {spec.name for spec in inputs if not spec.optional}
 
-    def asked(self, head: RequestHead) -> Asked:
+    def output_format(self, head: RequestHead) -> OutputFormat:
         """How the request wants its answer. NotAcceptable."""
         accept = head.headers.get("accept")
         if self._streams:
@@ -65,8 +65,8 @@ class NaturalCodec:
             found = preferred(accept, offers)
             if found is None:
                 raise not_acceptable(self._model, accept or "", offers)
-            return Asked(lines=found == JSON_LINES)
-        return self._files.asked(accept, natural=True)
+            return OutputFormat(lines=found == JSON_LINES)
+        return self._files.output_format(accept, natural=True)
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
@@ -83,10 +83,10 @@ class NaturalCodec:
         """Do what `read` does, in another thread."""
         return counted(self.read(head, body))
 
-    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
+    def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer:
         """Encode one response. Raises what the model's output is to blame for."""
-        if asked.file:
-            return self._files.answer(response.outputs, asked)
+        if output_format.file:
+            return self._files.answer(response.outputs, output_format)
         named = {
             name: self._rows(codec.spec.form, response.outputs[name])
             for name, codec in self._tensors.outputs.items()
@@ -98,7 +98,7 @@ class NaturalCodec:
         else:
             rows = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
         try:
-            return TypedAnswer(encode_json(rows if asked.several else rows[0]))
+            return TypedAnswer(encode_json(rows if output_format.several else rows[0]))
         except (TypeError, ValueError, RecursionError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
 

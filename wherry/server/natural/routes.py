@@ -70,5 +70,5 @@ class NaturalStream(StreamCall):
     """A call of a generator at its natural route: events, or lines of JSON."""
 
     def events(self, exchange: Exchange) -> EventStream:
-        self.asked = self.codec.asked(exchange.request.head)
-        return (JsonLines if self.asked.lines else EventStream)(exchange, self.consumed)
+        self.output_format = self.codec.output_format(exchange.request.head)
+        return (JsonLines if self.output_format.lines else EventStream)(exchange, self.consumed)

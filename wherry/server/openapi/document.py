@@ -273,9 +273,9 @@ class OpenApiWriter:
         self._tags[name] = None
         return name
 
-    def _id(self, wanted: str) -> str:
+    def _id(self, preferred: str) -> str:
         """A name for functions of generated clients; those may not tell cases and signs apart."""
-        base = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_")
+        base = re.sub(r"\W+", "_", preferred, flags=re.ASCII).strip("_")
         name, number = base, 1
         while name.lower().replace("_", "") in self._ids:
             number += 1

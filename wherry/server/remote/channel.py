@@ -18,7 +18,7 @@ from wherry.core.api import (
 )
 from wherry.server.remote.columns import joined, packed, unpacked
 from wherry.server.remote.errors import error_of
-from wherry.server.remote.messages import (
+from wherry.server.remote.link_protocol import (
     Consumed,
     LinkMessage,
     ModelCard,
@@ -66,11 +66,11 @@ class ModelChannel:
     """The requests of one model that one owner has."""
 
     def __init__(
-        self, link: OwnersLink, card: ModelCard, signature: Signature, desk: ChannelRunner
+        self, link: OwnersLink, card: ModelCard, signature: Signature, runner: ChannelRunner
     ) -> None:
         self.link = link
         self.card = card
-        self.desk = desk
+        self.runner = runner
         #: By their ids.
         self.requests: dict[int, InferRequest] = {}
         self._next = 0
@@ -102,7 +102,7 @@ class ModelChannel:
             and request.deadline is None
             and request.parameters is None
             and request.sequence is None
-            and request.wanted is None
+            and request.requested_outputs is None
             and request.trace is None
             and request.priority == self._default_priority
         )
@@ -148,7 +148,7 @@ class ModelChannel:
                 request.priority,
                 request.parameters,
                 request.sequence,
-                None if request.wanted is None else list(request.wanted),
+                None if request.requested_outputs is None else list(request.requested_outputs),
                 request.streams,
                 None if request.trace is None else request.trace.sent(),
             ),
@@ -160,7 +160,7 @@ class ModelChannel:
         request = self.requests.pop(id, None)
         if request is not None:
             self.link.cancel(self.card.number, id)
-            self.desk.answered(self, [(request, None)])
+            self.runner.answered(self, [(request, None)])
 
     def consumed(self, id: int, responses: int) -> None:
         """Tell the owner that the reader of a stream has taken `responses` more. Any thread."""
@@ -182,7 +182,7 @@ class ModelChannel:
             for id, part in zip(ids, parts, strict=True)
             if (request := requests.pop(id, None)) is not None  # else its caller has left
         ]
-        self.desk.answered(self, answers)
+        self.runner.answered(self, answers)
 
     def response(self, message: Response) -> None:
         request = self.requests.get(message.id)
@@ -192,9 +192,9 @@ class ModelChannel:
         response = InferResponse(columns, message.rows, message.parameters, message.final)
         if message.ends:
             del self.requests[message.id]
-            self.desk.answered(self, [(request, response)])
+            self.runner.answered(self, [(request, response)])
         else:
-            self.desk.responded(self, request, response)
+            self.runner.responded(self, request, response)
 
     def refused(self, message: RowsRefused) -> None:
         self._refuse(message.ids, error_of(message))
@@ -205,7 +205,7 @@ class ModelChannel:
 
     def _refuse(self, ids: Iterable[int], error: WherryError) -> None:
         known = [one for id in ids if (one := self.requests.pop(id, None)) is not None]
-        self.desk.refused(self, known, error)
+        self.runner.refused(self, known, error)
 
 
 class _Credit:

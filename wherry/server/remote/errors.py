@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from wherry.core.api import InvalidRequest, WherryError, WorkerDied, errors
-from wherry.server.remote.messages import RowsRefused
+from wherry.server.remote.link_protocol import RowsRefused
 
 #: The classes that every version of wherry knows, by name.
 CLASSES: Final[dict[str, type[WherryError]]] = {

@@ -15,25 +15,25 @@ from typing import Any, Final, Protocol
 
 from wherry.core.api import FRESH, LARGE_BYTES, LoadReport, LoopCalls, Messages, WorkerLink
 from wherry.server.remote.channel import ModelChannel
-from wherry.server.remote.messages import (
+from wherry.server.remote.link_protocol import (
     Ask,
     AskCall,
     AskLoad,
+    CallResponsePart,
     CancelRows,
     Forget,
     FrontSettings,
     LinkMessage,
+    LoadReported,
     Measure,
     OneRequest,
     OwnedModels,
     Response,
+    ResponsePart,
     RowAnswers,
     Rows,
     RowsRefused,
     Seen,
-    Told,
-    ToldCall,
-    ToldLoad,
 )
 
 log = logging.getLogger("wherry")
@@ -79,11 +79,11 @@ class OwnerLink:
         #: By the owner's numbers of their models.
         self.channels: dict[int, ModelChannel] = {}
         self._cancelled: dict[int, list[int]] = {}
-        self._asked: dict[int, Callable[[Any], None]] = {}
+        self._callbacks: dict[int, Callable[[Any], None]] = {}
         self._next_ask = 0
         #: How busy the owner was when it said so last, and when it was asked.
         self._load: LoadReport | None = None
-        self._asked_load_at = float("-inf")
+        self._load_requested_at = float("-inf")
         self._writes = False
         #: Whether `_look` will be called, and when.
         self._looks = False
@@ -113,23 +113,23 @@ class OwnerLink:
         self.write_soon()
 
     def ask(
-        self, make: Callable[[int], Ask | AskCall], told: Callable[[Any], None], size: int = 0
+        self, make: Callable[[int], Ask | AskCall], callback: Callable[[Any], None], size: int = 0
     ) -> int:
-        """Have the owner's application answer a request of about `size` bytes. `told` gets the
+        """Have the owner's application answer a request of about `size` bytes. `callback` gets the
         parts of the answer, Told or ToldCall; None if the link ends before the last."""
         id = self._next_ask
         self._next_ask += 1
         if not self.is_open:
-            told(None)
+            callback(None)
             return id
-        self._asked[id] = told
+        self._callbacks[id] = callback
         self.add(make(id), size)
         self.write_soon()
         return id
 
     def forget(self, id: int) -> None:
         """The client of an `ask` has left."""
-        if self._asked.pop(id, None) is not None and self.is_open:
+        if self._callbacks.pop(id, None) is not None and self.is_open:
             self.add(Forget(id))
             self.write_soon()
 
@@ -137,13 +137,13 @@ class OwnerLink:
         """How busy the owner was when it said so last. If that is some time ago it is asked: before
         the requests that follow, so that it has told when these are answered."""
         now = self._loop.loop.time()
-        if now - self._asked_load_at >= FRESH and self.is_open:
-            self._asked_load_at = now
+        if now - self._load_requested_at >= FRESH and self.is_open:
+            self._load_requested_at = now
             self.add(AskLoad())
             self.write_soon()
         return self._load
 
-    def _told_load(self, message: ToldLoad) -> None:
+    def _load_reported(self, message: LoadReported) -> None:
         self._load = message.load
 
     def _write(self) -> None:
@@ -158,12 +158,12 @@ class OwnerLink:
 
     def _look(self) -> None:
         """Give up what is late: the owner may hang."""
-        waits = self._asked or any(one.requests for one in self.channels.values())
+        waits = self._callbacks or any(one.requests for one in self.channels.values())
         self._looks = self.is_open and bool(waits)
         if not self._looks:
             return
         for channel in list(self.channels.values()):
-            channel.desk.give_up_late(channel)
+            channel.runner.give_up_late(channel)
         self._look_soon()
 
     # From the owner
@@ -187,10 +187,14 @@ class OwnerLink:
         if channel is not None:
             channel.refused(message)
 
-    def _told(self, message: Told | ToldCall) -> None:
-        told = self._asked.pop(message.id, None) if message.ends else self._asked.get(message.id)
-        if told is not None:
-            told(message)
+    def _response_part(self, message: ResponsePart | CallResponsePart) -> None:
+        callback = (
+            self._callbacks.pop(message.id, None)
+            if message.ends
+            else self._callbacks.get(message.id)
+        )
+        if callback is not None:
+            callback(message)
 
     def _models(self, message: OwnedModels) -> None:
         self._events.models_of(self, message)
@@ -219,19 +223,19 @@ class OwnerLink:
         self._events.ended(self, error)
         channels, self.channels = self.channels, {}
         for channel in channels.values():
-            channel.desk.lost(channel, error)
-        asked, self._asked = self._asked, {}
-        for told in asked.values():
-            told(None)
+            channel.runner.lost(channel, error)
+        callbacks, self._callbacks = self._callbacks, {}
+        for callback in callbacks.values():
+            callback(None)
 
 
 _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     RowAnswers: OwnerLink._answers,
     Response: OwnerLink._response,
     RowsRefused: OwnerLink._refused,
-    Told: OwnerLink._told,
-    ToldCall: OwnerLink._told,
-    ToldLoad: OwnerLink._told_load,
+    ResponsePart: OwnerLink._response_part,
+    CallResponsePart: OwnerLink._response_part,
+    LoadReported: OwnerLink._load_reported,
     OwnedModels: OwnerLink._models,
     FrontSettings: OwnerLink._settings,
     Measure: lambda link, _: link._events.of_this_machine(link, Measure()),

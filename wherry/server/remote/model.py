@@ -24,7 +24,7 @@ from wherry.core.api import (
     Signature,
     TensorSpec,
 )
-from wherry.server.remote.messages import ModelCard, SpecCard
+from wherry.server.remote.link_protocol import ModelCard, SpecCard
 
 _MEDIA: Final[dict[str, type[MediaSpec]]] = {
     "image": ImageSpec, "audio": AudioSpec, "file": FileSpec

@@ -9,7 +9,7 @@ import msgspec
 from wherry.core.api import LoadedModel, ModelNotFound, Runtime, Status
 from wherry.server.remote.channel import ModelChannel
 from wherry.server.remote.link import OwnerLink
-from wherry.server.remote.messages import ModelCard, OwnedModels
+from wherry.server.remote.link_protocol import ModelCard, OwnedModels
 from wherry.server.remote.model import RemoteModel
 from wherry.server.remote.runner import OwnedModelRunner
 
@@ -35,7 +35,7 @@ class RemoteModels:
         cards = {card.number: card for card in models.cards}
         for number, channel in link.channels.items():
             if number not in cards:
-                channel.desk.remove(channel)
+                channel.runner.remove(channel)
         for number, card in cards.items():
             if number not in link.channels:
                 self._add(link, card)

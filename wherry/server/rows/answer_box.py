@@ -15,7 +15,7 @@ from wherry.core.api import (
 )
 from wherry.server.remote.columns import is_small, joined, packed
 from wherry.server.remote.errors import refused
-from wherry.server.remote.messages import Response, RowAnswers
+from wherry.server.remote.link_protocol import Response, RowAnswers
 from wherry.server.rows.reply import RowOrStream, RowReply, RowStream, ServedModel
 
 

@@ -31,7 +31,7 @@ from wherry.core.api import (
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.remote.columns import is_small, unpacked
 from wherry.server.remote.errors import refused
-from wherry.server.remote.messages import (
+from wherry.server.remote.link_protocol import (
     PROTOCOL,
     Ask,
     AskCall,
@@ -42,12 +42,12 @@ from wherry.server.remote.messages import (
     FrontMeasured,
     Hello,
     LinkMessage,
+    LoadReported,
     OneRequest,
     Response,
     RowAnswers,
     Rows,
     Seen,
-    ToldLoad,
     ids_of,
 )
 from wherry.server.rows.answer_box import AnswerBox
@@ -104,7 +104,7 @@ class FrontConnection:
         self._requests: dict[int, dict[int, InferRequest]] = {}
         #: The replies of those that have one since the last `_tell`.
         self._ended: list[RowOrStream] = []
-        self._asked = ForwardedRequests(owner, self.send)
+        self._forwarded = ForwardedRequests(owner, self.send)
         self._writes = False
         self._wire = WorkerLink(
             port.without_flush(),
@@ -122,7 +122,7 @@ class FrontConnection:
         return f"<FrontConnection {self.name or '?'}: {self.requests} requests>"
 
     @property
-    def is_told(self) -> bool:
+    def has_models(self) -> bool:
         """Whether its front serves some `OwnedModels`."""
         return self.revision >= 0
 
@@ -217,7 +217,7 @@ class FrontConnection:
                 message.priority,
                 message.parameters,
                 message.sequence,
-                message.wanted,
+                message.requested_outputs,
                 message.tenant,
             )
         except WherryError as error:
@@ -310,7 +310,7 @@ class FrontConnection:
             if model is not None:
                 for request in list(requests.values()):
                     model.loaded.cancel(request)
-        self._asked.leave()
+        self._forwarded.leave()
         self._owner.left(self, error)
         self.port.call(FrontConnection._forget, self)  # after what is cancelled
 
@@ -325,10 +325,10 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     OneRequest: FrontConnection._one,
     CancelRows: FrontConnection._cancel,
     Consumed: FrontConnection._consumed,
-    Ask: lambda connection, message: connection._asked.ask(message),
-    AskCall: lambda connection, message: connection._asked.ask_call(message),
-    AskLoad: lambda connection, _: connection.send(ToldLoad(connection._owner.load_report())),
-    Forget: lambda connection, message: connection._asked.forget(message),
+    Ask: lambda connection, message: connection._forwarded.ask(message),
+    AskCall: lambda connection, message: connection._forwarded.ask_call(message),
+    AskLoad: lambda connection, _: connection.send(LoadReported(connection._owner.load_report())),
+    Forget: lambda connection, message: connection._forwarded.forget(message),
     Seen: FrontConnection._seen,
     FrontMeasured: lambda connection, message: connection.on_measured(message),
 }

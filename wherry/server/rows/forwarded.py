@@ -18,7 +18,7 @@ from wherry.server.http.exchange import (
     PassedOn,
     RequestHead,
 )
-from wherry.server.remote.messages import Ask, Told
+from wherry.server.remote.link_protocol import Ask, ResponsePart
 
 
 class ForwardedExchange(Exchange):
@@ -26,7 +26,7 @@ class ForwardedExchange(Exchange):
 
     __slots__ = ("_id", "_tell")
 
-    def __init__(self, ask: Ask, tell: Callable[[Told], None]) -> None:
+    def __init__(self, ask: Ask, tell: Callable[[ResponsePart], None]) -> None:
         headers = {name_with_capitals(name): value for name, value in ask.headers.items()}
         head = RequestHead(ask.method, ask.path, ask.query, headers, len(ask.body))
         super().__init__(HttpRequest(head, ask.body, ask.peer))
@@ -39,21 +39,21 @@ class ForwardedExchange(Exchange):
         if self._may_go_on(WAITING):
             self._phase = ANSWERED
             whole = body if isinstance(body, bytes) else b"".join(body)
-            self._tell(Told(self._id, status, content_type, list(headers), whole, True))
+            self._tell(ResponsePart(self._id, status, content_type, list(headers), whole, True))
 
     def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         if self._may_go_on(WAITING):
             self._phase = STREAMING
-            self._tell(Told(self._id, status, content_type, list(headers), b"", False))
+            self._tell(ResponsePart(self._id, status, content_type, list(headers), b"", False))
 
     def send(self, chunk: bytes) -> None:
         if self._may_go_on(STREAMING):
-            self._tell(Told(self._id, 0, "", [], chunk, False))
+            self._tell(ResponsePart(self._id, 0, "", [], chunk, False))
 
     def finish(self) -> None:
         if self._may_go_on(STREAMING):
             self._phase = ANSWERED
-            self._tell(Told(self._id, 0, "", [], b"", True))
+            self._tell(ResponsePart(self._id, 0, "", [], b"", True))
 
     @property
     def congested(self) -> bool:

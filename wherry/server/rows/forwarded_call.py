@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from wherry.core.api import Buffer
 from wherry.server.grpc.rpc import Metadata, Rpc
-from wherry.server.remote.messages import AskCall, ToldCall
+from wherry.server.remote.link_protocol import AskCall, CallResponsePart
 
 
 class ForwardedCall(Rpc):
@@ -14,7 +14,7 @@ class ForwardedCall(Rpc):
 
     __slots__ = ("_id", "_tell", "answers_after")
 
-    def __init__(self, ask: AskCall, tell: Callable[[ToldCall], None]) -> None:
+    def __init__(self, ask: AskCall, tell: Callable[[CallResponsePart], None]) -> None:
         super().__init__(ask.path, ask.metadata, timeout=ask.timeout, message=ask.message)
         self._id = ask.id
         self._tell = tell
@@ -22,20 +22,20 @@ class ForwardedCall(Rpc):
         self.answers_after: Callable[[Callable[[], None]], None] | None = None
 
     def respond(self, *message: Buffer) -> None:
-        self._end(ToldCall(self._id, b"".join(message), "OK"))
+        self._end(CallResponsePart(self._id, b"".join(message), "OK"))
 
     def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
         """Send one message. `sent` is called at once: the front keeps what its client is slow to
         take, which is little of what is passed on."""
         if not self.ended:
-            self._tell(ToldCall(self._id, b"".join(message)))
+            self._tell(CallResponsePart(self._id, b"".join(message)))
             self.tell(sent)
 
     def finish(self) -> None:
-        self._end(ToldCall(self._id, None, "OK"))
+        self._end(CallResponsePart(self._id, None, "OK"))
 
     def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
-        self._end(ToldCall(self._id, None, code, text, list(metadata)))
+        self._end(CallResponsePart(self._id, None, code, text, list(metadata)))
 
     def pause(self) -> None:
         """Do nothing: the one message is here."""
@@ -43,11 +43,11 @@ class ForwardedCall(Rpc):
     def resume(self) -> None:
         """Do nothing: the one message is here."""
 
-    def _end(self, told: ToldCall) -> None:
+    def _end(self, part: CallResponsePart) -> None:
         if self.ended:
             return
         self.forget()
         if self.answers_after is None:
-            self._tell(told)
+            self._tell(part)
         else:
-            self.answers_after(lambda: self._tell(told))
+            self.answers_after(lambda: self._tell(part))

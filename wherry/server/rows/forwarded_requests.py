@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from wherry.server.remote.messages import Ask, AskCall, Forget, LinkMessage, Told, ToldCall
+from wherry.server.remote.link_protocol import (
+    Ask,
+    AskCall,
+    CallResponsePart,
+    Forget,
+    LinkMessage,
+    ResponsePart,
+)
 from wherry.server.rows.forwarded import ForwardedExchange
 from wherry.server.rows.forwarded_call import ForwardedCall
 
@@ -27,29 +34,29 @@ class ForwardedRequests:
         self._open: dict[int, ForwardedExchange | ForwardedCall] = {}
 
     def ask(self, message: Ask) -> None:
-        exchange = self._open[message.id] = ForwardedExchange(message, self._told)
+        exchange = self._open[message.id] = ForwardedExchange(message, self._send_part)
         self._owner.answer(exchange)
 
     def ask_call(self, message: AskCall) -> None:
-        call = self._open[message.id] = ForwardedCall(message, self._told)
+        call = self._open[message.id] = ForwardedCall(message, self._send_part)
         self._owner.answer_call(call)
 
     def forget(self, message: Forget) -> None:
         """The client has left."""
-        asked = self._open.pop(message.id, None)
-        if asked is not None:
-            asked.leave()
+        request = self._open.pop(message.id, None)
+        if request is not None:
+            request.leave()
 
     def leave(self) -> None:
         """The front has gone, and all its clients with it."""
-        asked, self._open = self._open, {}
-        for one in asked.values():
+        request, self._open = self._open, {}
+        for one in request.values():
             one.leave()
 
-    def _told(self, told: Told | ToldCall) -> None:
-        if told.id not in self._open:
+    def _send_part(self, part: ResponsePart | CallResponsePart) -> None:
+        if part.id not in self._open:
             return
-        if told.ends:
-            del self._open[told.id]
-        body = told.body if isinstance(told, Told) else told.message
-        self._send(told, len(body or b""))
+        if part.ends:
+            del self._open[part.id]
+        body = part.body if isinstance(part, ResponsePart) else part.message
+        self._send(part, len(body or b""))

@@ -13,7 +13,7 @@ import msgspec
 from wherry.core.api import ANY, FrameSocket, LoadedModel, Runtime, Status
 from wherry.server.grpc.rpc import Application as GrpcApplication
 from wherry.server.http.exchange import Application, Exchange
-from wherry.server.remote.messages import FrontSettings, LinkMessage, ModelCard, OwnedModels
+from wherry.server.remote.link_protocol import FrontSettings, LinkMessage, ModelCard, OwnedModels
 from wherry.server.remote.model import card_of
 from wherry.server.rows.connection import FrontConnection
 from wherry.server.rows.forwarded import AnsweredLater
@@ -56,7 +56,7 @@ class RowsOwner:
         self._http = http
         self._grpc = grpc
         #: Told of a front that serves what it was told, and of one that has gone.
-        self.on_told: Callable[[FrontConnection], None] = lambda _: None
+        self.on_models_served: Callable[[FrontConnection], None] = lambda _: None
         self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
         self._numbers = itertools.count()
         #: All that a front may still name, by number.
@@ -104,7 +104,7 @@ class RowsOwner:
 
     def seen(self, connection: FrontConnection, revision: int) -> None:
         connection.revision = revision
-        self.on_told(connection)
+        self.on_models_served(connection)
         self._tell_waiting()
 
     def answer(self, exchange: Exchange) -> None:

@@ -11,7 +11,7 @@ from wherry.server.dashboard.paths import EVENTS
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route
 from wherry.server.remote.link import OwnerLink
-from wherry.server.remote.messages import Told
+from wherry.server.remote.link_protocol import ResponsePart
 from wherry.server.rows.to_owner import ask_of, load_of, no_owner
 
 
@@ -46,14 +46,14 @@ class EventsPassedOn:
             exchange.finish()
 
     def _forget(self, exchange: Exchange) -> None:
-        asked = self._open.pop(exchange, None)
-        if asked is not None:
-            asked[0].forget(asked[1])
+        forwarded = self._open.pop(exchange, None)
+        if forwarded is not None:
+            forwarded[0].forget(forwarded[1])
 
     def _ask(self, exchange: Exchange, link: OwnerLink, *, started: bool) -> None:
         ended = False
 
-        def told(part: Told | None) -> None:
+        def on_part(part: ResponsePart | None) -> None:
             nonlocal started, ended
             ended = part is None or part.ends
             if part is None or (started and part.ends):
@@ -74,7 +74,7 @@ class EventsPassedOn:
                 if exchange.congested:
                     self._pause(exchange, link)
 
-        number = link.ask(partial(ask_of, exchange), told)
+        number = link.ask(partial(ask_of, exchange), on_part)
         if not ended:
             self._open[exchange] = link, number
 
@@ -134,7 +134,7 @@ class PassOn:
             return
         started = False
 
-        def told(part: Told | None) -> None:
+        def on_part(part: ResponsePart | None) -> None:
             nonlocal started
             if part is None:
                 if not started:
@@ -153,5 +153,5 @@ class PassOn:
                 started = True
                 exchange.start(part.status, content_type=part.content_type, headers=part.headers)
 
-        id = link.ask(partial(ask_of, exchange), told, len(exchange.request.body))
+        id = link.ask(partial(ask_of, exchange), on_part, len(exchange.request.body))
         exchange.on_disconnect = lambda: link.forget(id)

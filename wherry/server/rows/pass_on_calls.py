@@ -11,7 +11,7 @@ from wherry.server.grpc.handler import MethodHandler
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, Rpc
 from wherry.server.remote.link import OwnerLink
-from wherry.server.remote.messages import AskCall, ToldCall
+from wherry.server.remote.link_protocol import AskCall, CallResponsePart
 from wherry.server.rows.to_owner import load_of
 from wherry.server.v2.grpc.entry import GrpcEntry
 
@@ -61,7 +61,7 @@ class PassedOnCall:
         def ask(id: int) -> AskCall:
             return AskCall(id, rpc.path, metadata, rpc.timeout, message)
 
-        self._id = link.ask(ask, self._told, len(message))
+        self._id = link.ask(ask, self._on_part, len(message))
 
     def drain(self) -> None:
         """End a Watch call, as this front stops."""
@@ -69,7 +69,7 @@ class PassedOnCall:
         self._rpc.send(self._method.response.encode({"status": "NOT_SERVING"}))
         self._rpc.finish()
 
-    def _told(self, part: ToldCall | None) -> None:
+    def _on_part(self, part: CallResponsePart | None) -> None:
         rpc = self._rpc
         if part is None:
             _no_owner(rpc)

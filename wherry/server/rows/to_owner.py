@@ -6,7 +6,7 @@ from wherry.core.api import LoadReport
 from wherry.server.calls.header_names import as_sent
 from wherry.server.http.exchange import SOON, Exchange
 from wherry.server.remote.link import OwnerLink
-from wherry.server.remote.messages import Ask
+from wherry.server.remote.link_protocol import Ask
 
 
 def load_of(link: OwnerLink | None) -> LoadReport | None:

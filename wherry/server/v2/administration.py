@@ -303,11 +303,11 @@ def _region(named: Named, kind: str) -> str:
     return named.name
 
 
-def _member(region: str, given: Members, name: str, kind: type) -> Any:
-    value = given.get(name)
+def _member(region: str, body: Members, name: str, kind: type) -> Any:
+    value = body.get(name)
     if type(value) is not kind:
         problem, tag = "is missing", None
-        if name in given:
+        if name in body:
             problem, tag = f"must be {_KINDS[kind]}", Tag.JSON
         raise InvalidRequest(f"shared memory region '{region}': '{name}' {problem}", tag=tag)
     return value

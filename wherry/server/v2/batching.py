@@ -50,7 +50,7 @@ def batching(loaded: LoadedModel) -> Json:
             ],
             "rejected_predicted_late": counted.predicted_late,
         }
-    told: Json = {
+    explained: Json = {
         "name": loaded.name,
         "version": loaded.version,
         "max_batch_size": loaded.config.max_batch_size,
@@ -58,21 +58,24 @@ def batching(loaded: LoadedModel) -> Json:
         **loaded.runner.explain(),
         **done,
     }
-    if "active_requests" in told:
-        told["most_active_requests"] = loaded.runner.load().full_rows
-    decisions = told.pop("decisions", None)
+    if "active_requests" in explained:
+        explained["most_active_requests"] = loaded.runner.load().full_rows
+    decisions = explained.pop("decisions", None)
     if decisions is None:  # no batches are formed
-        return told
+        return explained
     last = decisions.last()
-    told["in_words"] = [*beliefs(told), *(summary(last) if last else _without_batches(told))]
-    told["last_batches"] = [_batch(decision, decisions.now) for decision in last]
-    return told
+    explained["in_words"] = [
+        *beliefs(explained),
+        *(summary(last) if last else _without_batches(explained)),
+    ]
+    explained["last_batches"] = [_batch(decision, decisions.now) for decision in last]
+    return explained
 
 
-def beliefs(told: Json) -> Iterator[str]:
+def beliefs(explained: Json) -> Iterator[str]:
     """What the batcher does now, and why."""
     clauses = []
-    callers, plan = told.get("callers", {}), told.get("plan", {})
+    callers, plan = explained.get("callers", {}), explained.get("plan", {})
     returned, returning = callers.get("returned_within_seconds"), callers.get("returning", 0.0)
     loop = returning if returned else 0.0
     if loop >= 0.5:
@@ -84,18 +87,18 @@ def beliefs(told: Json) -> Iterator[str]:
         clauses.append(_planned(plan) + _gain(plan, loop, _mean(returned or [])))
     if clauses:
         why = f" ({plan['why']})" if plan.get("why") else ""
-        said = "; ".join(clauses) + why
-        yield f"{said[:1].upper()}{said[1:]}."
+        sentence = "; ".join(clauses) + why
+        yield f"{sentence[:1].upper()}{sentence[1:]}."
     if callers.get("strangers_per_second", 0.0) >= 0.1:
         rate = number(callers["strangers_per_second"])
         yield f"{rate} requests a second come from callers that do not send again at once."
-    sizes = told.get("row_sizes", {})
+    sizes = explained.get("row_sizes", {})
     if sizes.get("similar_sizes_together"):
         seen = ": batches were seen to take as long as their longest row makes them"
         why = seen if sizes["sizes"] == "length" else ""
         yield f"Rows of similar {sizes['sizes']} share batches{why}."
-    if told.get("next_trial_rows"):
-        size = rows(told["next_trial_rows"])
+    if explained.get("next_trial_rows"):
+        size = rows(explained["next_trial_rows"])
         yield f"A batch of {size} will be tried soon, as its time is not known well."
 
 
@@ -111,12 +114,12 @@ def _mean(returned: Sequence[Sequence[float]]) -> float:
 def _planned(plan: Json) -> str:
     size = rows(round(plan["rows"])) if plan.get("rows") else ""
     if plan.get("wait_seconds"):
-        said = f"a batch waits up to {duration(plan['wait_seconds'])} for {size or 'more rows'}"
+        sentence = f"a batch waits up to {duration(plan['wait_seconds'])} for {size or 'more rows'}"
     else:
-        said = "a free instance takes what is queued" + (size and f", about {size}")
+        sentence = "a free instance takes what is queued" + (size and f", about {size}")
     if plan.get("apart_seconds"):
-        said += f", batches start {duration(plan['apart_seconds'])} apart"
-    return said
+        sentence += f", batches start {duration(plan['apart_seconds'])} apart"
+    return sentence
 
 
 def _gain(plan: Json, loop: float, back: float) -> str:
@@ -136,8 +139,8 @@ def _gain(plan: Json, loop: float, back: float) -> str:
     return f": {rate} rows/s instead of {rate_at_once}, {answers}"
 
 
-def _without_batches(told: Json) -> Iterator[str]:
-    if told["executions_by_batch_size"]:
+def _without_batches(explained: Json) -> Iterator[str]:
+    if explained["executions_by_batch_size"]:
         yield "Rows ran at once, in the threads of their callers: no batch was decided about."
     else:
         yield "Nothing has run yet."

@@ -11,7 +11,7 @@ from wherry.server.v2.parameters import Parameters
 from wherry.server.v2.shared_memory import Window
 
 
-class WantedOutput(msgspec.Struct):
+class RequestedOutput(msgspec.Struct):
     """One output as the client asked for it."""
 
     codec: OutputCodec
@@ -31,7 +31,7 @@ class DecodedRequest(msgspec.Struct):
     id: str
     parameters: Parameters
     #: How each output is to be sent; None: all, in the protocol's plain form.
-    wanted: list[WantedOutput] | None = None
+    requested_outputs: list[RequestedOutput] | None = None
     #: The outputs that the client named; None: all.
     output_names: list[str] | None = None
     #: Bytes that the columns hold in memory, if they were counted already.
@@ -50,5 +50,5 @@ def counted(decoded: DecodedRequest) -> DecodedRequest:
     return decoded
 
 
-def names_of(wanted: list[WantedOutput]) -> list[str]:
-    return [one.codec.name for one in wanted]
+def names_of(requested_outputs: list[RequestedOutput]) -> list[str]:
+    return [one.codec.name for one in requested_outputs]

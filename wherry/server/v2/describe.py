@@ -295,18 +295,18 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
     """The statistics of one version, of all versions of one model, or of all models.
     InvalidRequest, as Triton says it, if there is no such model."""
     if not name:
-        asked = sorted(runtime.models(), key=lambda m: (m.name, int(m.version)))
+        chosen = sorted(runtime.models(), key=lambda m: (m.name, int(m.version)))
     else:
         try:
-            asked = [runtime.model(name, version)]
+            chosen = [runtime.model(name, version)]
         except ModelNotFound:
             missing = f"requested model '{name}' is not available"
             if all_versions(runtime, name):
                 missing = f"requested model version is not available for model '{name}'"
             raise InvalidRequest(missing) from None
         if version is None:
-            asked = all_versions(runtime, name)
-    return AllStatistics(model_stats=[statistics(loaded) for loaded in asked])
+            chosen = all_versions(runtime, name)
+    return AllStatistics(model_stats=[statistics(loaded) for loaded in chosen])
 
 
 def _triton(loaded: LoadedModel) -> TritonConfig | None:

@@ -205,8 +205,8 @@ class JsonElements:
         except InvalidRequest:
             raise
         except (ValueError, RecursionError) as error:
-            said = explain(error).partition(" (byte ")[0]  # of the piece, not of the body
-            raise self._errors.invalid(f"data: {said}", Tag.JSON) from None
+            reason = explain(error).partition(" (byte ")[0]  # of the piece, not of the body
+            raise self._errors.invalid(f"data: {reason}", Tag.JSON) from None
 
     def _piece(self, text: bytes, first: int) -> list[Any]:
         try:
@@ -230,10 +230,12 @@ class JsonElements:
             checked: list[Any] = msgspec.convert(flat, self._list_type)
             return checked
         except msgspec.ValidationError as error:
-            said = explain(error, "data")
+            reason = explain(error, "data")
             if first:
-                said = _FIRST_INDEX.sub(lambda found: f"[{int(found[1]) + first}]", said, count=1)
-            raise self._errors.wrong_kind(said) from None
+                reason = _FIRST_INDEX.sub(
+                    lambda found: f"[{int(found[1]) + first}]", reason, count=1
+                )
+            raise self._errors.wrong_kind(reason) from None
 
     def of(self, value: Any) -> list[Any]:
         """The elements of a value without a shape: one, or a list of them."""

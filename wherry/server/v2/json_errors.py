@@ -50,14 +50,14 @@ def malformed(error: Exception) -> InvalidRequest:
     """The error for a text that is not JSON, or JSON that has the wrong form."""
     if isinstance(error, RecursionError):
         return InvalidRequest(TOO_DEEP, tag=Tag.JSON)
-    said = explain(error)
-    if isinstance(error, msgspec.ValidationError) and "number out of range" not in said:
-        return InvalidRequest(_wrong_member(said), tag=Tag.JSON, more=f" ({said})")
-    found = _BYTE.search(said)
+    reason = explain(error)
+    if isinstance(error, msgspec.ValidationError) and "number out of range" not in reason:
+        return InvalidRequest(_wrong_member(reason), tag=Tag.JSON, more=f" ({reason})")
+    found = _BYTE.search(reason)
     for ours, theirs in _MALFORMED:
-        if ours in said and found:
-            said = f"{theirs} at {found[1]}"
-    return InvalidRequest(f"failed to parse the request JSON buffer: {said}", tag=Tag.JSON)
+        if ours in reason and found:
+            reason = f"{theirs} at {found[1]}"
+    return InvalidRequest(f"failed to parse the request JSON buffer: {reason}", tag=Tag.JSON)
 
 
 def mismatch(kind: str) -> str:
@@ -80,14 +80,14 @@ def explain(error: Exception, root: str = "") -> str:
     return f"{place.removeprefix('.')}: {problem}" if place else problem
 
 
-def expected_kind(said: str) -> str | None:
+def expected_kind(reason: str) -> str | None:
     """The kind of value that an explained error misses, if it is about kinds at all."""
-    found = _EXPECTED.search(said)
+    found = _EXPECTED.search(reason)
     return found[1] if found and found[1] in _MISMATCHES else None
 
 
-def _wrong_member(said: str) -> str:
-    place, _, problem = said.rpartition(": ")
+def _wrong_member(reason: str) -> str:
+    place, _, problem = reason.rpartition(": ")
     missing = re.fullmatch(r"object missing required field (\w+)", problem)
     if missing:
         name = missing[1]
@@ -117,18 +117,18 @@ class InputErrors:
             f" Expected {expected}, got {got}"
         )
 
-    def wrong_kind(self, said: str) -> InvalidRequest:
+    def wrong_kind(self, reason: str) -> InvalidRequest:
         """An element that is none of its datatype, or one that is out of its range."""
-        kind = expected_kind(said)
-        if self._datatype.dtype.kind == "u" and (kind == "int" or ">= 0" in said):
+        kind = expected_kind(reason)
+        if self._datatype.dtype.kind == "u" and (kind == "int" or ">= 0" in reason):
             kind = "unsigned"
-        elif kind is None or "got" not in said:
-            return self.invalid(said, Tag.JSON)
+        elif kind is None or "got" not in reason:
+            return self.invalid(reason, Tag.JSON)
         what = "Unable to parse 'data'" if kind != "str" else "Unable to parse JSON bytes array"
         return InvalidRequest(
             f"{what}: {mismatch(kind)}",
             tag=Tag.JSON,
-            more=f" (input '{self._name}' of model '{self._model}': {said})",
+            more=f" (input '{self._name}' of model '{self._model}': {reason})",
         )
 
     def wrong_count(self, shape: list[int], count: int, got: int) -> InvalidRequest:

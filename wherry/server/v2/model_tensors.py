@@ -20,7 +20,7 @@ from wherry.server.v2.shared_memory import SharedMemory, Window
 T = TypeVar("T")
 
 #: How many names of tensors an error tells.
-_NAMES_TOLD: Final = 20
+_MOST_NAMES: Final = 20
 #: Batches that a request with more rows than one batch holds may run as. Each is a request to
 #: the queue: more of them would hold up all others, and a row may be one byte of a body.
 MAX_PARTS: Final = 2048
@@ -109,11 +109,11 @@ class ModelTensors:
         missing = [name for name in required if name not in columns]
         if not missing:
             return
-        wanted = f"{len(required)} inputs"
+        expected = f"{len(required)} inputs"
         if len(required) < len(self.inputs):
-            wanted = f"number of inputs between {len(required)} and {len(self.inputs)}"
+            expected = f"number of inputs between {len(required)} and {len(self.inputs)}"
         raise InvalidRequest(
-            f"expected {wanted} but got {len(columns)} inputs for model '{self.model}'. Got"
+            f"expected {expected} but got {len(columns)} inputs for model '{self.model}'. Got"
             f" input(s) [{_quoted(columns)}], but missing required input(s) [{_quoted(missing)}]."
             " Please provide all required input(s)."
         )
@@ -125,7 +125,7 @@ class ModelTensors:
         return codec
 
     def _unexpected(self, kind: str, name: str, known: Iterable[str]) -> InvalidRequest:
-        named = ", ".join(f"'{one}'" for one in itertools.islice(known, _NAMES_TOLD))
+        named = ", ".join(f"'{one}'" for one in itertools.islice(known, _MOST_NAMES))
         return InvalidRequest(
             f"unexpected inference {kind} '{name}' for model '{self.model}'",
             more=f"; it has {named}",

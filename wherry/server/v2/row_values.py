@@ -191,9 +191,9 @@ class RowValues:
             try:
                 values = msgspec.convert(loose, self._type)
             except msgspec.ValidationError:
-                said = explain(error, "\n").removeprefix("\n")
-                place, colon, problem = said.partition(": ")
-                place, problem = (place, problem) if colon else ("", said)
+                reason = explain(error, "\n").removeprefix("\n")
+                place, colon, problem = reason.partition(": ")
+                place, problem = (place, problem) if colon else ("", reason)
                 # The first index is the row: most requests have one.
                 raise self.invalid(problem, place.removeprefix("[0]")) from None
         with np.errstate(over="raise"):

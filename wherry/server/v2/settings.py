@@ -57,12 +57,12 @@ class LogSettings:
             "log_format": self._format(),
         }
 
-    def update(self, given: Mapping[str, Any]) -> dict[str, bool | int | str]:
+    def update(self, changes: Mapping[str, Any]) -> dict[str, bool | int | str]:
         """Change what is given, all of it or, if some of it is wrong, nothing; all values then."""
         with self._lock:
             before = self.values()
             values = dict(before)
-            for name, value in given.items():
+            for name, value in changes.items():
                 if name not in values:
                     known = ", ".join(values)
                     raise InvalidRequest(f"unknown log setting '{name}'; known are {known}")
@@ -76,12 +76,12 @@ class LogSettings:
             return self.values()
 
     def _use_levels(self, values: Mapping[str, Any]) -> None:
-        wanted = {severity for name, severity in SEVERITIES.items() if values[name]}
-        level = min(wanted, default=_SILENT)
+        enabled = {severity for name, severity in SEVERITIES.items() if values[name]}
+        level = min(enabled, default=_SILENT)
         if values["log_verbose_level"]:
             self._verbose_level, level = values["log_verbose_level"], logging.DEBUG
         log.setLevel(level)
-        severities().off = {s for s in SEVERITIES.values() if s >= level and s not in wanted}
+        severities().off = {s for s in SEVERITIES.values() if s >= level and s not in enabled}
 
     def _format(self) -> str:
         for handler in logging.getLogger().handlers:

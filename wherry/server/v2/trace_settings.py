@@ -134,7 +134,7 @@ class TraceSettings:
         if model is None:
             ended.append(self._sampler)
             left = {"trace_count": str(self._sampler.left)} if "trace_count" in own else {}
-            self._sampler = Sampler({**self._initial, **own, **left, **_given(checked)})
+            self._sampler = Sampler({**self._initial, **own, **left, **_explicit(checked)})
         for name in list(self._of_models) if model is None else [model]:
             before = self._samplers.pop(name, None)
             if before is not None:
@@ -147,7 +147,7 @@ class TraceSettings:
             if before is not None and "trace_count" in own:
                 values["trace_count"] = str(before.left)
             self._samplers[name] = Sampler(
-                values if model is None else {**values, **_given(checked)}
+                values if model is None else {**values, **_explicit(checked)}
             )
         return ended
 
@@ -163,7 +163,7 @@ class TraceSettings:
         return {**self._initial, **self._own, **own, **left}
 
 
-def _given(checked: Mapping[str, Any]) -> dict[str, Any]:
+def _explicit(checked: Mapping[str, Any]) -> dict[str, Any]:
     """What is changed, without what goes back to its default."""
     return {name: value for name, value in checked.items() if value is not None}
 
@@ -207,7 +207,7 @@ def _in_order(levels: Iterable[str]) -> list[str]:
 def _trace_config(given: Sequence[str]) -> dict[str, Any]:
     """The settings that a server starts with, from the words of --trace-config."""
     settings: dict[str, Any] = {}
-    if opentelemetry.is_wanted(given):
+    if opentelemetry.is_configured(given):
         settings["trace_mode"] = "opentelemetry"
     for word in given:
         mode, comma, rest = word.partition(",")

@@ -172,14 +172,16 @@ class Trace:
             (sending, self.settled_at),
             (sent, self._clock()),
         ]
-        said = {"request_id": request.id} if request.id else {}
-        text = ",".join(self._entries(span, said, stamps))
+        fields = {"request_id": request.id} if request.id else {}
+        text = ",".join(self._entries(span, fields, stamps))
         self._traces.add(self._sampler, text)
 
-    def _entries(self, span: Span, said: dict[str, Any], stamps: Iterable[Stamp]) -> Iterator[str]:
+    def _entries(
+        self, span: Span, fields: dict[str, Any], stamps: Iterable[Stamp]
+    ) -> Iterator[str]:
         (number,) = self._traces.ids(1)
         version = int(span.version) if span.version.isdecimal() else 0
-        head = {"id": number, "model_name": span.model, "model_version": version, **said}
+        head = {"id": number, "model_name": span.model, "model_version": version, **fields}
         times = [{"name": name, "ns": int(seconds * 1e9)} for name, seconds in stamps]
         yield msgspec.json.encode(head).decode()
         yield msgspec.json.encode({"id": number, "timestamps": times}).decode()

@@ -8,7 +8,7 @@ from typing import Final
 from wherry.core.api import Form, TensorSpec
 
 #: Dimensions of a shape that an error tells.
-_DIMS_TOLD: Final = 64
+_MOST_DIMS: Final = 64
 
 
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
@@ -27,5 +27,5 @@ def row_wire_shape(spec: TensorSpec, shape: Sequence[int]) -> Sequence[int]:
 
 def dims_text(shape: Sequence[int]) -> str:
     """A shape as errors have it; of one with more dimensions than any tensor the first ones."""
-    told = ",".join(map(str, shape[:_DIMS_TOLD]))
-    return f"[{told}]" if len(shape) <= _DIMS_TOLD else f"[{told},... {len(shape)} dimensions]"
+    text = ",".join(map(str, shape[:_MOST_DIMS]))
+    return f"[{text}]" if len(shape) <= _MOST_DIMS else f"[{text},... {len(shape)} dimensions]"

@@ -114,11 +114,11 @@ def _checked(
     if not (dims or most or tensor.reshape) and set(tensor.dims) == {1}:
         # A scalar in the file may have any number of dimensions of 1 for clients, as in Triton.
         return msgspec.structs.replace(tensor, reshape=TritonTensorReshape())
-    said = tensor.dims if tensor.reshape is None else tensor.reshape.shape
-    if not _compatible(said, dims):
+    actual = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+    if not _compatible(actual, dims):
         batch = " (without the batch dimension)" if most else ""
         raise ConfigError(
-            f"{where}: {side} {tensor.name!r} has dims {said} in config.pbtxt, in the file"
+            f"{where}: {side} {tensor.name!r} has dims {actual} in config.pbtxt, in the file"
             f" {dims}{batch}"
         )
     return tensor

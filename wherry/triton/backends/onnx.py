@@ -160,10 +160,10 @@ def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
 def _of_callers(
     found: Any,
     all_of_them: Sequence[TritonInput | TritonOutput],
-    given: Sequence[TritonInput | TritonOutput],
+    config_tensors: Sequence[TritonInput | TritonOutput],
 ) -> list[Any]:
     """The file's tensors without those that only server and model exchange."""
-    added = {tensor.name for tensor in all_of_them} - {tensor.name for tensor in given}
+    added = {tensor.name for tensor in all_of_them} - {tensor.name for tensor in config_tensors}
     return [tensor for tensor in found if tensor.name not in added]
 
 
@@ -215,10 +215,10 @@ def session_options(config: TritonConfig) -> Any:
 
 def providers(config: TritonConfig, device: Device) -> list[Any]:
     """Execution providers in order of preference. ConfigError for one that this build lacks."""
-    wanted: list[Any] = []
+    provider_list: list[Any] = []
     if config.optimization is not None and config.optimization.execution_accelerators is not None:
         accelerators = config.optimization.execution_accelerators
-        wanted += [
+        provider_list += [
             (ACCELERATORS.get(one.name, one.name), dict(one.parameters))
             for one in (
                 accelerators.gpu_execution_accelerator
@@ -227,25 +227,25 @@ def providers(config: TritonConfig, device: Device) -> list[Any]:
             )
         ]
     if device.kind == "cuda":
-        wanted.append(("CUDAExecutionProvider", {"device_id": str(device.index)}))
+        provider_list.append(("CUDAExecutionProvider", {"device_id": str(device.index)}))
     available = _onnxruntime().get_available_providers()
-    for name, _ in wanted:
+    for name, _ in provider_list:
         if name not in available:
             raise ConfigError(
                 f"model {config.name!r}: this onnxruntime has no {name}, only"
                 f" {', '.join(available)}; install a build that has it, or use KIND_CPU"
             )
-    return [*wanted, "CPUExecutionProvider"]
+    return [*provider_list, "CPUExecutionProvider"]
 
 
 def _whole(config: TritonConfig, name: str, default: int) -> int:
-    said = parameters.whole(config, name)
-    return default if said is None else said
+    setting = parameters.whole(config, name)
+    return default if setting is None else setting
 
 
-def _session(path: str, options: Any, wanted: list[Any], model: str) -> Any:
+def _session(path: str, options: Any, provider_list: list[Any], model: str) -> Any:
     try:
-        return _onnxruntime().InferenceSession(path, options, providers=wanted)
+        return _onnxruntime().InferenceSession(path, options, providers=provider_list)
     except Exception as error:  # its errors have no base class of their own
         raise ConfigError(
             f"model {model!r}: {os.path.basename(path)} cannot be loaded: {error}"

@@ -157,8 +157,8 @@ def _sizes(config: TritonConfig, model: Any) -> dict[Any, list[int]]:
 
 
 def _properties(config: TritonConfig) -> dict[str, str]:
-    said = {name: parameters.text(config, name) for name in _PROPERTIES}
-    found = {name: value for name, value in said.items() if value is not None}
+    properties = {name: parameters.text(config, name) for name in _PROPERTIES}
+    found = {name: value for name, value in properties.items() if value is not None}
     if parameters.truth(config, "HINT_BF16"):
         found["INFERENCE_PRECISION_HINT"] = "bf16"
     # One stream with all cores unless it says otherwise: what waits is in the batch.

@@ -20,32 +20,32 @@ def text(config: TritonConfig, name: str) -> str | None:
 
 
 def truth(config: TritonConfig, name: str) -> bool | None:
-    said = text(config, name)
-    if said is None:
+    setting = text(config, name)
+    if setting is None:
         return None
-    if said.strip().lower() not in _TRUTH:
-        raise _wrong(config, name, "true or false", said)
-    return _TRUTH[said.strip().lower()]
+    if setting.strip().lower() not in _TRUTH:
+        raise _wrong(config, name, "true or false", setting)
+    return _TRUTH[setting.strip().lower()]
 
 
 def whole(config: TritonConfig, name: str) -> int | None:
-    said = text(config, name)
+    setting = text(config, name)
     try:
-        return None if said is None else int(said)
+        return None if setting is None else int(setting)
     except ValueError:
-        raise _wrong(config, name, "a whole number", said) from None
+        raise _wrong(config, name, "a whole number", setting) from None
 
 
 def number(config: TritonConfig, name: str) -> float | None:
-    said = text(config, name)
+    setting = text(config, name)
     try:
-        value = None if said is None else float(said)
+        value = None if setting is None else float(setting)
     except ValueError:
         value = math.nan
     if value is not None and not math.isfinite(value):
-        raise _wrong(config, name, "a number", said)
+        raise _wrong(config, name, "a number", setting)
     return value
 
 
-def _wrong(config: TritonConfig, name: str, kind: str, said: str | None) -> ConfigError:
-    return ConfigError(f"model {config.name!r}: parameter {name!r} must be {kind}, not {said!r}")
+def _wrong(config: TritonConfig, name: str, kind: str, setting: str | None) -> ConfigError:
+    return ConfigError(f"model {config.name!r}: parameter {name!r} must be {kind}, not {setting!r}")

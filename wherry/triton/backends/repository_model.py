@@ -196,22 +196,26 @@ class RepositoryModel(Model):
         return mapping.signature(self.inside)
 
 
-def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batched: bool) -> Column:
-    """Reshape a column. Open sizes (-1) of `given` become those of `wanted`, in order."""
+def _reshaped(
+    column: Column, actual: Sequence[int], expected: Sequence[int], batched: bool
+) -> Column:
+    """Reshape a column. Open sizes (-1) of `actual` become those of `expected`, in order."""
     if isinstance(column, ShapedRow):
-        return ShapedRow(column, _sizes(column.shape, given, wanted))
+        return ShapedRow(column, _sizes(column.shape, actual, expected))
     if isinstance(column, list):  # other rows of strings are flat whatever their shape
         return [
-            ShapedRow(row, _sizes(row.shape, given, wanted)) if isinstance(row, ShapedRow) else row
+            ShapedRow(row, _sizes(row.shape, actual, expected))
+            if isinstance(row, ShapedRow)
+            else row
             for row in column
         ]
     lead = column.shape[:1] if batched else ()
-    return column.reshape(*lead, *_sizes(column.shape[len(lead) :], given, wanted))
+    return column.reshape(*lead, *_sizes(column.shape[len(lead) :], actual, expected))
 
 
-def _sizes(shape: Sequence[int], given: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    open_sizes = iter([size for size, dim in zip(shape, given, strict=True) if dim == -1])
-    return [next(open_sizes) if dim == -1 else dim for dim in wanted]
+def _sizes(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> list[int]:
+    open_sizes = iter([size for size, dim in zip(shape, actual, strict=True) if dim == -1])
+    return [next(open_sizes) if dim == -1 else dim for dim in expected]
 
 
 def _lines(path: str) -> list[str]:

@@ -296,11 +296,11 @@ def _script(
 
 def _places(model: str, inputs: Sequence[TritonInput], names: Sequence[str]) -> list[str]:
     """The inputs in the order of forward()'s parameters."""
-    given = [tensor.name for tensor in inputs]
-    if set(given) <= set(names):
-        return [name for name in names if name in given]
-    by_place = {_place(name, number): name for number, name in enumerate(given)}
-    if len(by_place) < len(given):
+    input_names = [tensor.name for tensor in inputs]
+    if set(input_names) <= set(names):
+        return [name for name in names if name in input_names]
+    by_place = {_place(name, number): name for number, name in enumerate(input_names)}
+    if len(by_place) < len(input_names):
         raise ConfigError(
             f"model {model!r}: two inputs have the same place; name them as forward() does"
             f" ({', '.join(names)}), or NAME__0, NAME__1, ..."

@@ -37,19 +37,21 @@ def warmup_batch(
     rows = max(1, sample.batch_size)
     where = f"model_warmup {sample.name!r}"
     columns: Columns = {}
-    for name, given in sample.inputs.items():
+    for name, warmup_input in sample.inputs.items():
         spec = signature.input(name) or added.get(name)
         if spec is None:
             raise ConfigError(f"{where}: the model has no input {name!r}")
-        if datatype_of(given.data_type) is not spec.datatype:
+        if datatype_of(warmup_input.data_type) is not spec.datatype:
             raise ConfigError(
-                f"{where}: input {name!r} is {given.data_type}, the model's is {spec.datatype}"
+                f"{where}: input {name!r} is {warmup_input.data_type},"
+                f" the model's is {spec.datatype}"
             )
-        if not spec.fits(tuple(given.dims)):
+        if not spec.fits(tuple(warmup_input.dims)):
             raise ConfigError(
-                f"{where}: input {name!r} has dims {given.dims}, the model's are {list(spec.shape)}"
+                f"{where}: input {name!r} has dims {warmup_input.dims},"
+                f" the model's are {list(spec.shape)}"
             )
-        column = _column(given, spec.datatype, rows, folder, f"{where}: input {name!r}")
+        column = _column(warmup_input, spec.datatype, rows, folder, f"{where}: input {name!r}")
         columns[name] = list(column) if spec.form is Form.ARRAYS else column
     for spec in signature.inputs:
         if spec.name not in columns and not spec.optional:
@@ -58,20 +60,20 @@ def warmup_batch(
 
 
 def _column(
-    given: TritonWarmupInput, datatype: Datatype, rows: int, folder: str, where: str
+    warmup_input: TritonWarmupInput, datatype: Datatype, rows: int, folder: str, where: str
 ) -> Column:
     """A column with the same data in each row."""
-    count = math.prod(given.dims)
-    if given.input_data_file is not None:
-        data = _read(os.path.join(folder, "warmup", given.input_data_file), where)
+    count = math.prod(warmup_input.dims)
+    if warmup_input.input_data_file is not None:
+        data = _read(os.path.join(folder, "warmup", warmup_input.input_data_file), where)
         row = _from_bytes(data, datatype, count, where)
-    elif given.random_data:
+    elif warmup_input.random_data:
         row = _random(datatype, count)
     else:
         row = _zeros(datatype, count)
     if isinstance(row, list):
-        return [ShapedRow(row, given.dims) for _ in range(rows)]
-    return np.tile(row.reshape(given.dims), (rows, *[1] * len(given.dims)))
+        return [ShapedRow(row, warmup_input.dims) for _ in range(rows)]
+    return np.tile(row.reshape(warmup_input.dims), (rows, *[1] * len(warmup_input.dims)))
 
 
 def _zeros(datatype: Datatype, count: int) -> Column:

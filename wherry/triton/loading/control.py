@@ -137,8 +137,8 @@ class ModelControl:
         the server, leaves it without models and not ready.
         """
         try:
-            wanted = self._wanted()
-            self.runtime.expect(wanted)
+            requested = self._requested()
+            self.runtime.expect(requested)
         except ConfigError as refused:
             if self._exit_on_error:
                 raise
@@ -148,8 +148,8 @@ class ModelControl:
         finally:
             self.runtime.expect_no_more([ANY])
         if self.mode == "poll":
-            self._watch.start({name: self._repositories.files_of(name) for name in wanted})
-        failed = self._load_all(wanted, on_ready)
+            self._watch.start({name: self._repositories.files_of(name) for name in requested})
+        failed = self._load_all(requested, on_ready)
         self._started = True
         if self._closing.is_set():
             return
@@ -168,15 +168,15 @@ class ModelControl:
         failed = self._load_all(names, None)
         return {name: str(error) for name, error in failed.items()}
 
-    def _wanted(self) -> list[str]:
+    def _requested(self) -> list[str]:
         """Names of the models to load at the start."""
         self._repositories.check()
         if self.mode != "explicit":
             return sorted(self._repositories.names())
-        wanted: set[str] = set()
+        requested: set[str] = set()
         for name in self._at_start:
-            wanted |= self._repositories.names() if name == "*" else {name}
-        return sorted(wanted)
+            requested |= self._repositories.names() if name == "*" else {name}
+        return sorted(requested)
 
     def _load_all(self, names: Sequence[str], on_ready: OnReady | None) -> dict[str, WherryError]:
         """Load these models, which are expected, side by side. Returns the errors by name."""

@@ -84,7 +84,7 @@ class _Origin:
     #: The models that it is made of, if it is an ensemble.
     members: Sequence[str] = ()
     #: Asked for by its own name, and not only as a member of an ensemble.
-    wanted: bool = False
+    requested: bool = False
 
 
 class RepositoryLoader:
@@ -121,10 +121,10 @@ class RepositoryLoader:
         origin = self._origins.get(name)
         return origin.members if origin is not None else ()
 
-    def want(self, name: str, wanted: bool) -> None:
+    def want(self, name: str, requested: bool) -> None:
         """Set whether it stays when no ensemble needs it any more."""
-        if wanted or name in self._origins:
-            self._origin(name).wanted = wanted
+        if requested or name in self._origins:
+            self._origin(name).requested = requested
 
     # Loading
 
@@ -331,7 +331,7 @@ class RepositoryLoader:
             life.missing.pop(name, None)
         self._let_go(name, versions)
         for member in needs:
-            if self._origin(member).wanted:
+            if self._origin(member).requested:
                 continue
             with self._registry.quietly() as life:
                 others = life.ready_names()
@@ -393,8 +393,8 @@ def _missing(found: Found, registry: Registry) -> Iterator[str]:
             with registry.quietly() as life:
                 versions = life.ready_versions(name)
             if version > 0 and str(version) not in versions:
-                told = ", ".join(versions)
-                yield f"step[{number}] ({name}): version {version} is not loaded, but {told}"
+                listed = ", ".join(versions)
+                yield f"step[{number}] ({name}): version {version} is not loaded, but {listed}"
 
 
 def _sound(found: Found) -> Found:

@@ -201,13 +201,24 @@ class Calls:
     def _begin(
         self, key: int, what: Sequence[Any], called: Called, traced: InferRequest | None
     ) -> None:
-        name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, *more = what
+        (
+            name,
+            _,
+            id,
+            correlation_id,
+            flags,
+            timeout,
+            parameters,
+            requested_outputs,
+            streams,
+            *more,
+        ) = what
         waits, made, _ = more
         loaded = called.loaded
-        _check_call(name, loaded.signature, wanted, streams=streams)
+        _check_call(name, loaded.signature, requested_outputs, streams=streams)
         if timeout and perf_counter_ns() - made > timeout * 1000:  # the way here counts
             raise RequestTimeoutExpired(name, timeout * 1e-6)
-        names = wanted or None
+        names = requested_outputs or None
         request = loaded.request(
             called.columns,
             called.rows,
@@ -216,7 +227,7 @@ class Calls:
             timeout=timeout * 1e-6 if timeout else None,
             parameters=json.loads(parameters) or None,
             sequence=_step(correlation_id, flags),
-            wanted=names,
+            requested_outputs=names,
         )
         if traced is not None:
             _trace(traced, loaded, request, self._host.clock)
@@ -262,7 +273,7 @@ class Calls:
         key: int,
         loaded: Any,
         response: InferResponse,
-        wanted: Sequence[str] | None,
+        requested_outputs: Sequence[str] | None,
         stream: StreamReply[InferResponse],
         ended: _Ended,
     ) -> None:
@@ -270,7 +281,7 @@ class Calls:
 
         def body(out: Outgoing) -> list[Any]:
             stream.consumed()
-            return _body(out, loaded, response, wanted)
+            return _body(out, loaded, response, requested_outputs)
 
         self._post(CallAnswer(key, False, body, are_large([response.outputs])))
 
@@ -284,7 +295,11 @@ class Calls:
             self.tell(key, "{}")
 
     def _done(
-        self, key: int, loaded: Any, reply: Reply[InferResponse], wanted: Sequence[str] | None
+        self,
+        key: int,
+        loaded: Any,
+        reply: Reply[InferResponse],
+        requested_outputs: Sequence[str] | None,
     ) -> None:
         self._forget(key)
         outcome = reply.outcome
@@ -292,7 +307,9 @@ class Calls:
             self._fail(key, outcome)
         else:
             large = are_large([outcome.outputs])
-            answer = CallAnswer(key, True, lambda out: _body(out, loaded, outcome, wanted), large)
+            answer = CallAnswer(
+                key, True, lambda out: _body(out, loaded, outcome, requested_outputs), large
+            )
             self._post(answer)
 
     def _forget(self, key: int) -> tuple[Any, InferRequest | None]:
@@ -410,7 +427,7 @@ def _check_names(model: str, signature: Signature, names: Sequence[str]) -> None
 
 
 def _body(
-    out: Outgoing, loaded: Any, response: InferResponse, wanted: Sequence[str] | None
+    out: Outgoing, loaded: Any, response: InferResponse, requested_outputs: Sequence[str] | None
 ) -> list[Any]:
     """A response in the wire form of the model's process."""
     batched = loaded.config.max_batch_size > 0
@@ -418,7 +435,8 @@ def _body(
         outputs = [
             put(out, spec, response.outputs[spec.name], spec.shape, batched=batched)
             for spec in loaded.signature.outputs
-            if spec.name in response.outputs and (wanted is None or spec.name in wanted)
+            if spec.name in response.outputs
+            and (requested_outputs is None or spec.name in requested_outputs)
         ]
     except (ValueError, TypeError) as error:  # rows of different shapes do not form a tensor
         problem = f"model {loaded.name!r}: its outputs are no tensors: {error}"
@@ -426,10 +444,12 @@ def _body(
     return [None, json.dumps(dict(response.parameters or {})), outputs]
 
 
-def _check_call(name: str, called: Signature, wanted: Sequence[str], *, streams: bool) -> None:
+def _check_call(
+    name: str, called: Signature, requested_outputs: Sequence[str], *, streams: bool
+) -> None:
     """Raise InvalidRequest for an output that the model has not, and Unsupported for one response
     of a model that streams."""
-    for output in wanted:
+    for output in requested_outputs:
         if called.output(output) is None:
             raise InvalidRequest(
                 f"unexpected inference output {output!r} for model {name!r}; it has"

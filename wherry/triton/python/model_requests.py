@@ -24,9 +24,9 @@ from wherry.core.api import (
     are_large,
     begun,
 )
-from wherry.triton.python.messages import Plain
 from wherry.triton.python.request_codec import Decoded, ModelAnswer, RequestCodec
 from wherry.triton.python.running_batch import NothingToSend, RunningBatch
+from wherry.triton.python.stub_protocol import Plain
 
 
 class OpenRequests:
@@ -263,9 +263,9 @@ class ModelRequests:
         outcome = self._codec.answer(request, answer)
         if isinstance(outcome, Failure):
             return outcome
-        outputs, said = outcome
-        if said:
-            run.parameters[request] = said
+        outputs, answer_parameters = outcome
+        if answer_parameters:
+            run.parameters[request] = answer_parameters
         return outputs
 
     def _again(self) -> Failure:
@@ -286,5 +286,5 @@ class ModelRequests:
 
 
 def _response(request: InferRequest, answer: ModelAnswer, final: bool) -> InferResponse:
-    outputs, said = answer
-    return InferResponse(outputs, request.rows, said, final)
+    outputs, answer_parameters = answer
+    return InferResponse(outputs, request.rows, answer_parameters, final)

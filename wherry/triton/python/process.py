@@ -8,8 +8,8 @@ from typing import Any
 
 from wherry.core.api import FrameSocket, Garbage, LoadFailed, shortage, start_worker
 from wherry.triton.python.environment import Interpreter
-from wherry.triton.python.messages import Plain, StubDecoder, StubEncoder, StubMemory
 from wherry.triton.python.stub import wire
+from wherry.triton.python.stub_protocol import Plain, StubDecoder, StubEncoder, StubMemory
 
 _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")
 

@@ -113,9 +113,13 @@ class RequestCodec:
 
     def described(self, number: int, request: InferRequest, tensors: list[Any]) -> list[Any]:
         """A request in the form of an execute message: its details only if it has any."""
-        step, wanted, timeout_seconds = request.sequence, request.wanted, request.timeout
+        step, requested_outputs, timeout_seconds = (
+            request.sequence,
+            request.requested_outputs,
+            request.timeout,
+        )
         plain = not (request.id or request.parameters or step or timeout_seconds or request.trace)
-        if plain and wanted is None:
+        if plain and requested_outputs is None:
             return [number, tensors]
         correlation_id: int | str = 0
         flags = 0
@@ -128,7 +132,7 @@ class RequestCodec:
         parameters = "{}"
         if request.parameters:
             parameters = msgspec.json.encode(request.parameters).decode()
-        names = None if wanted is None else list(wanted)
+        names = None if requested_outputs is None else list(requested_outputs)
         context = ""
         if request.trace is not None:
             headers = request.trace.context_of(request).headers()
@@ -160,19 +164,19 @@ class RequestCodec:
                     columns[name], _ = get(descriptor, incoming, spec, batched=self._batched)
             except ValueError as problem:
                 wrong[name] = problem
-        said = None if parameters == "{}" else json.loads(parameters)
-        return columns, said or None, wrong
+        answer_parameters = None if parameters == "{}" else json.loads(parameters)
+        return columns, answer_parameters or None, wrong
 
     def answer(self, request: InferRequest, decoded: Decoded | Failure) -> ModelAnswer | Failure:
         """The answer to a request, for a response of the model, checked."""
         if isinstance(decoded, Failure):
             return decoded
-        columns, said, wrong = decoded
-        wanted = request.wanted
-        if wanted is not None:
-            asked = self._states.union(wanted)
-            columns = {name: column for name, column in columns.items() if name in asked}
-            wrong = {name: error for name, error in wrong.items() if name in asked}
+        columns, answer_parameters, wrong = decoded
+        requested_outputs = request.requested_outputs
+        if requested_outputs is not None:
+            expected = self._states.union(requested_outputs)
+            columns = {name: column for name, column in columns.items() if name in expected}
+            wrong = {name: error for name, error in wrong.items() if name in expected}
         for name in wrong:
             return self._bad(f"gave a wrong output {name!r}: {wrong[name]}")
         for name in self._states:  # as in Triton, other outputs may have any shape
@@ -186,7 +190,7 @@ class RequestCodec:
                 columns = self._reshaped(columns, self._model.outward)
             except (ValueError, StopIteration) as error:
                 return self._bad(f"gave an output that cannot be reshaped: {error}")
-        return columns, said
+        return columns, answer_parameters
 
     def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
         if self._batched:

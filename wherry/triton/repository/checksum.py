@@ -19,7 +19,7 @@ NAME: Final = "checksum"
 ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha384", "sha512")
 
 
-def wanted(config: TritonConfig) -> Iterator[tuple[Path, str, str, str]]:
+def expected(config: TritonConfig) -> Iterator[tuple[Path, str, str, str]]:
     """Where each checksum stands, its algorithm, the file in the model's folder, and its value."""
     agents = config.model_repository_agents
     for index, agent in enumerate(agents.agents if agents is not None else ()):
@@ -32,7 +32,7 @@ def wanted(config: TritonConfig) -> Iterator[tuple[Path, str, str, str]]:
 
 def mismatches(folder: str, config: TritonConfig) -> Iterator[Problem]:
     """What differs from the checksums. Reads each of the files that they name."""
-    for path, algorithm, file, value in wanted(config):
+    for path, algorithm, file, value in expected(config):
         try:
             with open(os.path.join(folder, file), "rb") as source:
                 found = hashlib.file_digest(source, algorithm.lower()).hexdigest()

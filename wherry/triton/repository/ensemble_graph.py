@@ -54,7 +54,7 @@ def graph_problems(config: TritonConfig) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _TensorTold:
+class _KnownTensor:
     """What one model says of a tensor; `shape` has the batch dimension, if the model has one."""
 
     data_type: str
@@ -64,12 +64,12 @@ class _TensorTold:
     @classmethod
     def of(
         cls, config: TritonConfig, tensor: TritonInput | TritonOutput, *, reshaped: bool = False
-    ) -> _TensorTold:
+    ) -> _KnownTensor:
         reshape = tensor.reshape if reshaped else None
         dims = tensor.dims if reshape is None else reshape.shape
         return cls(tensor.data_type, dims, [-1, *dims] if config.max_batch_size else dims)
 
-    def difference(self, other: _TensorTold) -> str:
+    def difference(self, other: _KnownTensor) -> str:
         """Why a tensor of the other model cannot be one of this. Shapes with -1 are compared when a
         request runs, and a batch may be the rows of a model without batches (Triton's
         ValidateTensorConsistency)."""
@@ -90,14 +90,14 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
     """Problems between an ensemble and its members: missing tensors, other types or shapes."""
     assert config.ensemble_scheduling is not None
     problems: list[str] = []
-    given = {tensor.name: _TensorTold.of(config, tensor, reshaped=True) for tensor in config.input}
+    given = {tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.input}
     wanted = {
-        tensor.name: _TensorTold.of(config, tensor, reshaped=True) for tensor in config.output
+        tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.output
     }
 
-    def check(where: str, name: str, told: _TensorTold) -> None:
-        for other in (given.setdefault(name, told), wanted.get(name, told)):
-            if difference := told.difference(other):
+    def check(where: str, name: str, tensor_known: _KnownTensor) -> None:
+        for other in (given.setdefault(name, tensor_known), wanted.get(name, tensor_known)):
+            if difference := tensor_known.difference(other):
                 problems.append(f"{where}: tensor '{name}' is {difference}")
 
     for number, step in enumerate(config.ensemble_scheduling.step):
@@ -115,12 +115,12 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
         problems += _unknown(where, "output", step.output_map, member.output)
         for tensor in member.input:
             if tensor.name in step.input_map:
-                check(where, step.input_map[tensor.name], _TensorTold.of(member, tensor))
+                check(where, step.input_map[tensor.name], _KnownTensor.of(member, tensor))
             elif not tensor.optional:
                 problems.append(f"{where}: its input '{tensor.name}' is not in input_map")
         for result in member.output:
             if result.name in step.output_map:
-                check(where, step.output_map[result.name], _TensorTold.of(member, result))
+                check(where, step.output_map[result.name], _KnownTensor.of(member, result))
     return list(dict.fromkeys(problems))
 
 

@@ -35,7 +35,7 @@ def patched(config: TritonConfig, patch: bytes | str | Mapping[str, Any]) -> Tri
     """Apply a JSON merge patch (RFC 7396): messages and maps are merged, lists are replaced, null
     removes a member."""
     given = _object(patch, "patch")
-    return from_json(_merged(said(config), _in_our_names(TritonConfig, given)), what="patch")
+    return from_json(_merged(set_fields(config), _in_our_names(TritonConfig, given)), what="patch")
 
 
 def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def filled(message: TritonMessage) -> dict[str, Any]:
     }
 
 
-def said(message: TritonMessage) -> dict[str, Any]:
+def set_fields(message: TritonMessage) -> dict[str, Any]:
     """Write only the fields that are set."""
     return {
-        name: _json_of(value, said)
+        name: _json_of(value, set_fields)
         for name, field in fields_of(type(message)).items()
         if not field.is_silent(value := getattr(message, field.attribute))
     }
@@ -107,14 +107,14 @@ class _Reader:
             return self._enum(field.kind, value, path)
         if field.kind is bool or field.kind is str:
             if type(value) is not field.kind:
-                wanted = "true or false" if field.kind is bool else "a string"
-                return self._wrong(path, f"expected {wanted}, not {_kind_of(value)}")
+                expected = "true or false" if field.kind is bool else "a string"
+                return self._wrong(path, f"expected {expected}, not {_kind_of(value)}")
             return value
         try:
             number = _number(field.kind, value)
         except (ValueError, OverflowError):
-            wanted = "a whole number" if field.kind is int else "a number"
-            return self._wrong(path, f"expected {wanted}, not {_kind_of(value)}")
+            expected = "a whole number" if field.kind is int else "a number"
+            return self._wrong(path, f"expected {expected}, not {_kind_of(value)}")
         problem = field.out_of_range(number) if field.kind is int else None
         return self._wrong(path, problem) if problem else number
 

@@ -128,8 +128,10 @@ def read(
     notices += [f"{key} has no effect: {why}" for key, why in without_effect(config)]
     if blanks := [key for key, value in config.parameters.items() if is_blank(value.string_value)]:
         notices.append(f"parameters {', '.join(blanks)}: ${{...}} is not filled in")
-    wanted = _specific(config.version_policy)
-    notices += [f"version {version} is not there" for version in sorted(wanted - set(there))]
+    specific_versions = _specific(config.version_policy)
+    notices += [
+        f"version {version} is not there" for version in sorted(specific_versions - set(there))
+    ]
     if not there:
         problems.append(f"{name}: it has no version: put the model's file into the folder {name}/1")
     elif not versions:

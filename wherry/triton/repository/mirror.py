@@ -106,7 +106,7 @@ class Mirror:
         """Have a folder for each model, empty until it is copied, and none for what is gone."""
         with self._lock:
             try:
-                entries = self._asked("ls", self._root, detail=True)
+                entries = self._call_store("ls", self._root, detail=True)
             except FileNotFoundError:
                 if not self._was_there:
                     raise
@@ -130,7 +130,7 @@ class Mirror:
         with self._lock:
             root = f"{self._root}/{name}"
             try:
-                listed: Mapping[str, Any] = self._asked("find", root, detail=True)
+                listed: Mapping[str, Any] = self._call_store("find", root, detail=True)
             except FileNotFoundError:
                 listed = {}
             found = {
@@ -156,11 +156,11 @@ class Mirror:
         targets = [os.path.join(self.folder, name, *i.split("/")) for i in files]
         for target in targets:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-        self._asked("get", list(files.values()), [f"{target}.part" for target in targets])
+        self._call_store("get", list(files.values()), [f"{target}.part" for target in targets])
         for target in targets:
             os.replace(f"{target}.part", target)
 
-    def _asked(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def _call_store(self, method: str, *args: Any, **kwargs: Any) -> Any:
         try:
             self._fs.invalidate_cache()
             return getattr(self._fs, method)(*args, **kwargs)
@@ -215,10 +215,10 @@ def _credentials(url: str, path: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             entries = json.load(file).get(url.partition("://")[0], {})
         names = [name for name in entries if url.startswith(name)]
-        said = entries[max(names, key=len)] if names else {}
-        if isinstance(said, str):  # Google's: another file
-            return {"token": said}
-        given = {_CREDENTIALS[key]: value for key, value in said.items() if value}
+        settings_found = entries[max(names, key=len)] if names else {}
+        if isinstance(settings_found, str):  # Google's: another file
+            return {"token": settings_found}
+        given = {_CREDENTIALS[key]: value for key, value in settings_found.items() if value}
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise ConfigError(f"TRITON_CLOUD_CREDENTIAL_PATH {path}: {why}") from None

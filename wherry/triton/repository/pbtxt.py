@@ -271,25 +271,25 @@ class _TextReader:
             return self._message(field.kind, self._open(path), path, depth + 1)
         if field.is_message or opening:
             what = {"[": "a list", "{": "a message"}.get(self._token.text, str(self._token))
-            self._note(self._token.line, path, f"expected {_wanted(field)}, not {what}")
+            self._note(self._token.line, path, f"expected {_expected(field)}, not {what}")
             self._skip_value()
             return _WRONG
         if self._token.kind == "string":
             return self._string(field, path)
         line = self._token.line
         if self._token.kind == "blank":
-            self._note(line, path, unfilled(self._take().text, _wanted(field)))
+            self._note(line, path, unfilled(self._take().text, _expected(field)))
             return _WRONG
         negative = self._token.text == "-"
         if negative:
             self._next()
         token = self._take()
         if token.kind not in ("name", "number"):
-            self._stop(path, f"expected {_wanted(field)}, not {token}", token)
+            self._stop(path, f"expected {_expected(field)}, not {token}", token)
         value = _scalar(field, token, negative)
         if value is _WRONG:
             sign = "-" if negative else ""
-            text = f"expected {_wanted(field)}, not {sign}{token.text}"
+            text = f"expected {_expected(field)}, not {sign}{token.text}"
             if field.is_enum and token.kind == "name" and not negative:
                 meant = _MEANT.get(token.text, "")
                 hint = f"unknown value {token.text!r}; did you mean {meant!r}?"
@@ -308,7 +308,7 @@ class _TextReader:
         while self._token.kind == "string":
             parts.append(self._unescaped(self._take(), path))
         if field.kind is not str:
-            self._note(line, path, f"expected {_wanted(field)}, not a string")
+            self._note(line, path, f"expected {_expected(field)}, not a string")
             return _WRONG
         try:
             return b"".join(parts).decode()
@@ -464,14 +464,14 @@ def _real(text: str) -> float | None:
         return None
 
 
-def _wanted(field: ConfigField) -> str:
+def _expected(field: ConfigField) -> str:
     if field.is_message:
         return "a message in { }"
     if field.is_enum:
         few = ", ".join(field.kind[:4])
         return f"one of {few}" + (", ..." if len(field.kind) > 4 else "")
-    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-    return wanted[field.kind]
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    return expected[field.kind]
 
 
 def _until_space(text: str, position: int) -> str:

@@ -33,10 +33,10 @@ class BadConfig(ConfigError):
     """Raised for a configuration with all of its problems, a line for each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        told = [_shortened(problem) for problem in itertools.islice(problems, MOST_PROBLEMS + 1)]
-        if len(told) > MOST_PROBLEMS:
-            told[MOST_PROBLEMS] = f"more than {MOST_PROBLEMS} problems; the others are not listed"
-        self.problems = tuple(told)
+        lines = [_shortened(problem) for problem in itertools.islice(problems, MOST_PROBLEMS + 1)]
+        if len(lines) > MOST_PROBLEMS:
+            lines[MOST_PROBLEMS] = f"more than {MOST_PROBLEMS} problems; the others are not listed"
+        self.problems = tuple(lines)
         super().__init__("\n".join(self.problems))
 
 
@@ -53,10 +53,10 @@ def is_blank(text: str) -> bool:
     return text.startswith("${") and text.endswith("}")
 
 
-def unfilled(blank: str, wanted: str) -> str:
+def unfilled(blank: str, expected: str) -> str:
     """The problem that a template's `${name}` is still there."""
     return (
-        f"{blank} is not filled in: write {wanted} in its place, by hand or with the template's"
+        f"{blank} is not filled in: write {expected} in its place, by hand or with the template's"
         " script (fill_template.py)"
     )
 

@@ -77,10 +77,10 @@ def fields_of(message: type[TritonMessage]) -> dict[str, ConfigField]:
     }
 
 
-def one_of_twice(message: type[TritonMessage], said: Iterable[str]) -> str | None:
+def one_of_twice(message: type[TritonMessage], set_fields: Iterable[str]) -> str | None:
     """The problem of fields of one oneof that are both set; None if there is none."""
-    said = set(said)
-    both = [name for name in message.one_of if name in said]
+    set_fields = set(set_fields)
+    both = [name for name in message.one_of if name in set_fields]
     return f"only one of {' and '.join(both)} may be set" if len(both) > 1 else None
 
 

@@ -226,12 +226,12 @@ def _sequence(batching: TritonSequenceBatching, max_batch_size: int) -> Iterator
 def _controls(
     path: Path, inputs: Sequence[TritonSequenceBatchingControlInput]
 ) -> Iterator[Problem]:
-    yield from _twice(path, [given.name for given in inputs], "control input")
-    kinds = Counter(control.kind for given in inputs for control in given.control)
-    for index, given in enumerate(inputs):
-        if not given.name:
+    yield from _twice(path, [control_tensor.name for control_tensor in inputs], "control input")
+    kinds = Counter(control.kind for control_tensor in inputs for control in control_tensor.control)
+    for index, control_tensor in enumerate(inputs):
+        if not control_tensor.name:
             yield Problem((*path, index), "it needs a name")
-        for number, control in enumerate(given.control):
+        for number, control in enumerate(control_tensor.control):
             yield from _control((*path, index, "control", number), control)
     for kind, count in kinds.items():
         if count > 1:
@@ -275,24 +275,28 @@ def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[
     if (batching := config.sequence_batching) is not None:  # its controls and states are inputs
         added = {control.name for control in batching.control_input}
         added |= {state.input_name for state in batching.state}
-    for name, given in sample.inputs.items():
+    for name, control_tensor in sample.inputs.items():
         where: Path = (*path, "inputs", name)
         if names and name not in names and name not in added:
             yield Problem(where, f"the model has no input {name!r}; its inputs are {names}")
-        if given.data_type == "TYPE_INVALID":
+        if control_tensor.data_type == "TYPE_INVALID":
             yield Problem((*where, "data_type"), "it needs a data_type")
-        for index, size in enumerate(given.dims):
+        for index, size in enumerate(control_tensor.dims):
             if size < 1:
                 yield Problem((*where, "dims", index), f"{size} must be at least 1")
-        sources = (given.zero_data, given.random_data, given.input_data_file)
-        yield from _file((*where, "input_data_file"), given.input_data_file)
+        sources = (
+            control_tensor.zero_data,
+            control_tensor.random_data,
+            control_tensor.input_data_file,
+        )
+        yield from _file((*where, "input_data_file"), control_tensor.input_data_file)
         if all(source is None for source in sources):
             yield Problem(where, "it needs one of zero_data, random_data and input_data_file")
 
 
 def _checksums(config: TritonConfig) -> Iterator[Problem]:
     known = ", ".join(checksum.ALGORITHMS)
-    for path, algorithm, file, _ in checksum.wanted(config):
+    for path, algorithm, file, _ in checksum.expected(config):
         if algorithm.lower() not in checksum.ALGORITHMS:
             yield Problem(path, f"the key must be ALGORITHM:FILE, the algorithm one of {known}")
         elif not file:

@@ -85,9 +85,9 @@ def test_keys_and_headers_do_not_stand_in_a_report() -> None:
 def test_the_first_ctrl_c_asks_and_the_second_one_ends() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupts() as interrupts:
-        assert not interrupts.asked()
+        assert not interrupts.requested()
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupts.asked()
+        assert interrupts.requested()
         interrupts.wait(60)  # is over at once
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -98,7 +98,7 @@ def test_a_ctrl_c_while_something_starts_ends_that_at_once() -> None:
     with Interrupts() as interrupts:
         with pytest.raises(KeyboardInterrupt), interrupts.at_once():
             os.kill(os.getpid(), signal.SIGINT)
-        assert interrupts.asked()
+        assert interrupts.requested()
         assert not interrupts.insisted
 
 

@@ -90,13 +90,13 @@ def test_the_server_is_one_line_if_there_is_room() -> None:
 def test_batches_are_those_since_the_look_before() -> None:
     before = at(model("m", batch_sizes=[[1, 1000]], cut_reasons={"idle": 1000}))
     now = at(model("m", batch_sizes=[[1, 1000], [8, 5]], cut_reasons={"idle": 1000, "full": 5}))
-    row = cells(dataclasses.replace(now, before=before.told), "m:1")
+    row = cells(dataclasses.replace(now, before=before.polled), "m:1")
     assert (row["rows/batch"], row["left because"]) == ("8", "full 100 %")
     again = at(
         model("m", batch_sizes=[[1, 1000], [8, 5]], cut_reasons={"idle": 1000, "full": 5}),
         started_at=99.0,
     )
-    row = cells(dataclasses.replace(again, before=before.told), "m:1")
+    row = cells(dataclasses.replace(again, before=before.polled), "m:1")
     assert row["rows/batch"] == "1.03"
 
 

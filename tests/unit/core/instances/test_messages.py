@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from wherry.core.instances import messages
+from wherry.core.instances import worker_protocol
 from wherry.core.instances.execution import Failure
-from wherry.core.instances.messages import Answer, Failed
 from wherry.core.instances.source import Module, Source, sent
+from wherry.core.instances.worker_protocol import Answer, Failed
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.values.datatypes import BYTES, FP32, Form, TensorSpec
@@ -19,7 +19,7 @@ from wherry.core.workers.frames import Garbage
 SOURCE = Source(Module("shop", b"/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
 
 TO_WORKER = [
-    messages.Start(
+    worker_protocol.Start(
         SOURCE,
         ModelConfig(
             name="m", max_batch_size=4, warmup=({"text": "a"},), preferred_batch_sizes=(2, 4)
@@ -30,29 +30,30 @@ TO_WORKER = [
         [b"prog", b"-v"],
         None,
     ),
-    messages.Execute({"text": ["a", "b"]}, [1, 1], True),
-    messages.Generate({"text": ["a"]}, [1]),
-    messages.Cancel(3),
-    messages.Stop(),
+    worker_protocol.Execute({"text": ["a", "b"]}, [1, 1], True),
+    worker_protocol.Generate({"text": ["a"]}, [1]),
+    worker_protocol.Cancel(3),
+    worker_protocol.Stop(),
 ]
 FROM_WORKER = [
-    messages.Ready(),
-    messages.NotLoaded("ValueError", "no", "Traceback"),
-    messages.Result({"out": ["a", "b"]}, 1234, 567),
-    messages.PartResults(
+    worker_protocol.Ready(),
+    worker_protocol.NotLoaded("ValueError", "no", "Traceback"),
+    worker_protocol.Result({"out": ["a", "b"]}, 1234, 567),
+    worker_protocol.PartResults(
         [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1], Failed("ModelFailed", "no", ""))],
         1234,
         567,
         [4, 2, 2],
     ),
-    messages.Respond(1, {"out": ["a"]}),
-    messages.GenerateEnd([None, Failed("ModelFailed", "no", "Traceback")]),
+    worker_protocol.Respond(1, {"out": ["a"]}),
+    worker_protocol.GenerateEnd([None, Failed("ModelFailed", "no", "Traceback")]),
 ]
 
 
 @pytest.mark.parametrize(
     ("message", "receives"),
-    [(m, messages.ToWorker) for m in TO_WORKER] + [(m, messages.FromWorker) for m in FROM_WORKER],
+    [(m, worker_protocol.ToWorker) for m in TO_WORKER]
+    + [(m, worker_protocol.FromWorker) for m in FROM_WORKER],
     ids=lambda value: type(value).__name__,
 )
 def test_a_message_arrives_as_it_was_sent(message: Any, receives: Any) -> None:
@@ -60,10 +61,10 @@ def test_a_message_arrives_as_it_was_sent(message: Any, receives: Any) -> None:
 
 
 def test_a_worker_cannot_send_what_only_its_parent_may() -> None:
-    stop = msgspec.msgpack.encode(messages.Stop())
+    stop = msgspec.msgpack.encode(worker_protocol.Stop())
 
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(stop, type=messages.FromWorker)
+        msgspec.msgpack.decode(stop, type=worker_protocol.FromWorker)
 
 
 def test_a_failure_crosses_without_its_exception() -> None:
@@ -78,8 +79,8 @@ def test_a_failure_crosses_without_its_exception() -> None:
 
 
 FAILED = Failed("ModelFailed", "no", "")
-RESULT = messages.Result({"out": ["a", "b", "c"]}, 1000, 50)
-PART_RESULTS = messages.PartResults(
+RESULT = worker_protocol.Result({"out": ["a", "b", "c"]}, 1000, 50)
+PART_RESULTS = worker_protocol.PartResults(
     [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1, 1], FAILED)], 1000, 50, [5, 3, 2], 5
 )
 
@@ -102,7 +103,7 @@ def test_results_in_parts_give_each_request_its_rows_or_why_it_failed() -> None:
 
 @pytest.mark.parametrize("result", [RESULT, PART_RESULTS], ids=["Result", "PartResults"])
 def test_a_result_for_another_batch_is_garbage(
-    result: messages.Result | messages.PartResults,
+    result: worker_protocol.Result | worker_protocol.PartResults,
 ) -> None:
     with pytest.raises(Garbage):
         result.execution([1, 1], 900)
@@ -114,8 +115,8 @@ def test_only_columns_of_strings_hold_no_arrays() -> None:
         for name, datatype, form in [("t", BYTES, Form.TEXT), ("x", FP32, Form.ARRAY)]
     )
 
-    assert not messages.may_hold_arrays([text, text])
-    assert messages.may_hold_arrays([text, array])
+    assert not worker_protocol.may_hold_arrays([text, text])
+    assert worker_protocol.may_hold_arrays([text, array])
 
 
 def test_only_the_request_whose_rows_cannot_be_decoded_fails_of_a_step() -> None:
@@ -123,15 +124,17 @@ def test_only_the_request_whose_rows_cannot_be_decoded_fails_of_a_step() -> None
     class Key:
         a: int = 1
 
-    def share(key: int, *rows: Any) -> messages.SharedOut:
-        return messages.SharedOut(key, [{"out": [row]} for row in rows], False, None)
+    def share(key: int, *rows: Any) -> worker_protocol.SharedOut:
+        return worker_protocol.SharedOut(key, [{"out": [row]} for row in rows], False, None)
 
-    step = messages.Stepped([share(1, {"a": 1}), share(2, {"a": 1}, {Key(): 1})], 2, 5, {"g": 1.0})
+    step = worker_protocol.Stepped(
+        [share(1, {"a": 1}), share(2, {"a": 1}, {Key(): 1})], 2, 5, {"g": 1.0}
+    )
     decoder = MessageDecoder(
-        messages.FromWorker, copies=True, salvage=partial(messages.salvaged, "m")
+        worker_protocol.FromWorker, copies=True, salvage=partial(worker_protocol.salvaged, "m")
     )
     found = decoder.decode(memoryview(msgspec.msgpack.encode(step)))
-    assert isinstance(found, messages.Stepped)
+    assert isinstance(found, worker_protocol.Stepped)
     assert found.shares[0] == step.shares[0]
     bad = found.shares[1].failed
     assert bad is not None

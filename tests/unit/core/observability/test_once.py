@@ -17,7 +17,7 @@ def test_causes_without_end_are_told_of_as_one_and_not_remembered() -> None:
     once = OncePerCause(most=8)
     told = [once.came(n, n * 1e-6) for n in range(100_000)]
     assert sum(more is not None for more in told) == 8 + 1
-    assert len(once._told) == 9
+    assert len(once._logged) == 9
     assert once.untold() == {None: 100_000 - 9}
 
 

@@ -105,9 +105,9 @@ def test_a_loop_waits_for_the_system_to_have_a_thread_again_if_it_is_to() -> Non
         with no_new_threads(times=2):
             assert await in_thread(lambda: "done", "late", start_timeout=TIMEOUT) == "done"
         with no_new_threads():
-            given_up = in_thread(lambda: "never", "never", start_timeout=1e-9)
+            abandoned = in_thread(lambda: "never", "never", start_timeout=1e-9)
             with pytest.raises(RuntimeError, match="new thread"):
-                await given_up
+                await abandoned
             with pytest.raises(RuntimeError, match="new thread"):
                 in_thread(lambda: "never", "never")
 

@@ -86,7 +86,7 @@ class World:
 
 
 def test_sizes_that_are_given_group_at_once_those_that_are_learnt_once_they_matter() -> None:
-    learnt, given = World(64, RowCosts(given=False)), World(64, RowCosts())
+    learnt, given = World(64, RowCosts(known=False)), World(64, RowCosts())
     given.run(padded, 1)
     assert (learnt.costs.matter, given.costs.matter) == (False, True)
     learnt.run(padded, 40)
@@ -99,7 +99,7 @@ def test_sizes_that_are_given_group_at_once_those_that_are_learnt_once_they_matt
 def test_where_sizes_do_not_matter_batches_run_in_order_but_for_a_few(
     seconds: Callable[[list[InferRequest]], float], waiting: int
 ) -> None:
-    world = World(waiting, RowCosts(given=False))
+    world = World(waiting, RowCosts(known=False))
     world.run(seconds, 1000)
     assert not world.costs.matter
     assert world.reordered <= 0.03 * 1000
@@ -110,7 +110,7 @@ def test_where_sizes_do_not_matter_batches_run_in_order_but_for_a_few(
 def test_a_model_that_pads_or_ceases_to_is_followed_both_ways(
     other: Callable[[list[InferRequest]], float],
 ) -> None:
-    world = World(64, RowCosts(given=False))
+    world = World(64, RowCosts(known=False))
     for _ in range(2):
         world.run(other, 300)
         assert not world.costs.matter
@@ -119,7 +119,7 @@ def test_a_model_that_pads_or_ceases_to_is_followed_both_ways(
 
 
 def test_it_costs_one_percent_of_the_time_to_see_what_padding_costs_now() -> None:
-    learnt, given = World(64, RowCosts(given=False), 2), World(64, RowCosts(), 2)
+    learnt, given = World(64, RowCosts(known=False), 2), World(64, RowCosts(), 2)
     learnt.run(padded, 100)
     given.run(padded, 100)
     assert learnt.run(padded, 2000) > 0.98 * given.run(padded, 2000)
@@ -181,7 +181,7 @@ def test_one_that_would_be_late_is_not_passed_over() -> None:
 
 
 def test_without_sizes_nothing_is_learnt_and_nothing_chosen() -> None:
-    costs = RowCosts(given=False)
+    costs = RowCosts(known=False)
     queue = RequestQueue()
     for _ in range(20):
         queue.push(request(1.0))

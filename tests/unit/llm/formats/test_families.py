@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
-from wherry.llm.formats.calls import Said, ToolCall
+from wherry.llm.formats.calls import MessagePart, ToolCall
 from wherry.llm.formats.families import (
     THOUGHT_FAMILIES,
     TOOL_FAMILIES,
@@ -324,8 +324,8 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-def read(style: AnswerStyle, *pieces: str, cut: bool = False) -> Said:
-    text, whole = AnswerText(style, FUNCTIONS), Said()
+def read(style: AnswerStyle, *pieces: str, cut: bool = False) -> MessagePart:
+    text, whole = AnswerText(style, FUNCTIONS), MessagePart()
     for parts in [*map(text.feed, pieces), text.end(cut=cut)]:
         for said in parts:
             whole.thoughts += said.thoughts
@@ -346,7 +346,7 @@ def joined(pieces: list[ToolCall]) -> list[ToolCall]:
     return calls
 
 
-def called(said: Said) -> list[tuple[str, object]]:
+def called(said: MessagePart) -> list[tuple[str, object]]:
     return [(call.name, json.loads(call.arguments)) for call in said.calls]
 
 

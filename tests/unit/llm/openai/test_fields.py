@@ -13,10 +13,10 @@ from wherry.core.values.errors import InvalidRequest
 from wherry.llm.engine.chat_form import in_texts
 from wherry.llm.openai.errors import BadField, described
 from wherry.llm.openai.fields.chat import ChatRequest
+from wherry.llm.openai.fields.chat_messages import conversation
 from wherry.llm.openai.fields.completion import CompletionRequest
 from wherry.llm.openai.fields.decoding import decoded, header_of
 from wherry.llm.openai.fields.embeddings import EmbeddingRequest
-from wherry.llm.openai.fields.messages import conversation
 from wherry.llm.openai.responses import ResponsesRequest
 from wherry.server.http.exchange import HttpRequest, RequestHead
 

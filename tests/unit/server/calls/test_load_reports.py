@@ -51,7 +51,7 @@ def letters(text: str) -> Iterator[str]:
 
 
 def told(load: LoadReport | None, form: str) -> dict[str, str]:
-    wanted = LoadReports(lambda: load).wanted({ASKS: form})
+    wanted = LoadReports(lambda: load).requested_by({ASKS: form})
     assert wanted is not None
     return dict(wanted())
 
@@ -112,7 +112,7 @@ def test_the_kv_cache_has_tritons_names_where_there_is_one() -> None:
 
 def test_who_asks_for_no_form_that_there_is_gets_none() -> None:
     reports = LoadReports(lambda: LOAD)
-    assert reports.wanted({}) is reports.wanted({ASKS: "xml"}) is None
+    assert reports.requested_by({}) is reports.requested_by({ASKS: "xml"}) is None
 
 
 def test_an_owner_that_has_not_told_yet_is_no_load() -> None:

@@ -10,7 +10,7 @@ import uvloop
 from wherry.server.connections.gathered import gathered_write
 
 
-class Told(asyncio.Protocol):
+class ResponsePart(asyncio.Protocol):
     def __init__(self) -> None:
         self.paused = False
 
@@ -28,7 +28,9 @@ def test_a_transport_that_is_full_pauses_its_protocol(
     async def main() -> None:
         ours, peers = socket.socketpair()
         with peers:
-            transport, told = await asyncio.get_running_loop().create_connection(Told, sock=ours)
+            transport, told = await asyncio.get_running_loop().create_connection(
+                ResponsePart, sock=ours
+            )
             write = (
                 gathered_write(transport)
                 if forgets is None
@@ -47,7 +49,9 @@ def test_what_is_written_arrives_in_order() -> None:
     async def main() -> None:
         ours, peers = socket.socketpair()
         with peers:
-            transport, _ = await asyncio.get_running_loop().create_connection(Told, sock=ours)
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                ResponsePart, sock=ours
+            )
             gathered_write(transport, forgets=True)([b"a", bytearray(b"b"), memoryview(b"c")])
             gathered_write(transport, forgets=False)([b"d", bytearray(b"e"), memoryview(b"f")])
             assert peers.recv(16) == b"abcdef"

@@ -16,7 +16,7 @@ import wherry
 from tests.properties import examples
 from wherry.core.workers.encoding import MessageDecoder, MessageEncoder
 from wherry.core.workers.frames import Garbage
-from wherry.server.remote.messages import (
+from wherry.server.remote.link_protocol import (
     PROTOCOL,
     CancelRows,
     Consumed,

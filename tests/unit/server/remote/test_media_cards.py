@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 import wherry
-from wherry.server.remote.messages import ModelCard
+from wherry.server.remote.link_protocol import ModelCard
 from wherry.server.remote.model import card_of, signature_of
 
 

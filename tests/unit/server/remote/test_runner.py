@@ -29,7 +29,7 @@ from wherry.core.values.request import InferRequest, InferResponse, SequenceStep
 from wherry.core.workers.loop import LoopCalls
 from wherry.server.remote.channel import ModelChannel
 from wherry.server.remote.errors import refused
-from wherry.server.remote.messages import LinkMessage, OneRequest, Response, RowAnswers, Rows
+from wherry.server.remote.link_protocol import LinkMessage, OneRequest, Response, RowAnswers, Rows
 from wherry.server.remote.model import card_of
 from wherry.server.remote.runner import GRACE, OwnedModelRunner
 

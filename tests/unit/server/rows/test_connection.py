@@ -19,7 +19,7 @@ from wherry.core.workers.frames import header
 from wherry.core.workers.loop import new_event_loop
 from wherry.core.workers.message_socket import MessageSocket
 from wherry.server.http.exchange import Exchange
-from wherry.server.remote.messages import (
+from wherry.server.remote.link_protocol import (
     PROTOCOL,
     Ask,
     CancelRows,
@@ -31,11 +31,11 @@ from wherry.server.remote.messages import (
     OneRequest,
     OwnedModels,
     Response,
+    ResponsePart,
     RowAnswers,
     Rows,
     RowsRefused,
     Seen,
-    Told,
 )
 from wherry.server.rows.owner import RowsOwner
 from wherry.server.v2.common import Common
@@ -239,7 +239,7 @@ def test_the_answer_to_a_post_waits_until_every_front_knows_the_models() -> None
             await one.send(Seen(revision))
             assert await one.says_nothing()
             await other.send(Seen(revision))
-            assert (await one.receive(Told)).body == b"x"
+            assert (await one.receive(ResponsePart)).body == b"x"
 
     with_owner(test)
 
@@ -255,7 +255,7 @@ def test_a_front_that_hangs_does_not_keep_others_from_their_answer(
             await hangs.hello()
             await asyncio.to_thread(owner.runtime.unload, "count")
             await one.send(Ask(3, "POST", "/", "", {}, b"x", None))
-            assert (await one.receive(Told)).body == b"x"
+            assert (await one.receive(ResponsePart)).body == b"x"
 
     with_owner(test)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wherry.server.calls.header_names import as_sent
-from wherry.server.remote.messages import Ask
+from wherry.server.remote.link_protocol import Ask
 from wherry.server.rows.forwarded import ForwardedExchange
 from wherry.server.rows.to_owner import ask_of
 

@@ -9,7 +9,7 @@ from tests.http_exchange import MemoryExchange
 from wherry.server.dashboard.paths import EVENTS
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.route import Route
-from wherry.server.remote.messages import Ask, Told
+from wherry.server.remote.link_protocol import Ask, ResponsePart
 from wherry.server.rows.pass_on import PassOn
 
 
@@ -18,7 +18,7 @@ class FakeLink:
 
     def __init__(self, name: str = "owner:1") -> None:
         self.name = name
-        self.asked: dict[int, Callable[[Told | None], None]] = {}
+        self.asked: dict[int, Callable[[ResponsePart | None], None]] = {}
         self.asks: list[Ask] = []
         self.forgotten: list[int] = []
 
@@ -32,7 +32,7 @@ class FakeLink:
         self.forgotten.append(number)
 
     def tell(self, number: int, body: bytes = b"", *, status: int = 0, ends: bool = False) -> None:
-        self.asked[number](Told(number, status, "text/event-stream", [], body, ends))
+        self.asked[number](ResponsePart(number, status, "text/event-stream", [], body, ends))
 
 
 def exchange(query: str = "") -> MemoryExchange:

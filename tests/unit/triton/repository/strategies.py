@@ -42,8 +42,8 @@ def messages(draw: st.DrawFn, cls: type[TritonMessage]) -> Any:
         draw(st.lists(st.sampled_from(sorted(fields)), max_size=3, unique=True)) if fields else []
     )
     exclusive = [name for name in chosen if name in cls.one_of]
-    said = {name: draw(values(fields[name])) for name in chosen if name not in exclusive[1:]}
-    return cls(**{fields[name].attribute: value for name, value in said.items()})
+    set_fields = {name: draw(values(fields[name])) for name in chosen if name not in exclusive[1:]}
+    return cls(**{fields[name].attribute: value for name, value in set_fields.items()})
 
 
 def configs() -> st.SearchStrategy[TritonConfig]:

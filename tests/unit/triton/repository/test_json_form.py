@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from tests.unit.triton.repository.strategies import configs
-from wherry.triton.repository.json_form import from_json, patched, said, to_json
+from wherry.triton.repository.json_form import from_json, patched, set_fields, to_json
 from wherry.triton.repository.problems import BadConfig
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -19,7 +19,7 @@ from wherry.triton.repository.triton_config import (
 
 @given(configs())
 def test_what_is_written_is_read_as_the_same(config: TritonConfig) -> None:
-    assert from_json(said(config)) == config
+    assert from_json(set_fields(config)) == config
 
 
 def test_numbers_may_be_strings_enums_numbers_and_names_in_camel_case() -> None:

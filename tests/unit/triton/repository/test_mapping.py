@@ -23,7 +23,7 @@ from wherry.core.models.signature import Signature
 from wherry.core.values.datatypes import BYTES, DATATYPES, Form, TensorSpec
 from wherry.core.values.errors import ConfigError
 from wherry.triton.repository import mapping
-from wherry.triton.repository.json_form import filled, from_json, said
+from wherry.triton.repository.json_form import filled, from_json, set_fields
 from wherry.triton.repository.pbtxt import parse
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -92,12 +92,12 @@ def test_a_queue_policy_is_of_all_levels_or_of_one() -> None:
 
 
 def test_a_parameter_says_that_no_request_may_run_twice() -> None:
-    said = 'parameters {{ key: "RUN_AGAIN" value {{ string_value: "{}" }} }}'
-    assert settings(said.format("false"))["run_again"] is False
-    assert settings(said.format("true"))["run_again"] is True
+    set_fields = 'parameters {{ key: "RUN_AGAIN" value {{ string_value: "{}" }} }}'
+    assert settings(set_fields.format("false"))["run_again"] is False
+    assert settings(set_fields.format("true"))["run_again"] is True
     assert "run_again" not in settings("")
     with pytest.raises(ConfigError, match="RUN_AGAIN"):
-        settings(said.format("no"))
+        settings(set_fields.format("no"))
 
 
 def test_the_response_cache_is_a_setting() -> None:
@@ -283,7 +283,7 @@ def test_a_round_trip_keeps_every_setting_that_triton_can_say(config: ModelConfi
 def test_what_is_written_makes_sense_and_both_notations_keep_it(config: ModelConfig) -> None:
     triton = mapping.triton_config(config, signature())
     assert not list(problems_of(triton))
-    assert from_json(said(triton)) == triton
+    assert from_json(set_fields(triton)) == triton
     assert from_json(filled(triton)) == triton
 
 

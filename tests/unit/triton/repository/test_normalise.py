@@ -60,8 +60,8 @@ def test_a_backend_has_its_platform_and_its_number_of_instances_on_the_cpu(
     (default,) = normalised(TritonConfig(name="m", backend=backend)).instance_group
     assert default.count == count
     assert normalised(TritonConfig(name="m", backend=backend), [0]).instance_group[0].count == 1
-    said = TritonConfig(name="m", backend=backend, platform="torch_aoti")
-    assert normalised(said).platform == "torch_aoti"
+    set_fields = TritonConfig(name="m", backend=backend, platform="torch_aoti")
+    assert normalised(set_fields).platform == "torch_aoti"
 
 
 def test_sequences_are_idle_for_a_second_at_most() -> None:

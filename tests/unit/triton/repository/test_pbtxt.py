@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tests.unit.triton.repository.strategies import configs
 from wherry.triton.repository import pbtxt
-from wherry.triton.repository.json_form import from_json, said
+from wherry.triton.repository.json_form import from_json, set_fields
 from wherry.triton.repository.problems import BadConfig
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -190,7 +190,9 @@ def test_messages_within_messages_have_an_end() -> None:
 
 
 def as_protobuf(config: TritonConfig) -> Any:
-    return json_format.ParseDict(_without_infinity(said(config)), model_config_pb2.ModelConfig())
+    return json_format.ParseDict(
+        _without_infinity(set_fields(config)), model_config_pb2.ModelConfig()
+    )
 
 
 @given(configs())
@@ -222,7 +224,7 @@ def test_any_text_is_a_configuration_or_a_list_of_problems(text: str) -> None:
 def _but_for_defaults(value: Any) -> Any:
     """What protobuf does not tell apart: our defaults that are not its own, written or not."""
     if isinstance(value, TritonConfig):
-        return _but_for_defaults(said(value))
+        return _but_for_defaults(set_fields(value))
     if isinstance(value, dict):
         ours = ("num_versions", "model_version", "count", "enable")
         return {name: _but_for_defaults(one) for name, one in value.items() if name not in ours}

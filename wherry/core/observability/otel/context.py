@@ -44,12 +44,12 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 
     def headers(self) -> dict[str, str]:
         """What the next process is told."""
-        told = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"}
+        carrier = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"}
         if self.state:
-            told["tracestate"] = self.state
+            carrier["tracestate"] = self.state
         if self.baggage:
-            told["baggage"] = self.baggage
-        return told
+            carrier["baggage"] = self.baggage
+        return carrier
 
     def of_span(self, span_id: int) -> TraceContext:
         """Another span of the same trace."""
@@ -58,10 +58,10 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
 
 def context_of(headers: Mapping[str, str]) -> TraceContext | None:
     """The context in headers, whose names are in lower case; None: none that is right."""
-    given = headers.get("traceparent")
-    if given is None or len(given) > _MOST_TRACEPARENT:
+    traceparent = headers.get("traceparent")
+    if traceparent is None or len(traceparent) > _MOST_TRACEPARENT:
         return None
-    found = _TRACEPARENT.fullmatch(given)
+    found = _TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return None
     version, trace, span, flags, more = found.groups()

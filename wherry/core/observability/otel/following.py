@@ -232,7 +232,10 @@ def begun(
 
 def where(place: Place) -> dict[str, Any]:
     """The attributes of what runs there."""
-    told: dict[str, Any] = {"wherry.instance": place.name, "wherry.device": str(place.device)}
+    batch_attributes: dict[str, Any] = {
+        "wherry.instance": place.name,
+        "wherry.device": str(place.device),
+    }
     if place.pid is not None:
-        told["wherry.worker.pid"] = place.pid
-    return told
+        batch_attributes["wherry.worker.pid"] = place.pid
+    return batch_attributes

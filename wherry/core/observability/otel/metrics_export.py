@@ -151,8 +151,8 @@ class SeriesPoints:
     def _number(
         self, seen: dict[Any, Any], name: str, labels: Mapping[str, str], value: float, now: int
     ) -> NumberDataPoint:
-        began, (told,) = self._since(seen, name, labels, (value,), now)
-        return NumberDataPoint(dict(labels), began, now, float(told))
+        began, (change,) = self._since(seen, name, labels, (value,), now)
+        return NumberDataPoint(dict(labels), began, now, float(change))
 
     def _histogram(
         self,
@@ -166,12 +166,12 @@ class SeriesPoints:
         buckets.sort()
         below = [count for _, count in buckets]
         each = [b - a for a, b in zip([0.0, *below], below, strict=False)]
-        began, told = self._since(seen, name, labels, (*each, total), now)
-        counts = [int(count) for count in told[:-1]]
+        began, change = self._since(seen, name, labels, (*each, total), now)
+        counts = [int(count) for count in change[:-1]]
         bounds = [bound for bound, _ in buckets[:-1]]
         unknown: Any = None  # the least and the most of it
         return HistogramDataPoint(
-            dict(labels), began, now, sum(counts), told[-1], counts, bounds, unknown, unknown
+            dict(labels), began, now, sum(counts), change[-1], counts, bounds, unknown, unknown
         )
 
 
@@ -197,12 +197,12 @@ def _unit(name: str) -> str:
 
 
 def _milliseconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    given = environ.get(name, "")
+    setting = environ.get(name, "")
     try:
-        value = float(given or default)
+        value = float(setting or default)
     except ValueError:
         value = 0.0
     if not 0 < value < 1e12:
-        log.warning(f"{name} {given!r} is no number of milliseconds above 0; it is {default:.0f}")
+        log.warning(f"{name} {setting!r} is no number of milliseconds above 0; it is {default:.0f}")
         return default
     return value

@@ -39,11 +39,11 @@ class TraceSampling:
         self._bits, self._below = random.getrandbits, random.randrange
         #: A number in [0, 1): a request without a parent is traced if it is below `ratio`.
         self.draw = random.random
-        told = sampler.get_description()
-        if (found := _PARENT_BASED.fullmatch(told)) is not None:
+        description = sampler.get_description()
+        if (found := _PARENT_BASED.fullmatch(description)) is not None:
             self._follows_parents = True
             self.ratio = _ratio(found[1], found[2])
-        elif (found := _PLAIN.fullmatch(told)) is not None:
+        elif (found := _PLAIN.fullmatch(description)) is not None:
             self.ratio = _ratio(found[0], found[1])
         else:
             self._sampler, self.is_usual = sampler, False
@@ -64,7 +64,7 @@ class TraceSampling:
         """The context of a span below `parent`, which another process or the caller's program has
         begun; None: it is not traced."""
         if self._sampler is not None:
-            return self._asked(self._sampler, parent, name, attributes)
+            return self._decision(self._sampler, parent, name, attributes)
         if parent is None:
             return self.root() if self.draw() < self.ratio else None
         if self._follows_parents:
@@ -76,7 +76,7 @@ class TraceSampling:
         own = parent.of_span(self.span_id())
         return own if own.is_sampled else _sampled(own, own.state)
 
-    def _asked(
+    def _decision(
         self,
         sampler: Sampler,
         parent: TraceContext | None,
@@ -89,8 +89,10 @@ class TraceSampling:
         from wherry.core.observability.otel.spans import context_with
 
         trace_id = self._bits(128) or 1 if parent is None else parent.trace_id
-        given = None if parent is None else context_with(parent, is_remote=True)
-        result = sampler.should_sample(given, trace_id, name, trace.SpanKind.SERVER, attributes, ())
+        parent_context = None if parent is None else context_with(parent, is_remote=True)
+        result = sampler.should_sample(
+            parent_context, trace_id, name, trace.SpanKind.SERVER, attributes, ()
+        )
         if result.decision is not Decision.RECORD_AND_SAMPLE:
             return None
         attributes.update(result.attributes or {})

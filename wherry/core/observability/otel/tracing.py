@@ -157,9 +157,9 @@ class RequestTrace:
         """Note what a request ended with; whether this span has failed, its protocol says."""
         kind = type(error).__name__
         self.draft.attributes["error.type"] = kind
-        said = {"exception.type": kind, "exception.message": str(error)}
+        attributes_of_error = {"exception.type": kind, "exception.message": str(error)}
         self.draft.events.append(
-            SpanEvent("exception", self.settled_at or self.tracing.clock(), said)
+            SpanEvent("exception", self.settled_at or self.tracing.clock(), attributes_of_error)
         )
 
     def end(self) -> None:

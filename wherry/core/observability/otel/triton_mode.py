@@ -42,20 +42,20 @@ def level_of(word: str) -> str:
     return level
 
 
-def is_wanted(given: Sequence[str]) -> bool:
+def is_configured(options: Sequence[str]) -> bool:
     """Whether the mode is OpenTelemetry's: the last one that is said counts."""
-    modes = [word.partition("=")[2].lower() for word in given if word.startswith("mode=")]
+    modes = [word.partition("=")[2].lower() for word in options if word.startswith("mode=")]
     return bool(modes) and modes[-1] == "opentelemetry"
 
 
-def environment_of(given: Sequence[str]) -> dict[str, str]:
+def environment_of(options: Sequence[str]) -> dict[str, str]:
     """The variables; none in another mode. ConfigError for a setting that there is not."""
-    if not is_wanted(given):
+    if not is_configured(options):
         return {}
     found = {"url": DEFAULT_URL, "rate": str(DEFAULT_RATE)}
     levels = []
     resource: list[str] = []
-    for word in given:
+    for word in options:
         mode, comma, rest = word.partition(",")
         key, _, value = (rest if comma else word).partition("=")
         if comma and mode == "opentelemetry":

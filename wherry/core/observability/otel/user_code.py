@@ -52,12 +52,12 @@ def current_context() -> TraceContext | None:
 def current_headers() -> dict[str, str]:
     """What a request that is sent from here says of the current span, by the propagators of this
     program; nothing unless it has loaded OpenTelemetry."""
-    told: dict[str, str] = {}
+    injected: dict[str, str] = {}
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import propagate
 
-        propagate.inject(told)
-    return told
+        propagate.inject(injected)
+    return injected
 
 
 def enter(span: TraceContext) -> None:

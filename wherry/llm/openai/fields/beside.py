@@ -56,13 +56,13 @@ class PairsBeside(FieldsBeside):
 
 
 def columns_beside(
-    wanted: msgspec.Struct, loaded: LoadedModel, rows: int, done: frozenset[str] = frozenset()
+    request: msgspec.Struct, loaded: LoadedModel, rows: int, done: frozenset[str] = frozenset()
 ) -> Columns:
     """What a request says in such fields, as columns of `rows` rows. BadField: the model has no
     input of that name, and the field is not among those that are `done` without it."""
     columns: Columns = {}
     for name, neutral in BESIDE.items():
-        value = getattr(wanted, name, None)
+        value = getattr(request, name, None)
         if value is None:
             continue
         spec = loaded.signature.input(name)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final, Literal
 from wherry.llm.engine.chat_form import text_of
 from wherry.llm.engine.schemas import loosened
 from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.fields.chat_messages import conversation
 from wherry.llm.openai.fields.generating import Request
 from wherry.llm.openai.fields.kinds import Alternatives, Whole
-from wherry.llm.openai.fields.messages import conversation
 from wherry.llm.openai.fields.not_done import OF_CHATS, NotDone
 from wherry.llm.openai.fields.tools import (
     AllowedTools,

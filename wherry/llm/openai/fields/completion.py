@@ -35,11 +35,11 @@ class CompletionRequest(Request):
 
     def prompts(self) -> list[str | list[int]]:
         """One or several, each a text or tokens."""
-        given: Any = self.prompt
-        kinds = {str} if isinstance(given, str) else {type(part) for part in given}
+        value: Any = self.prompt
+        kinds = {str} if isinstance(value, str) else {type(part) for part in value}
         if len(kinds) > 1:
             raise BadField("prompt", "must hold texts, or tokens, or lists of tokens")
-        prompts = [given] if isinstance(given, str) or kinds == {int} else list(given)
+        prompts = [value] if isinstance(value, str) or kinds == {int} else list(value)
         if not prompts or not all(prompts):
             raise BadField("prompt", "is empty")
         if len(prompts) > MAX_PROMPTS:

@@ -10,8 +10,8 @@ import msgspec
 from wherry.llm.engine.chat_form import in_texts
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.fields.beside import FieldsBeside
+from wherry.llm.openai.fields.chat_messages import conversation
 from wherry.llm.openai.fields.kinds import Positive
-from wherry.llm.openai.fields.messages import conversation
 from wherry.llm.openai.fields.not_done import OF_TASKS, NotDone
 
 #: Rows of one request, as OpenAI has it.

@@ -56,21 +56,21 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     def constraint(self) -> dict[str, Any]:
         where = "structured_outputs"
         values = {name: getattr(self, name) for name in self.__struct_fields__}
-        given = {FORMS.get(n, n): v for n, v in values.items() if v not in (None, False)}
-        if len(given) != 1:
+        value = {FORMS.get(n, n): v for n, v in values.items() if v not in (None, False)}
+        if len(value) != 1:
             raise BadField(where, f"give exactly one of {', '.join(self.__struct_fields__)}")
-        if "json_schema" in given:
-            return {"json_schema": schema_of(given["json_schema"], f"{where}.json")}
-        return given
+        if "json_schema" in value:
+            return {"json_schema": schema_of(value["json_schema"], f"{where}.json")}
+        return value
 
 
-def schema_of(given: Any, where: str) -> dict[str, Any]:
+def schema_of(value: Any, where: str) -> dict[str, Any]:
     """A JSON schema, which vLLM takes as text, too."""
-    if isinstance(given, str):
-        text, given = given, json_in(given, where)
+    if isinstance(value, str):
+        text, value = value, json_in(value, where)
         if len(text) > MOST_CHARACTERS:  # of which the engine would say so later
             problem = f"it has {len(text)} characters; at most {MOST_CHARACTERS} are read"
             raise BadField(where, problem)
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise BadField(where, "must be a JSON schema, an object")
-    return given
+    return value

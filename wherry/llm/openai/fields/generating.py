@@ -146,9 +146,9 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def sampling(self) -> dict[str, Any]:
         """The fields of the engine's Sampling that are given."""
         self._check_stream()
-        wanted: dict[str, Any] = {name: getattr(self, name) for name in SAME}
-        wanted |= {ours: getattr(self, name) for name, ours in RENAMED.items()}
-        wanted |= {
+        parameters: dict[str, Any] = {name: getattr(self, name) for name in SAME}
+        parameters |= {ours: getattr(self, name) for name, ours in RENAMED.items()}
+        parameters |= {
             "top_k": None if self.top_k == ALL else self.top_k,
             "thinking_budget": None if (most := self.thinking_token_budget) == ALL else most,
             "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
@@ -156,13 +156,13 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "truncate_prompt": 0 if self.truncate_prompt_tokens == ALL else self._kept(),
         }
         if self.top_p == 0:  # the likeliest token alone, as others read it
-            wanted |= {"top_p": None, "temperature": 0.0}
+            parameters |= {"top_p": None, "temperature": 0.0}
         forms = list(self.forms())
         if len(forms) > 1:
             names = " and ".join(field for field, _ in forms)
             raise BadField(forms[1][0], f"{names} ask for different answers; give one of them")
-        wanted["constraint"] = forms[0][1] if forms else None
-        return {name: value for name, value in wanted.items() if value is not None}
+        parameters["constraint"] = forms[0][1] if forms else None
+        return {name: value for name, value in parameters.items() if value is not None}
 
     def named(self, blamed: str) -> str:
         """Return the name that a field which the engine blames has in this request."""

@@ -66,9 +66,9 @@ class ScoreRequest(PairsBeside, kw_only=True):
         return first, second
 
 
-def _texts(field: str, given: Texts) -> list[str]:
+def _texts(field: str, texts: Texts) -> list[str]:
     """The texts of a side."""
-    several = given if isinstance(given, list) else [given]
+    several = texts if isinstance(texts, list) else [texts]
     if not several:
         raise BadField(field, "is empty")
     if len(several) > MOST_PAIRS:

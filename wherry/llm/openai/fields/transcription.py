@@ -49,8 +49,8 @@ class TranscriptionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
             raise BadField("response_format", "a stream has texts only: json or text")
         if self.timestamp_granularities and self.response_format != "verbose_json":
             raise BadField("timestamp_granularities", "only verbose_json has them")
-        given = {name: getattr(self, name) for name in ("language", "prompt", "temperature")}
-        return {name: value for name, value in given.items() if value is not None}
+        hints = {name: getattr(self, name) for name in ("language", "prompt", "temperature")}
+        return {name: value for name, value in hints.items() if value is not None}
 
     def named(self, blamed: str) -> str:
         """Return the name that an input which the model blames has in this request."""

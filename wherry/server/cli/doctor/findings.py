@@ -31,17 +31,17 @@ class Finding:
 def of_extra(name: str, missing: Collection[str], versions: Mapping[str, str]) -> Finding:
     """An extra of the package, by the packages that are missing of it, and those that are there."""
     if missing:
-        told = f"not installed: {', '.join(sorted(missing))}"
-        return Finding("note", f"extra {name}", told, f"pip install 'wherry[{name}]'")
-    told = ", ".join(f"{package} {version}" for package, version in versions.items())
-    return Finding("ok", f"extra {name}", told)
+        text = f"not installed: {', '.join(sorted(missing))}"
+        return Finding("note", f"extra {name}", text, f"pip install 'wherry[{name}]'")
+    text = ", ".join(f"{package} {version}" for package, version in versions.items())
+    return Finding("ok", f"extra {name}", text)
 
 
 def of_gpus(devices: Mapping[int, str], hidden: bool) -> Iterator[Finding]:
     """GPUs by number, and what went wrong with each; "" for one that works."""
     if not devices:
-        told = "none: CUDA_VISIBLE_DEVICES hides them" if hidden else "none"
-        yield Finding("ok", "GPU", f"{told}; models run on the CPU")
+        text = "none: CUDA_VISIBLE_DEVICES hides them" if hidden else "none"
+        yield Finding("ok", "GPU", f"{text}; models run on the CPU")
     for number, why in devices.items():
         if why:
             remedy = "look at nvidia-smi and dmesg; device=auto leaves it out"
@@ -65,30 +65,30 @@ def of_torch(version: str, built_for: str, why_not: str, gpus: int) -> Finding:
 def of_memory(limit: int | None, available: int | None) -> Finding:
     if limit is None or available is None:
         return Finding("note", "memory", "its limit is not known on this system")
-    told = f"{available // MIB:,} MiB of {limit // MIB:,} MiB are free"
+    text = f"{available // MIB:,} MiB of {limit // MIB:,} MiB are free"
     if min(limit, available) < LITTLE_MEMORY:
-        return Finding("wrong", "memory", told, "free some, raise the limit, or --max-queue-bytes")
-    return Finding("ok", "memory", told)
+        return Finding("wrong", "memory", text, "free some, raise the limit, or --max-queue-bytes")
+    return Finding("ok", "memory", text)
 
 
 def of_processors(usable: int, quota: float | None) -> Finding:
     """Cores that the process may run on, and how many of them its control group pays for."""
     if quota is None or quota >= usable:
         return Finding("ok", "processors", f"{usable}")
-    told = f"{usable}, of which the control group gives the time of {quota:g}"
+    text = f"{usable}, of which the control group gives the time of {quota:g}"
     remedy = "set OMP_NUM_THREADS to that, or models' threads wait for each other"
-    return Finding("note", "processors", told, remedy)
+    return Finding("note", "processors", text, remedy)
 
 
 def of_open_files(soft: int, hard: int, connections: int) -> Finding:
     """Limits of open files, and the connections that a server takes by default."""
-    told = f"{soft:,} now, {hard:,} at most"
+    text = f"{soft:,} now, {hard:,} at most"
     if hard < max(FEW_FILES, connections):
         remedy = (
             f"raise it for {connections:,} connections: ulimit -n, LimitNOFILE=, --max-connections"
         )
-        return Finding("wrong" if hard < FEW_FILES else "note", "open files", told, remedy)
-    return Finding("ok", "open files", told)
+        return Finding("wrong" if hard < FEW_FILES else "note", "open files", text, remedy)
+    return Finding("ok", "open files", text)
 
 
 def of_shared_memory(size: int | None, free: int, anonymous: bool) -> Iterator[Finding]:
@@ -101,9 +101,9 @@ def of_shared_memory(size: int | None, free: int, anonymous: bool) -> Iterator[F
     if size is None:
         yield Finding("note", "/dev/shm", "is not there: clients' shared memory cannot be used")
     elif free < LITTLE_SHARED:
-        told = f"{free // MIB:,} MiB of {size // MIB:,} MiB are free"
+        text = f"{free // MIB:,} MiB of {size // MIB:,} MiB are free"
         remedy = "only for --allow-client-shm: docker run --shm-size=1g, or an emptyDir of Memory"
-        yield Finding("note", "/dev/shm", told, remedy)
+        yield Finding("note", "/dev/shm", text, remedy)
     else:
         yield Finding("ok", "/dev/shm", f"{free // MIB:,} MiB of {size // MIB:,} MiB are free")
 

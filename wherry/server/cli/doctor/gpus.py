@@ -58,12 +58,12 @@ print(json.dumps({"built": built, "apart": apart, "gpus": found}))
 def look_at_gpus() -> Iterator[Finding]:
     """What nvidia-smi and torch, each in a process of its own, say of the GPUs. Blocks."""
     fields = list(FIELDS)
-    told, why = _asked(fields)
+    told, why = _query(fields)
     while unknown := re.search(r'Field "([\w.]+)" is not a valid field', why):  # an older driver
         if unknown[1] not in fields:
             break
         fields.remove(unknown[1])
-        told, why = _asked(fields)
+        told, why = _query(fields)
     if why:
         yield Finding("note", "GPU driver", why, "install NVIDIA's driver, if there is a GPU")
         return
@@ -86,7 +86,7 @@ def look_at_gpus() -> Iterator[Finding]:
         yield from of_torch(found[0])
 
 
-def _asked(fields: Sequence[str]) -> tuple[str, str]:
+def _query(fields: Sequence[str]) -> tuple[str, str]:
     return _output(
         ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     )

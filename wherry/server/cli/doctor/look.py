@@ -88,14 +88,14 @@ def _devices() -> Iterator[Finding]:
     if not _version("torch"):
         return
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-P", "-c", "import sys\n" + _TORCH],
             capture_output=True,
             text=True,
             timeout=_PROBE_TIMEOUT,
             check=True,
         )
-        version, built_for, why = told.stdout.rstrip("\n").split("\t")
+        version, built_for, why = completed.stdout.rstrip("\n").split("\t")
     except (subprocess.SubprocessError, ValueError) as error:
         yield Finding("wrong", "torch", f"cannot be imported: {error}", "pip install torch")
         return

@@ -81,14 +81,14 @@ class GrpcEntry(Entry):
         """ModelNotFound if it is not loaded; "" is the highest version."""
         return self.runtime.model(name, self.version(version))
 
-    def version(self, given: str) -> str | None:
+    def version(self, version_text: str) -> str | None:
         """A request's model version; None for the highest. InvalidRequest if it is no number."""
-        if not given:
+        if not version_text:
             return None
-        if len(given) <= _MOST_DIGITS and given.isascii() and given.isdigit():
-            return given.lstrip("0") or "0"
+        if len(version_text) <= _MOST_DIGITS and version_text.isascii() and version_text.isdigit():
+            return version_text.lstrip("0") or "0"
         raise InvalidRequest(
-            f"failed to get model version from specified version string '{given}' (details:"
+            f"failed to get model version from specified version string '{version_text}' (details:"
             " stol), version should be an integral value > 0"
         )
 

@@ -31,7 +31,7 @@ class Watch:
         self._method = method
         self._rpc = rpc
         self._service: str = method.request.decode(rpc.message).get("service", "")
-        self._told = ""
+        self._last_status = ""
         self._timer: asyncio.TimerHandle | None = None
         rpc.on_leave = self._leave
         entry.watches.add(self)
@@ -40,15 +40,15 @@ class Watch:
     def look(self) -> None:
         """Send the status if it has changed, and look again later."""
         status = _status(self._entry, self._service)
-        if status != self._told:
-            self._told = status
+        if status != self._last_status:
+            self._last_status = status
             self._rpc.send(self._method.response.encode({"status": status}))
         self._timer = asyncio.get_running_loop().call_later(WATCH_INTERVAL, self.look)
 
     def drain(self) -> None:
         self._leave()
-        self._told = "NOT_SERVING"
-        self._rpc.send(self._method.response.encode({"status": self._told}))
+        self._last_status = "NOT_SERVING"
+        self._rpc.send(self._method.response.encode({"status": self._last_status}))
         self._rpc.finish()
 
     def _leave(self) -> None:

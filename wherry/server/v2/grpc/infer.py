@@ -92,14 +92,14 @@ class GrpcInferCall(InferCall):
     def write(self, response: InferResponse) -> None:
         decoded, rpc = self.decoded, self.rpc
         rpc.on_leave = None
-        if self.codec.is_large(response, decoded.wanted):
+        if self.codec.is_large(response, decoded.requested_outputs):
             if rpc.takes_nothing:
                 rpc.respond()  # it is refused: spare the encoding
                 return
             work = Beside(self.entry, partial(written, self, response), partial(respond, rpc))
             rpc.on_leave = work.cancel
             return
-        rpc.respond(*self.codec.encode(response, decoded.id, decoded.wanted))
+        rpc.respond(*self.codec.encode(response, decoded.id, decoded.requested_outputs))
 
     def fail(self, error: Exception) -> None:
         self.rpc.on_leave = None
@@ -108,7 +108,7 @@ class GrpcInferCall(InferCall):
 
 def written(call: GrpcInferCall, response: InferResponse) -> list[Buffer]:
     """Encode the message of a large answer, in another thread."""
-    return call.codec.encode(response, call.decoded.id, call.decoded.wanted)
+    return call.codec.encode(response, call.decoded.id, call.decoded.requested_outputs)
 
 
 def respond(rpc: Rpc, written: list[Buffer] | Exception) -> None:

@@ -28,7 +28,7 @@ from wherry.server.calls.offload import SLICE_ELEMENTS, join_in_slices
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import varint
 from wherry.server.v2.classification import check_classifiable
-from wherry.server.v2.decoded import DecodedRequest, WantedOutput, names_of
+from wherry.server.v2.decoded import DecodedRequest, RequestedOutput, names_of
 from wherry.server.v2.input_codec import InputCodec
 from wherry.server.v2.model_tensors import ModelTensors, in_order
 from wherry.server.v2.output_codec import OutputCodec, is_large
@@ -131,7 +131,7 @@ class InferCodec:
             if views and codec.spec.form is not Form.ARRAYS
         )
         self._fields = AnswerFields(answer, tensors.model, tensors.version)
-        self._all_outputs = [WantedOutput(codec) for codec in tensors.outputs.values()]
+        self._all_outputs = [RequestedOutput(codec) for codec in tensors.outputs.values()]
 
     # The request
 
@@ -145,21 +145,21 @@ class InferCodec:
             wants_end = _wants_end(parameters)
             _unsign(parameters)
             checked_parameters(parameters)
-        wanted = self._wanted(wire["outputs"]) if "outputs" in wire else None
+        requested = self._requested(wire["outputs"]) if "outputs" in wire else None
         return DecodedRequest(
             columns,
             rows,
             wire.get("id", ""),
             parameters,
-            wanted,
-            None if wanted is None else names_of(wanted),
+            requested,
+            None if requested is None else names_of(requested),
             empty_final_response=wants_end,
         )
 
     def reads_in_place(self, wire: Values) -> bool:
         """Whether all large parts of a request are raw contents that become views."""
         inputs = self.tensors.inputs
-        names = [given.get("name", "") for given in wire.get("inputs", ())]
+        names = [wire_input.get("name", "") for wire_input in wire.get("inputs", ())]
         return all(inputs[name].views for name in names if name in inputs)
 
     def _columns(self, inputs: list[Values], raw_contents: list[Buffer]) -> tuple[Columns, int]:
@@ -167,14 +167,14 @@ class InferCodec:
         columns: Columns = {}
         rows = 0
         raw = iter(raw_contents) if raw_contents else None
-        for given in inputs:
-            name = given.get("name", "")
-            codec = tensors.input(name, given.get("datatype", ""), columns)
-            shape = list(given.get("shape", ())[:MOST_DIMS])
+        for wire_input in inputs:
+            name = wire_input.get("name", "")
+            codec = tensors.input(name, wire_input.get("datatype", ""), columns)
+            shape = list(wire_input.get("shape", ())[:MOST_DIMS])
             rows = tensors.rows(codec, shape, rows)
-            parameters = given.get("parameters")
+            parameters = wire_input.get("parameters")
             if parameters and has_window(parameters, name):
-                if given.get("contents"):
+                if wire_input.get("contents"):
                     raise InvalidRequest(
                         f"input '{name}' for model '{self.model}' has both contents and a shared"
                         " memory region; send one of them"
@@ -183,13 +183,13 @@ class InferCodec:
                 columns[name] = codec.from_binary(window.read(), rows, shape, shared=True)
                 continue
             if raw is None:
-                values = self._contents(codec, given, math.prod(shape))
+                values = self._contents(codec, wire_input, math.prod(shape))
                 if codec.datatype == "BYTES":
                     columns[name] = codec.from_elements(values, rows, shape)
                     continue
                 data = self._numbers(codec, values)
             else:
-                if given.get("contents"):
+                if wire_input.get("contents"):
                     raise InvalidRequest(
                         "contents field must not be specified when using raw_input_contents for"
                         f" '{name}' for model '{self.model}'"
@@ -207,24 +207,24 @@ class InferCodec:
             )
         return memoryview(data)
 
-    def _contents(self, codec: InputCodec, given: Values, count: int) -> Any:
+    def _contents(self, codec: InputCodec, wire_input: Values, count: int) -> Any:
         """The elements of a tensor that stand in its typed field of `contents`."""
-        contents: Values = given.get("contents", {})
-        wanted = CONTENTS_FIELD.get(codec.datatype)
-        if wanted is None:
+        contents: Values = wire_input.get("contents", {})
+        expected = CONTENTS_FIELD.get(codec.datatype)
+        if expected is None:
             raise InvalidRequest(
                 f"input '{codec.name}' of model '{self.model}': {codec.datatype} has no field in"
                 " contents; use raw_input_contents"
             )
         for field, values in contents.items():
-            if field != wanted and len(values):
+            if field != expected and len(values):
                 raise InvalidRequest(
                     f"unexpected explicit tensor data for input tensor '{codec.name}' for model"
                     f" '{self.model}' of type '{KIND_OF_FIELD[field]}', expected datatype"
                     f" '{codec.datatype}'",
-                    more=f": it belongs into contents.{wanted}, not {field}",
+                    more=f": it belongs into contents.{expected}, not {field}",
                 )
-        values = contents.get(wanted, ())
+        values = contents.get(expected, ())
         if count and not len(values):
             raise InvalidRequest(
                 f"unable to find data for input tensor '{codec.name}' for model '{self.model}' in"
@@ -237,13 +237,13 @@ class InferCodec:
     def _numbers(self, codec: InputCodec, values: Any) -> memoryview:
         """The bytes of a tensor's elements, in its own datatype."""
         dtype = DATATYPES[codec.datatype].dtype
-        wanted = CONTENTS_FIELD[codec.datatype]
-        array: Array = np.asarray(values, CONTENTS_DTYPE.get(wanted, dtype))
+        expected = CONTENTS_FIELD[codec.datatype]
+        array: Array = np.asarray(values, CONTENTS_DTYPE.get(expected, dtype))
         if array.dtype.itemsize > dtype.itemsize and array.size:
             limits = np.iinfo(str(dtype))
             if array.min() < limits.min or array.max() > limits.max:
                 raise InvalidRequest(
-                    f"input '{codec.name}' of model '{self.model}': a number in contents.{wanted}"
+                    f"input '{codec.name}' of model '{self.model}': a number in contents.{expected}"
                     f" is out of the range of {codec.datatype}"
                 )
         array = np.ascontiguousarray(array, dtype)
@@ -258,15 +258,15 @@ class InferCodec:
             f" '{self.model}', got {got}"
         )
 
-    def _wanted(self, outputs: list[Values]) -> list[WantedOutput]:
-        asked: dict[str, WantedOutput] = {}
+    def _requested(self, outputs: list[Values]) -> list[RequestedOutput]:
+        by_name: dict[str, RequestedOutput] = {}
         for output in outputs:
             codec = self.tensors.output(output.get("name", ""))
-            one = self._wanted_output(codec, values_of(output.get("parameters", {})))
-            asked.setdefault(codec.name, one)  # asked for twice, the first holds, as in Triton
-        return [*in_order(self.tensors.outputs, asked).values()]
+            one = self._requested_output(codec, values_of(output.get("parameters", {})))
+            by_name.setdefault(codec.name, one)  # asked for twice, the first holds, as in Triton
+        return [*in_order(self.tensors.outputs, by_name).values()]
 
-    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:
+    def _requested_output(self, codec: OutputCodec, parameters: Parameters) -> RequestedOutput:
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             raise InvalidRequest(
@@ -278,18 +278,18 @@ class InferCodec:
         window = None
         if has_window(parameters, codec.name):
             window = self.tensors.window(parameters, f"output '{codec.name}'")
-        return WantedOutput(codec, classes=classes, window=window)
+        return RequestedOutput(codec, classes=classes, window=window)
 
     # The answer
 
-    def is_large(self, response: InferResponse, wanted: list[WantedOutput] | None) -> bool:
+    def is_large(self, response: InferResponse, requested: list[RequestedOutput] | None) -> bool:
         """Whether encoding this answer would hold up the loop."""
         outputs = response.outputs
         if not is_large(outputs):
             return False
-        if wanted is None:
-            wanted = self._all_outputs
-        names = {one.codec.name for one in wanted if one.classes or not one.codec.views}
+        if requested is None:
+            requested = self._all_outputs
+        names = {one.codec.name for one in requested if one.classes or not one.codec.views}
         return is_large({
             name: column for name, column in outputs.items()
             if name in names or _takes_a_long_copy(column)
@@ -299,7 +299,7 @@ class InferCodec:
         self,
         response: InferResponse,
         id: str = "",
-        wanted: list[WantedOutput] | None = None,
+        requested: list[RequestedOutput] | None = None,
         *,
         final: bool | None = None,
     ) -> list[Buffer]:
@@ -312,7 +312,7 @@ class InferCodec:
         if response.parameters or final is not None:
             head += fields.parameters(self._parameters(response, final))
         raw: list[Buffer] = []
-        for one in self._all_outputs if wanted is None else wanted:
+        for one in self._all_outputs if requested is None else requested:
             codec = one.codec
             column = response.outputs.get(codec.name)
             if column is None or (isinstance(column, list) and _is_absent(column, codec)):
@@ -333,8 +333,10 @@ class InferCodec:
         return [head, *raw]
 
     def _parameters(self, response: InferResponse, final: bool | None) -> dict[str, Values]:
-        given = response.parameters or {}
-        parameters = {name: parameter(self.model, name, value) for name, value in given.items()}
+        wire_input = response.parameters or {}
+        parameters = {
+            name: parameter(self.model, name, value) for name, value in wire_input.items()
+        }
         if final is not None:
             parameters[FINAL_RESPONSE] = {"bool_param": final}
         return parameters

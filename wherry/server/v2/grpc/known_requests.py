@@ -16,7 +16,7 @@ from wherry.core.api import Buffer, Columns, InvalidRequest, LoadedModel, Regist
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import Malformed, read_block
-from wherry.server.v2.decoded import DecodedRequest, WantedOutput
+from wherry.server.v2.decoded import DecodedRequest, RequestedOutput
 from wherry.server.v2.grpc.infer_codec import InferCodec
 from wherry.server.v2.input_codec import InputCodec
 
@@ -74,26 +74,28 @@ class KnownRequests:
             return None
         if len(columns) > 1:
             columns = head.codec.tensors.complete(columns)
-        decoded = DecodedRequest(columns, head.rows, id, {}, head.wanted, head.output_names)
+        decoded = DecodedRequest(
+            columns, head.rows, id, {}, head.requested_outputs, head.output_names
+        )
         return loaded, head.codec, decoded
 
     def learn(self, message: Buffer, wire: Values, found: Decoded) -> None:
         """Remember the head of a request that was read in full, in the same turn of the loop as
         `decode` was asked."""
         loaded, codec, decoded = found
-        given: Sequence[Values] = wire.get("inputs", ())
-        wanted = decoded.wanted or ()
+        wire_inputs: Sequence[Values] = wire.get("inputs", ())
+        requested_outputs = decoded.requested_outputs or ()
         if (
-            len(wire.get("raw_input_contents", ())) != len(given)
+            len(wire.get("raw_input_contents", ())) != len(wire_inputs)
             or "parameters" in wire
-            or any("parameters" in one for one in given)
-            or any(one.window is not None for one in wanted)
+            or any("parameters" in one for one in wire_inputs)
+            or any(one.window is not None for one in requested_outputs)
         ):
             return
         split = self._split(message)
-        if split is None or len(split[2]) != len(given):
+        if split is None or len(split[2]) != len(wire_inputs):
             return
-        named = [(one["name"], list(one.get("shape", ()))) for one in given]
+        named = [(one["name"], list(one.get("shape", ()))) for one in wire_inputs]
         inputs = [
             (codec.tensors.inputs[name], shape, name in codec.viewed) for name, shape in named
         ]
@@ -105,7 +107,7 @@ class KnownRequests:
             inputs,
             all(one.views for one, _, _ in inputs),
             decoded.rows,
-            decoded.wanted,
+            decoded.requested_outputs,
             decoded.output_names,
         )
 
@@ -153,5 +155,5 @@ class _Head(msgspec.Struct, frozen=True):
     #: Whether all columns are views, however large.
     in_place: bool
     rows: int
-    wanted: list[WantedOutput] | None
+    requested_outputs: list[RequestedOutput] | None
     output_names: list[str] | None

@@ -56,34 +56,34 @@ class Reflection:
         self._entry.streams.discard(self)
 
     def _message(self, message: Buffer) -> None:
-        asked = self._method.request.decode(message)
+        query = self._method.request.decode(message)
         self._rpc.pause()  # until the client has taken this answer
         answer = {
-            "valid_host": asked.get("host", ""),
-            "original_request": asked,
-            **answered(asked),
+            "valid_host": query.get("host", ""),
+            "original_request": query,
+            **answered(query),
         }
         self._rpc.send(self._method.response.encode(answer), sent=self._rpc.resume)
 
 
-def answered(asked: Values) -> Values:
+def answered(query: Values) -> Values:
     """The answer to a decoded ServerReflectionRequest: one field of the response."""
-    if "list_services" in asked:
+    if "list_services" in query:
         names = {path[1:].partition("/")[0] for one in schemas().values() for path in one.methods}
         return {"list_services_response": {"service": [{"name": name} for name in sorted(names)]}}
-    if "file_by_filename" in asked:
-        return _file(asked["file_by_filename"], asked["file_by_filename"])
-    if "file_containing_symbol" in asked:
-        symbol = asked["file_containing_symbol"]
+    if "file_by_filename" in query:
+        return _file(query["file_by_filename"], query["file_by_filename"])
+    if "file_containing_symbol" in query:
+        symbol = query["file_containing_symbol"]
         return _file(_files().get(symbol, ""), symbol)
-    if "all_extension_numbers_of_type" in asked or "file_containing_extension" in asked:
+    if "all_extension_numbers_of_type" in query or "file_containing_extension" in query:
         return _error(NOT_FOUND, "there are no extensions")
     return _error(INVALID, "the request asks for nothing")
 
 
-def _file(name: str, asked: str) -> Values:
+def _file(name: str, query: str) -> Values:
     if name not in schemas():
-        return _error(NOT_FOUND, f"not found: {asked[:200]}")
+        return _error(NOT_FOUND, f"not found: {query[:200]}")
     return {"file_descriptor_response": {"file_descriptor_proto": [_descriptor(name)]}}
 
 

@@ -178,15 +178,15 @@ class InferStream:
 
         self.rpc.send(*message, sent=sent)
 
-    def fail(self, error: Exception, request_id: str, **said: Any) -> None:
+    def fail(self, error: Exception, request_id: str, **fields: Any) -> None:
         """Send one request's error, with the fields of its response that are known."""
         if self.errors_end_it:
             self._end()
             self.rpc.fail(*status_of(self.rpc, error))
             return
         _, text, _ = status_of(self.rpc, error)
-        said = {"error_message": text, "infer_response": {"id": request_id, **said}}
-        self._send([self._method.response.encode(said)], None)
+        fields = {"error_message": text, "infer_response": {"id": request_id, **fields}}
+        self._send([self._method.response.encode(fields)], None)
 
     def done(self, request: StreamedRequest) -> None:
         """Forget a request that is answered."""
@@ -262,7 +262,7 @@ class StreamedRequest:
         self._decoded = decoded
         self._request: InferRequest | None = None
         self._failed: Exception | None = None
-        self._said_final = False
+        self._final_sent = False
         self._turn = turn
         self._reply: Reply[InferResponse] | None = stream.entry.reply(
             loaded, self._responded, self._in_turn
@@ -292,11 +292,13 @@ class StreamedRequest:
         stream, decoded = self._stream, self._decoded
         if self._failed is not None or stream.rpc.ended:
             return
-        self._said_final = final = settled or response.final
+        self._final_sent = final = settled or response.final
         taker = None if settled else self
-        encode = partial(self._codec.encode, response, decoded.id, decoded.wanted, final=final)
+        encode = partial(
+            self._codec.encode, response, decoded.id, decoded.requested_outputs, final=final
+        )
         try:
-            if self._codec.is_large(response, decoded.wanted):
+            if self._codec.is_large(response, decoded.requested_outputs):
                 stream.write(encode, taker, self._cannot_be_sent)
             else:
                 stream.send(encode(), taker)
@@ -322,7 +324,7 @@ class StreamedRequest:
         self._request = self._reply = None
         if not isinstance(outcome, Exception):
             # A stream's end is an empty response, unless the last one has said that it was final.
-            if outcome.outputs or (self._decoded.empty_final_response and not self._said_final):
+            if outcome.outputs or (self._decoded.empty_final_response and not self._final_sent):
                 self._respond(outcome, settled=True)
         elif self._failed is None:
             self._failed = outcome

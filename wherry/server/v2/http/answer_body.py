@@ -11,7 +11,7 @@ from wherry.server.http.exchange import JSON, Headers
 from wherry.server.v2.decoded import DecodedRequest
 
 
-class Asked(msgspec.Struct):
+class OutputFormat(msgspec.Struct):
     """How a generate call, or one to a natural route, wants to be answered."""
 
     #: The media type of the model's only file, sent as itself in place of JSON.

@@ -23,7 +23,7 @@ from wherry.core.api import (
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.calls.compression import decompressed
 from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.calls.terms import Terms, given_request_id, shorter_timeout
+from wherry.server.calls.terms import Terms, client_request_id, shorter_timeout
 from wherry.server.content.urls import TIMEOUT, Fetching
 from wherry.server.http.answers import fail
 from wherry.server.http.exchange import Exchange, RequestHead
@@ -85,7 +85,7 @@ class HttpEntry(Entry):
             json_bytes,
             headers.get("content-encoding"),
             headers.get("accept-encoding"),
-            given_request_id(headers),
+            client_request_id(headers),
         )
         return notes
 

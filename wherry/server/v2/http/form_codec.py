@@ -89,23 +89,23 @@ class FormCodec:
 
     def columns(self, values: Sequence[NamedValue]) -> tuple[Columns, int, list[NamedValue]]:
         """The columns, their rows, and the values that are no inputs. InvalidRequest."""
-        given: dict[str, list[NamedValue]] = {}
+        by_name: dict[str, list[NamedValue]] = {}
         others: list[NamedValue] = []
         for value in values:
             name = value.name or self._name_of_file(value)
             if name in self.rows:
-                given.setdefault(name, []).append(value)
+                by_name.setdefault(name, []).append(value)
             else:
                 others.append(value)
         rows = {
-            name: found for name, several in given.items() if (found := self._rows(name, several))
+            name: found for name, several in by_name.items() if (found := self._rows(name, several))
         }
         return *self.columns_of_rows(rows), others
 
-    def columns_of_rows(self, given: dict[str, list[Any]]) -> tuple[Columns, int]:
+    def columns_of_rows(self, by_name: dict[str, list[Any]]) -> tuple[Columns, int]:
         """The columns of rows by input, and their number. InvalidRequest."""
-        count = max(map(len, given.values()), default=1)
-        for name, found in given.items():
+        count = max(map(len, by_name.values()), default=1)
+        for name, found in by_name.items():
             if len(found) not in (1, count):
                 raise InvalidRequest(
                     f"input '{name}' of model '{self._model}' has {len(found)} rows, others have"
@@ -117,7 +117,7 @@ class FormCodec:
             name: self.rows[name].column(found)
             if len(found) == count
             else self.rows[name].repeated(found[0], count)
-            for name, found in given.items()
+            for name, found in by_name.items()
         }
         return self._tensors.complete(columns), count
 

@@ -20,7 +20,7 @@ from wherry.server.http.answers import fail, packed, respond
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.http.sse import EventStream
 from wherry.server.v2.decoded import DecodedRequest
-from wherry.server.v2.http.answer_body import Asked, TypedAnswer
+from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
 from wherry.server.v2.http.entry import HttpEntry, ModelPath
 from wherry.server.v2.output_codec import is_large
 from wherry.server.v2.row_values import url_files
@@ -32,10 +32,10 @@ class BodyCodec(Protocol):
     #: Whether a row may be at a URL.
     fetches: bool
 
-    def asked(self, head: RequestHead) -> Asked: ...
+    def output_format(self, head: RequestHead) -> OutputFormat: ...
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
-    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer: ...
+    def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer: ...
 
 
 def generate(model: ModelPath, exchange: Exchange) -> None:
@@ -62,7 +62,7 @@ class GenerateRequest(ABC):
         self.entry = entry
         self.exchange = exchange
         self.loaded, self.codec = loaded, codec
-        self.asked = Asked()
+        self.output_format = OutputFormat()
         self._request: InferRequest | None = None
         self._reply: Reply[InferResponse] | None = entry.reply(
             loaded, self._responded, self._settled
@@ -93,7 +93,7 @@ class GenerateRequest(ABC):
     def submit(self, decoded: DecodedRequest) -> None:
         """Send the request on its way: `respond` comes for each response, then `end`."""
         assert self._reply is not None
-        self.asked.decoded(decoded)
+        self.output_format.decoded(decoded)
         self._request = self.entry.submit(self.exchange, self.loaded, decoded, self._reply)
         self.exchange.on_disconnect = self.cancel
 
@@ -137,7 +137,7 @@ class GenerateCall(GenerateRequest):
         self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
     ) -> None:
         super().__init__(entry, loaded, codec, exchange)
-        self.asked = codec.asked(exchange.request.head)
+        self.output_format = codec.output_format(exchange.request.head)
         self._responses: list[InferResponse] = []
 
     def respond(self, response: InferResponse) -> None:
@@ -160,18 +160,18 @@ class GenerateCall(GenerateRequest):
                 self._responses[0],
                 "accept-encoding" in self.exchange.request.headers,
             )
-            if (accepts or not self.asked.file) and is_large(response.outputs):
+            if (accepts or not self.output_format.file) and is_large(response.outputs):
                 self.entry.off_loop(
                     self.exchange, partial(self._encoded_beside, response), self._send, reads=False
                 )
             else:
-                self._send(self.codec.answer(response, self.asked))
+                self._send(self.codec.answer(response, self.output_format))
         except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
             fail(self.exchange, problem)
 
     def _encoded_beside(self, response: InferResponse) -> TypedAnswer:
         """Encode and compress an answer in another thread."""
-        found = self.codec.answer(response, self.asked)
+        found = self.codec.answer(response, self.output_format)
         accepts = self.exchange.request.headers.get("accept-encoding")
         if accepts is not None:
             body, headers = packed(found.body, accepts, MAX_BYTES)
@@ -210,7 +210,7 @@ class StreamCall(GenerateRequest):
         if self._failed is not None:
             return
         try:
-            data = self.codec.answer(response, self.asked).body
+            data = self.codec.answer(response, self.output_format).body
             assert isinstance(data, bytes)
             self._events.send(data)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told

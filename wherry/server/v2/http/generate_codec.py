@@ -21,7 +21,7 @@ from wherry.core.api import (
 from wherry.server.calls.json_text import encode_json
 from wherry.server.http.exchange import RequestHead
 from wherry.server.v2.decoded import DecodedRequest, counted
-from wherry.server.v2.http.answer_body import Asked, TypedAnswer
+from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
 from wherry.server.v2.http.form_codec import FormCodec
 from wherry.server.v2.http.output_files import OutputFiles
 from wherry.server.v2.json_elements import parse_object
@@ -44,20 +44,20 @@ class GenerateCodec:
             name for name, codec in tensors.inputs.items() if codec.spec.form is Form.BYTES
         )
 
-    def asked(self, head: RequestHead) -> Asked:
+    def output_format(self, head: RequestHead) -> OutputFormat:
         """How the request wants its answer. NotAcceptable."""
-        return self._files.asked(head.headers.get("accept"))
+        return self._files.output_format(head.headers.get("accept"))
 
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
         values = self._forms.values(head, body)
         return self.decode(body) if values is None else self._forms.decode(values)
 
-    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
+    def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer:
         """Encode one response. Raises what the model's output is to blame for."""
-        if asked.file:
-            return self._files.answer(response.outputs, asked)
-        return TypedAnswer(self.encode(response.outputs, asked.id, response.parameters))
+        if output_format.file:
+            return self._files.answer(response.outputs, output_format)
+        return TypedAnswer(self.encode(response.outputs, output_format.id, response.parameters))
 
     def decode(self, body: Buffer) -> DecodedRequest:
         """A JSON object whose members are inputs by name; the others are parameters."""

@@ -114,8 +114,8 @@ class HttpInferCall(InferCall):
         if usual is not None:
             self._send(usual)
             return
-        what = outputs, decoded.wanted, decoded.id, response.parameters
-        if codec.is_large(outputs, decoded.wanted, packed=notes.accepts is not None):
+        what = outputs, decoded.requested_outputs, decoded.id, response.parameters
+        if codec.is_large(outputs, decoded.requested_outputs, packed=notes.accepts is not None):
             work = partial(self._encoded_beside, *what)
             self.entry.off_loop(exchange, work, self._send, reads=False)
             return

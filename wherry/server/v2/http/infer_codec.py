@@ -14,7 +14,7 @@ from wherry.core.api import BadModelOutput, Buffer, Columns, InferResponse, Inva
 from wherry.server.calls.json_text import encode_json
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.v2.classification import check_classifiable
-from wherry.server.v2.decoded import DecodedRequest, WantedOutput, names_of
+from wherry.server.v2.decoded import DecodedRequest, RequestedOutput, names_of
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.usual_requests import HEAD_BYTES, BinaryHeads, UsualBody
 from wherry.server.v2.http.wire_request import (
@@ -109,13 +109,13 @@ class ModelCodec:
 
     def _decoded(self, wire: WireRequest, columns: Columns, rows: int) -> DecodedRequest:
         parameters = wire.parameters
-        wanted = None
+        requested = None
         if parameters or wire.outputs:
-            wanted = self._wanted(wire)
+            requested = self._requested(wire)
         if parameters:
             parameters = checked_parameters(parameters)
-        named = None if wanted is None or not wire.outputs else names_of(wanted)
-        return DecodedRequest(columns, rows, wire.id, parameters, wanted, named)
+        named = None if requested is None or not wire.outputs else names_of(requested)
+        return DecodedRequest(columns, rows, wire.id, parameters, requested, named)
 
     def _columns(
         self, inputs: list[WireInput], rest: memoryview | None, folded: Folded | None
@@ -124,25 +124,27 @@ class ModelCodec:
         columns: Columns = {}
         rows = 0
         position = 0
-        for given in inputs:
-            name = given.name
-            codec = tensors.input(name, given.datatype, columns)
-            rows = tensors.rows(codec, given.shape, rows)
-            if "shared_memory_region" in given.parameters:
-                if given.data or "binary_data_size" in given.parameters:
-                    raise _one_source(given)
-                window = tensors.window(given.parameters, f"input '{name}'")
-                columns[name] = codec.from_binary(window.read(), rows, given.shape, shared=True)
+        for wire_input in inputs:
+            name = wire_input.name
+            codec = tensors.input(name, wire_input.datatype, columns)
+            rows = tensors.rows(codec, wire_input.shape, rows)
+            if "shared_memory_region" in wire_input.parameters:
+                if wire_input.data or "binary_data_size" in wire_input.parameters:
+                    raise _one_source(wire_input)
+                window = tensors.window(wire_input.parameters, f"input '{name}'")
+                columns[name] = codec.from_binary(
+                    window.read(), rows, wire_input.shape, shared=True
+                )
                 continue
-            size = _binary_bytes(given) if given.parameters else None
+            size = _binary_bytes(wire_input) if wire_input.parameters else None
             if size is None:
-                if not given.data:
-                    raise _one_source(given)
-                array = None if folded is None else folded.find(given.data)
+                if not wire_input.data:
+                    raise _one_source(wire_input)
+                array = None if folded is None else folded.find(wire_input.data)
                 columns[name] = (
-                    codec.from_json(given.data, rows, given.shape)
+                    codec.from_json(wire_input.data, rows, wire_input.shape)
                     if array is None
-                    else codec.from_long_array(array, rows, given.shape)
+                    else codec.from_long_array(array, rows, wire_input.shape)
                 )
                 continue
             left = 0 if rest is None else len(rest) - position
@@ -151,7 +153,9 @@ class ModelCodec:
                     f"unexpected size for input '{name}', expecting {size - left} additional"
                     f" bytes for model '{self.model}'"
                 )
-            columns[name] = codec.from_binary(rest[position : position + size], rows, given.shape)
+            columns[name] = codec.from_binary(
+                rest[position : position + size], rows, wire_input.shape
+            )
             position += size
         if rest is not None and position < len(rest):
             raise InvalidRequest(
@@ -168,26 +172,26 @@ class ModelCodec:
             )
         ((name, codec),) = self.inputs.items()
         column, rows = codec.from_raw(data)
-        wanted = [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
-        return DecodedRequest({name: column}, rows, "", {}, wanted)
+        requested = [RequestedOutput(codec, binary=True) for codec in self.outputs.values()]
+        return DecodedRequest({name: column}, rows, "", {}, requested)
 
-    def _wanted(self, wire: WireRequest) -> list[WantedOutput] | None:
+    def _requested(self, wire: WireRequest) -> list[RequestedOutput] | None:
         all_binary = wire.parameters.pop("binary_data_output", False)  # the model is not told
         if type(all_binary) is not bool:
             raise InvalidRequest("parameter 'binary_data_output' must be a bool")
         if not wire.outputs:
             if not all_binary:
                 return None
-            return [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
-        asked: dict[str, WantedOutput] = {}
+            return [RequestedOutput(codec, binary=True) for codec in self.outputs.values()]
+        by_name: dict[str, RequestedOutput] = {}
         for output in wire.outputs:
-            one = self._wanted_output(self._tensors.output(output.name), output.parameters)
-            asked.setdefault(output.name, one)  # asked for twice, the first holds, as in Triton
-        return [*in_order(self.outputs, asked).values()]
+            one = self._requested_output(self._tensors.output(output.name), output.parameters)
+            by_name.setdefault(output.name, one)  # asked for twice, the first holds, as in Triton
+        return [*in_order(self.outputs, by_name).values()]
 
-    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:
+    def _requested_output(self, codec: OutputCodec, parameters: Parameters) -> RequestedOutput:
         if not parameters:
-            return WantedOutput(codec)
+            return RequestedOutput(codec)
         what = f"output '{codec.name}'"
         binary = parameters.get("binary_data", False)
         if type(binary) is not bool:
@@ -204,7 +208,7 @@ class ModelCodec:
         check_window(parameters, what)
         elsewhere = "shared_memory_region" in parameters
         window = self._tensors.window(parameters, what) if elsewhere else None
-        return WantedOutput(codec, binary, classes, window)
+        return RequestedOutput(codec, binary, classes, window)
 
     # The answer
 
@@ -216,9 +220,9 @@ class ModelCodec:
         if response.parameters:
             return None
         head = self._plain_head if not decoded.id else self._full_head(decoded.id, None)
-        outputs, wanted = response.outputs, decoded.wanted
+        outputs, requested = response.outputs, decoded.requested_outputs
         text: list[bytes] = []
-        if wanted is None:
+        if requested is None:
             for name, codec in self.outputs.items():
                 if name in outputs:
                     member = codec.small_json(outputs[name])
@@ -227,7 +231,7 @@ class ModelCodec:
                     text.append(member)
             return AnswerBody(b"%b%b]}" % (head, b",".join(text)), None)
         data: list[Buffer] = []
-        for one in wanted:
+        for one in requested:
             codec = one.codec
             if one.classes or one.window is not None or codec.name not in outputs:
                 return None
@@ -242,17 +246,17 @@ class ModelCodec:
                 if member is None:
                     return None
             text.append(member)
-        said = b"%b%b]}" % (head, b",".join(text))
+        encoded = b"%b%b]}" % (head, b",".join(text))
         if not data:
-            return AnswerBody(said, None)
-        whole = [said, *data]
+            return AnswerBody(encoded, None)
+        whole = [encoded, *data]
         size = sum(map(len, whole))
-        return AnswerBody(b"".join(whole) if size <= LARGE_BYTES else whole, len(said))
+        return AnswerBody(b"".join(whole) if size <= LARGE_BYTES else whole, len(encoded))
 
     def encode(
         self,
         outputs: Columns,
-        wanted: list[WantedOutput] | None = None,
+        requested: list[RequestedOutput] | None = None,
         id: str = "",
         parameters: Mapping[str, Any] | None = None,
         *,
@@ -263,21 +267,21 @@ class ModelCodec:
         `in_slices`: for large outputs, in another thread; the body is a list of parts.
         """
         head = self._plain_head if not id and not parameters else self._full_head(id, parameters)
-        if wanted is None:
-            wanted = [WantedOutput(codec) for codec in self.outputs.values()]
-        text, buffers = self._parts(outputs, wanted, head, in_slices=in_slices)
+        if requested is None:
+            requested = [RequestedOutput(codec) for codec in self.outputs.values()]
+        text, buffers = self._parts(outputs, requested, head, in_slices=in_slices)
         if in_slices:
             return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
         joined = b"".join(text)
         return AnswerBody([joined, *buffers], len(joined)) if buffers else AnswerBody(joined, None)
 
     def _parts(
-        self, outputs: Columns, wanted: list[WantedOutput], head: bytes, *, in_slices: bool
+        self, outputs: Columns, requested: list[RequestedOutput], head: bytes, *, in_slices: bool
     ) -> tuple[list[Buffer], list[Buffer]]:
         """The JSON of an answer in parts, and the binary data behind it."""
         text: list[Buffer] = [head]
         buffers: list[Buffer] = []
-        for one in wanted:
+        for one in requested:
             codec = one.codec
             if codec.name not in outputs:
                 continue
@@ -302,16 +306,16 @@ class ModelCodec:
         return text, buffers
 
     def is_large(
-        self, outputs: Columns, wanted: list[WantedOutput] | None, *, packed: bool
+        self, outputs: Columns, requested: list[RequestedOutput] | None, *, packed: bool
     ) -> bool:
         """Whether encoding this answer would hold up the loop. `packed`: it is compressed, too."""
         if not is_large(outputs):
             return False
-        if wanted is None or packed:
+        if requested is None or packed:
             return True
-        asked = {one.codec.name: outputs[one.codec.name] for one in wanted
+        by_name = {one.codec.name: outputs[one.codec.name] for one in requested
                  if one.codec.name in outputs and not (one.binary and one.codec.views)}  # fmt: skip
-        return is_large(asked)
+        return is_large(by_name)
 
     def reads_in_place(self, json_bytes: int | None) -> bool:
         """Whether decoding a large body costs little: it is a little JSON, and data that becomes
@@ -319,16 +323,16 @@ class ModelCodec:
         return json_bytes is not None and self._views and json_bytes <= LARGE_BYTES
 
     def _full_head(self, id: str, parameters: Mapping[str, Any] | None) -> bytes:
-        given = b'"id":%b,' % encode_json(id) if id else b""
-        said = b""
+        wire_input = b'"id":%b,' % encode_json(id) if id else b""
+        encoded = b""
         if parameters:
             try:
-                said = b'"parameters":%b,' % encode_json(parameters)
+                encoded = b'"parameters":%b,' % encode_json(parameters)
             except (TypeError, ValueError) as error:
                 raise BadModelOutput(
                     f"model '{self.model}': a response parameter is no JSON: {error}"
                 ) from None
-        return b'{%b%b%b"outputs":[' % (given, self._names, said)
+        return b'{%b%b%b"outputs":[' % (wire_input, self._names, encoded)
 
 
 def json_bytes_of(headers: Mapping[str, str]) -> int | None:
@@ -342,30 +346,30 @@ def json_bytes_of(headers: Mapping[str, str]) -> int | None:
     return int(header)
 
 
-def _binary_bytes(given: WireInput) -> int | None:
+def _binary_bytes(wire_input: WireInput) -> int | None:
     """The size of an input's binary data; None if it has JSON data."""
-    check_window(given.parameters, f"input '{given.name}'")
-    if "binary_data_size" not in given.parameters:
+    check_window(wire_input.parameters, f"input '{wire_input.name}'")
+    if "binary_data_size" not in wire_input.parameters:
         return None
-    size = given.parameters["binary_data_size"]
-    if given.data:
-        raise _one_source(given)
+    size = wire_input.parameters["binary_data_size"]
+    if wire_input.data:
+        raise _one_source(wire_input)
     if type(size) is not int or size < 0:
         raise InvalidRequest(
             f"Unable to parse 'binary_data_size': {mismatch('unsigned')}",
             tag=Tag.JSON,
-            more=f" (input '{given.name}')",
+            more=f" (input '{wire_input.name}')",
         )
     return size
 
 
-def _one_source(given: WireInput) -> InvalidRequest:
-    told = [f"'{name}'" for name in _SOURCES if name in given.parameters]
-    if given.data:
+def _one_source(wire_input: WireInput) -> InvalidRequest:
+    told = [f"'{name}'" for name in _SOURCES if name in wire_input.parameters]
+    if wire_input.data:
         told.insert(0, "'data'")
     but = f"But set {' '.join(told)}" if told else "But no field is set"
     return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in"
         f" 'parameters', 'shared_memory_region' in 'parameters'. {but}",
-        more=f" (input '{given.name}')",
+        more=f" (input '{wire_input.name}')",
     )

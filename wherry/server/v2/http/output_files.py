@@ -14,7 +14,7 @@ from wherry.server.content.media_types import (
     preferred,
     quoted,
 )
-from wherry.server.v2.http.answer_body import Asked, TypedAnswer
+from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
 from wherry.server.v2.model_tensors import ModelTensors
 
 #: What a model gives is data: no browser runs it as a page of this server, or guesses its type.
@@ -42,14 +42,14 @@ class OutputFiles:
         #: The answer is nothing but a file that has a type.
         self._only = media is not None and len(tensors.outputs) == 1
 
-    def asked(self, accept: str | None, *, natural: bool = False) -> Asked:
+    def output_format(self, accept: str | None, *, natural: bool = False) -> OutputFormat:
         """Choose by an Accept header. NotAcceptable if it takes nothing that there is.
 
         JSON is for those that say nothing or take anything, but at a natural route, if the answer
         is nothing but a file. Elsewhere Accept is for files alone: it was never looked at before.
         """
         if self.spec is None and not natural:
-            return Asked()
+            return OutputFormat()
         offers = [*self._offered(accept, by_default=natural and self._only), JSON]
         found = preferred(accept, offers)
         json = preferred(accept, [JSON]) is not None
@@ -59,8 +59,8 @@ class OutputFiles:
             offers = offers if natural else [self._type, JSON]
             raise not_acceptable(self._model, accept or "", offers)
         if found == JSON:
-            return Asked()
-        return Asked(file=found, accept=accept, json=json)
+            return OutputFormat()
+        return OutputFormat(file=found, accept=accept, json=json)
 
     def _offered(self, accept: str | None, *, by_default: bool) -> list[str]:
         """The types of the file, if it may be the answer at all."""
@@ -70,15 +70,18 @@ class OutputFiles:
         named = [one for one in types if names_type(accept, one)]
         return named or ([self._type] if by_default else [])
 
-    def answer(self, outputs: Columns, asked: Asked) -> TypedAnswer:
+    def answer(self, outputs: Columns, output_format: OutputFormat) -> TypedAnswer:
         """The file of an answer of one row. NotAcceptable if it is of a type that is not wanted."""
         assert self.spec is not None
-        row, content_type = outputs[self.spec.name][0], asked.file or OCTET_STREAM
+        row, content_type = outputs[self.spec.name][0], output_format.file or OCTET_STREAM
         name = row.name if isinstance(row, FileBytes) else None
         if content_type == self._type:
             content_type = media_type_of(self.spec.media, row)
-            if content_type != self._type and preferred(asked.accept, [content_type]) is None:
-                raise not_acceptable(self._model, asked.accept or "", [content_type])
+            if (
+                content_type != self._type
+                and preferred(output_format.accept, [content_type]) is None
+            ):
+                raise not_acceptable(self._model, output_format.accept or "", [content_type])
         data = row.encode() if isinstance(row, str) else row
         # A transport knows plain bytes alone, and views.
         body = data if type(data) is bytes else [memoryview(data)]

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.core.api import Buffer, Columns, bytes_of
-from wherry.server.v2.decoded import DecodedRequest, WantedOutput
+from wherry.server.v2.decoded import DecodedRequest, RequestedOutput
 from wherry.server.v2.http.wire_request import (
     Shape,
     WireInput,
@@ -67,17 +67,17 @@ class UsualBody:
             wire = self._decode(body)
         except (ValueError, RecursionError):
             return None
-        (given,) = wire.inputs
-        if given.parameters:
+        (wire_input,) = wire.inputs
+        if wire_input.parameters:
             return None
-        codec, shape = self._codec, given.shape
+        codec, shape = self._codec, wire_input.shape
         last_shape, rows = self._last
         if not rows or shape != last_shape:
             rows = codec.rows_of(shape)
             if rows > self._most_rows:
                 return None
             self._last = shape, rows
-        return wire, {codec.name: codec.from_list(given.data, rows, shape)}, rows
+        return wire, {codec.name: codec.from_list(wire_input.data, rows, shape)}, rows
 
 
 class _BinaryHead(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class _BinaryHead(msgspec.Struct, frozen=True):
     inputs: list[tuple[InputCodec, list[int], int]]
     data_bytes: int
     rows: int
-    wanted: list[WantedOutput] | None
+    requested_outputs: list[RequestedOutput] | None
     output_names: list[str] | None
     #: Of the columns in memory; None: that differs.
     held_bytes: int | None
@@ -115,20 +115,31 @@ class BinaryHeads:
         if len(known.inputs) > 1:
             columns = self._tensors.complete(columns)
         return DecodedRequest(
-            columns, known.rows, "", {}, known.wanted, known.output_names, known.held_bytes
+            columns,
+            known.rows,
+            "",
+            {},
+            known.requested_outputs,
+            known.output_names,
+            known.held_bytes,
         )
 
     def learn(self, head: Buffer, wire: WireRequest, decoded: DecodedRequest) -> None:
         """Remember the head of a request that was read in full, if it may come again."""
         if len(head) > HEAD_BYTES or wire.id or decoded.parameters:
             return
-        if not all(given.parameters.keys() == {"binary_data_size"} for given in wire.inputs):
+        if not all(
+            wire_input.parameters.keys() == {"binary_data_size"} for wire_input in wire.inputs
+        ):
             return
-        wanted = decoded.wanted
-        if wanted is not None and any(one.window is not None for one in wanted):
+        requested_outputs = decoded.requested_outputs
+        if requested_outputs is not None and any(
+            one.window is not None for one in requested_outputs
+        ):
             return
         inputs = [
-            (self._tensors.inputs[given.name], given.shape, _size(given)) for given in wire.inputs
+            (self._tensors.inputs[wire_input.name], wire_input.shape, _size(wire_input))
+            for wire_input in wire.inputs
         ]
         if len(self._known) == MOST_HEADS:
             self._known.clear()
@@ -136,7 +147,7 @@ class BinaryHeads:
             inputs,
             sum(size for _, _, size in inputs),
             decoded.rows,
-            wanted,
+            requested_outputs,
             decoded.output_names,
             _array_bytes(decoded.columns),
         )
@@ -148,7 +159,7 @@ def _array_bytes(columns: Columns) -> int | None:
     return bytes_of(columns)
 
 
-def _size(given: WireInput) -> int:
-    size = given.parameters["binary_data_size"]
+def _size(wire_input: WireInput) -> int:
+    size = wire_input.parameters["binary_data_size"]
     assert isinstance(size, int)
     return size

@@ -96,9 +96,9 @@ def _decode_again(body: Buffer) -> WireRequest:
     tensors: list[WireInput | WireOutput] = [*wire.inputs, *wire.outputs]
     for tensor in tensors:
         loose: Any = tensor.parameters
-        given = msgspec.structs.asdict(loose)
+        members = msgspec.structs.asdict(loose)
         tensor.parameters = {
-            name: _decode_parameter(value) for name, value in given.items() if value
+            name: _decode_parameter(value) for name, value in members.items() if value
         }
     return wire
 

@@ -30,7 +30,7 @@ class Forks:
         #: Where forked processes send the ends of their connections, and where those arrive; there
         #: is none before the first fork.
         self._asking: socket.socket | None = None
-        self._asked: socket.socket | None = None
+        self._requests: socket.socket | None = None
         self._beginning = threading.Lock()
         os.register_at_fork(before=self._listen, after_in_child=self._note_fork)
 
@@ -61,18 +61,18 @@ class Forks:
             return
         with self._beginning:
             if self._asking is None:
-                self._asking, self._asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-                threading.Thread(target=self._take, args=(self._asked,), daemon=True).start()
+                self._asking, self._requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+                threading.Thread(target=self._take, args=(self._requests,), daemon=True).start()
 
     def _note_fork(self) -> None:
         self.forked = True
-        if self._asked is not None:
-            self._asked.close()  # open here, it would hide the end of the model's process
-            self._asked = None
+        if self._requests is not None:
+            self._requests.close()  # open here, it would hide the end of the model's process
+            self._requests = None
 
-    def _take(self, asked: socket.socket) -> None:
+    def _take(self, requests: socket.socket) -> None:
         while True:
-            _, ancillary, _, _ = asked.recvmsg(1, socket.CMSG_SPACE(_INT_BYTES))
+            _, ancillary, _, _ = requests.recvmsg(1, socket.CMSG_SPACE(_INT_BYTES))
             for *kind, rights in ancillary:
                 if tuple(kind) == _RIGHTS:
                     (file,) = array.array("i", rights)

@@ -115,10 +115,10 @@ class Link:
 
     # Requests
 
-    def requests(self, wanted: list[list[Any]], incoming: Incoming) -> list[Any]:
+    def requests(self, wire_requests: list[list[Any]], incoming: Incoming) -> list[Any]:
         """The request objects for execute()."""
         received, requests = pb_utils.InferenceRequest._received, []
-        for one in wanted:
+        for one in wire_requests:
             requests.append(received(self, one, incoming))  # noqa: PERF401 - takes less
         return requests
 
@@ -203,7 +203,7 @@ class Link:
             return ["control", call.key, what, clean(model), clean(version), given]
 
         self.outbox.send_with_tensors(build, in_slab=False)
-        return call.told()
+        return call.result()
 
     def measured(self, key: list[Any]) -> str:
         """The value of a metric. Blocks."""
@@ -211,7 +211,7 @@ class Link:
             return str(self.forks.ask("measured", key))
         call = self._new_call()
         self.outbox.send(["value", call.key, key])
-        return str(call.told())
+        return str(call.result())
 
     def _for_fork(self, what: str, *values: Any) -> Any:
         """Answer a question of a forked process."""

@@ -50,7 +50,7 @@ class ServerCall:
             return response
         return _no_response()
 
-    def told(self) -> Any:
+    def result(self) -> Any:
         """The answer to a call that is not an infer request. Blocks."""
         self._link.inbox.wait_for(self._ready)
         message, _ = self._answers[0]

@@ -132,9 +132,9 @@ def test_parameters_go_where_they_belong(requests: list[Seen]) -> None:
     assert requests[0].timeout == pytest.approx(5.0)
     assert request.sequence == SequenceStep("talk", start=True, end=False)
     assert request.parameters == {"mine": 1, "x-user-name": "Ann"}
-    assert request.wanted == ["output"]
+    assert request.requested_outputs == ["output"]
     assert request.tenant == "t1"
-    assert (plain.parameters, plain.sequence, plain.wanted) == (None, None, None)
+    assert (plain.parameters, plain.sequence, plain.requested_outputs) == (None, None, None)
     assert plain.deadline is None
 
 

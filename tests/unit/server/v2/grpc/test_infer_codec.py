@@ -100,7 +100,7 @@ def test_raw_contents_become_columns_in_the_models_order() -> None:
     assert list(decoded.columns) == ["x", "name"]
     assert np.asarray(decoded.columns["x"]).tolist() == [[1, 2, 3], [4, 5, 6]]
     assert decoded.columns["name"] == ["a", "é"]
-    assert (decoded.rows, decoded.id, decoded.wanted) == (2, "7", None)
+    assert (decoded.rows, decoded.id, decoded.requested_outputs) == (2, "7", None)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -351,15 +351,18 @@ def test_outputs_are_raw_whatever_the_request_was() -> None:
 
 def test_outputs_come_in_the_models_order_and_only_those_that_are_wanted() -> None:
     both = [{"name": "name"}, {"name": "total"}, {"name": "name"}]
-    wanted = over_the_wire(PAIR, {**GOOD, "outputs": both}).wanted
+    wanted = over_the_wire(PAIR, {**GOOD, "outputs": both}).requested_outputs
     assert wanted is not None
-    assert [o["name"] for o in answer_of(PAIR, ANSWER, wanted=wanted)["outputs"]] == [
+    assert [o["name"] for o in answer_of(PAIR, ANSWER, requested=wanted)["outputs"]] == [
         "total",
         "name",
     ]
     decoded = over_the_wire(PAIR, {**GOOD, "outputs": both[:1]})
     assert decoded.output_names == ["name"]
-    assert len(answer_of(PAIR, ANSWER, wanted=decoded.wanted)["raw_output_contents"]) == 1
+    assert (
+        len(answer_of(PAIR, ANSWER, requested=decoded.requested_outputs)["raw_output_contents"])
+        == 1
+    )
 
 
 def test_an_answer_may_lack_outputs() -> None:
@@ -377,7 +380,9 @@ def test_scores_become_classes_with_their_labels() -> None:
     asked = {**GOOD, "outputs": [{"name": "total", "parameters": parameters}]}
     scores = np.array([[0.5, 2, 1]], np.float32)
     encoded = answer_of(
-        codec, InferResponse({"total": scores}), wanted=over_the_wire(codec, asked).wanted
+        codec,
+        InferResponse({"total": scores}),
+        requested=over_the_wire(codec, asked).requested_outputs,
     )
     assert encoded["outputs"] == [{"name": "total", "datatype": "BYTES", "shape": [1, 2]}]
     assert encoded["raw_output_contents"] == [pack_bytes([b"2.000000:1:dog", b"1.000000:2"])]
@@ -436,7 +441,7 @@ def test_inputs_and_outputs_may_lie_in_shared_memory() -> None:
         decoded = over_the_wire(codec, asked)
         assert np.asarray(decoded.columns["x"]).tolist() == [[7, 8, 9]]
         assert decoded.columns["name"] == ["n"]
-        encoded = answer_of(codec, ANSWER, wanted=decoded.wanted)
+        encoded = answer_of(codec, ANSWER, requested=decoded.requested_outputs)
         assert encoded["raw_output_contents"] == [b"", pack_bytes([b"a", b"b"])]
         assert theirs.read_bytes()[:24] == floats(*[1] * 6)
         for wrong in (region("r", 8, 100), region("r", 12, 990), region("r", -1)):

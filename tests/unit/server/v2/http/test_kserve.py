@@ -17,7 +17,7 @@ import wherry
 from tests.fakes import TIMEOUT, Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.core.values.request import Columns, InferRequest, SequenceStep
-from wherry.server.v2.decoded import WantedOutput
+from wherry.server.v2.decoded import RequestedOutput
 from wherry.server.v2.element_bytes import pack_bytes
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.infer_codec import ModelCodec
@@ -501,9 +501,13 @@ def test_the_core_is_told_the_sequence_the_outputs_and_the_model_s_parameters() 
     first, plain, binary = seen
     assert first.parameters == own
     assert first.sequence == SequenceStep(7, start=True)
-    assert first.wanted == ["names"]
+    assert first.requested_outputs == ["names"]
     for request in (plain, binary):
-        assert (request.parameters, request.sequence, request.wanted) == (None, None, None)
+        assert (request.parameters, request.sequence, request.requested_outputs) == (
+            None,
+            None,
+            None,
+        )
     assert of_generate[0].parameters == {"x": 1}
     assert of_generate[0].sequence == SequenceStep("s", end=True)
 
@@ -537,7 +541,7 @@ def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
 def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
     codec = ModelCodec(ModelTensors(add.config(), add.signature("add")))
     columns: Columns = {"names": [b"n"]}
-    wanted = [WantedOutput(output, binary=True, classes=0) for output in codec.outputs.values()]
+    wanted = [RequestedOutput(output, binary=True, classes=0) for output in codec.outputs.values()]
     for body in (codec.encode(columns).body, codec.encode(columns, wanted[:1]).body):
         assert b"total" not in bytes(body)  # type: ignore[arg-type]
     assert b"total" not in codec.generate.encode(columns)
@@ -546,7 +550,7 @@ def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
 def test_a_class_has_its_label() -> None:
     labels = {"total": ["left", "right"]}
     codec = ModelCodec(ModelTensors(add.config(), add.signature("add"), labels))
-    wanted = [WantedOutput(codec.outputs["total"], binary=False, classes=1)]
+    wanted = [RequestedOutput(codec.outputs["total"], binary=False, classes=1)]
     body = codec.encode({"total": np.array([[1, 2]], np.float32)}, wanted).body
     assert json.loads(bytes(body))["outputs"][0]["data"] == ["2.000000:1:right"]  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ import wherry
 from wherry.core.models.model import Model
 from wherry.core.values.errors import WherryError
 from wherry.core.values.request import Columns, InferResponse
-from wherry.server.v2.decoded import DecodedRequest, WantedOutput
+from wherry.server.v2.decoded import DecodedRequest, RequestedOutput
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.http.usual_requests import MOST_HEADS
 from wherry.server.v2.model_tensors import ModelTensors
@@ -71,7 +71,7 @@ def said(decode: Any, *what: Any) -> object:
         else column
         for name, column in decoded.columns.items()
     }
-    asked = [(one.codec.name, one.binary, one.classes) for one in decoded.wanted or ()]
+    asked = [(one.codec.name, one.binary, one.classes) for one in decoded.requested_outputs or ()]
     return columns, decoded.rows, decoded.id, decoded.parameters, asked, decoded.output_names
 
 
@@ -215,7 +215,7 @@ def test_an_answer_is_the_same_whichever_way_it_is_written(
         columns = {"output": np.array([[1, 2]], np.float16)}
     wanted = None
     if is_binary is not None:
-        wanted = [WantedOutput(codec.outputs["output"], binary=is_binary)]
+        wanted = [RequestedOutput(codec.outputs["output"], binary=is_binary)]
     decoded = DecodedRequest({}, 1, id, {}, wanted)
     usual = codec.encode_usual(InferResponse(columns), decoded, packed=False)
     if usual is None:

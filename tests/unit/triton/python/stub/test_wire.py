@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from wherry.core.workers.frames import Garbage
 from wherry.core.workers.message_socket import FrameSocket
-from wherry.triton.python.messages import Plain, StubDecoder, StubEncoder, StubMemory
 from wherry.triton.python.stub import wire
 from wherry.triton.python.stub.wire import (
     Arena,
@@ -29,6 +28,7 @@ from wherry.triton.python.stub.wire import (
     Outgoing,
     SlabViews,
 )
+from wherry.triton.python.stub_protocol import Plain, StubDecoder, StubEncoder, StubMemory
 
 STUB = Path(wire.__file__).parent
 

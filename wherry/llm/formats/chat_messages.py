@@ -13,7 +13,7 @@ from typing import Literal
 
 from wherry.llm.formats.call_pieces import MOST_BEFORE, CallPieces, PiecesOf
 from wherry.llm.formats.call_writer import GrammarOf
-from wherry.llm.formats.calls import CallReader, Functions, Said
+from wherry.llm.formats.calls import CallReader, Functions, MessagePart
 from wherry.llm.formats.marks import partial
 
 Kind = Literal["thoughts", "text", "call", "none"]
@@ -64,10 +64,10 @@ class MessagesText:
         self._pieces: CallPieces | None = None
         self._before = ""
 
-    def feed(self, text: str) -> list[Said]:
+    def feed(self, text: str) -> list[MessagePart]:
         """Take more text; return what of it was thought, said and called, in this order."""
         self._held += text
-        parts: list[Said] = []
+        parts: list[MessagePart] = []
         while self._held:
             if self._kind is None:
                 if not self._opens():
@@ -83,13 +83,13 @@ class MessagesText:
             parts += self._ended(cut=False)
         return parts
 
-    def end(self, *, cut: bool = False) -> list[Said]:
+    def end(self, *, cut: bool = False) -> list[MessagePart]:
         """End the answer; return the rest. `cut`: a call whose arguments have not begun is none."""
         held, self._held = self._held, ""
         if cut and not held and not self._call:
             self._kind = None
         if self._kind is None:
-            return [] if "<|" in held else [Said(text=held)]
+            return [] if "<|" in held else [MessagePart(text=held)]
         return [*self._more(self._kind, held), *self._ended(cut=cut)]
 
     def _opens(self) -> bool:
@@ -117,16 +117,16 @@ class MessagesText:
     def _keep(self, text: str) -> int:
         return max(partial(text, end) for end in self._format.ends)
 
-    def _more(self, kind: Kind, text: str) -> list[Said]:
+    def _more(self, kind: Kind, text: str) -> list[MessagePart]:
         """More text of a message."""
         if kind == "call" and self._pieces is not None:
             self._call.append(text)
-            return [Said(calls=made)] if (made := self._pieces.feed(text)) else []
+            return [MessagePart(calls=made)] if (made := self._pieces.feed(text)) else []
         if not text or kind == "none":
             return []
-        return [Said(thoughts=text) if kind == "thoughts" else Said(text=text)]
+        return [MessagePart(thoughts=text) if kind == "thoughts" else MessagePart(text=text)]
 
-    def _ended(self, *, cut: bool) -> list[Said]:
+    def _ended(self, *, cut: bool) -> list[MessagePart]:
         """End a message; what is called, or said if it cannot be."""
         pieces, self._pieces, self._kind = self._pieces, None, None
         text, self._call = "".join(self._call), []
@@ -136,11 +136,11 @@ class MessagesText:
         if pieces.at:
             calls, behind = pieces.end(whole[pieces.at :], cut=cut)
             behind = behind.strip().removesuffix(self._format.tail).strip()
-            return [Said(calls=calls), Said(text=behind)]
+            return [MessagePart(calls=calls), MessagePart(text=behind)]
         if cut:
-            return [Said(text=text)]
+            return [MessagePart(text=text)]
         try:
             whole = whole.strip().removesuffix(self._format.tail)
-            return [Said(calls=self._format.read(whole, self._functions))]
+            return [MessagePart(calls=self._format.read(whole, self._functions))]
         except (ValueError, RecursionError):
-            return [Said(text=text)]
+            return [MessagePart(text=text)]

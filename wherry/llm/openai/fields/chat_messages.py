@@ -83,13 +83,13 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments_in(function.get("arguments"))}}
 
 
-def arguments_in(given: Any) -> Any:
+def arguments_in(arguments: Any) -> Any:
     """The arguments of a call as an object. What a model wrote that is none, or was cut off, stays
     the text that it is: its answer is to be taken back as it was given."""
-    if not isinstance(given, str):
-        return {} if given is None else given
+    if not isinstance(arguments, str):
+        return {} if arguments is None else arguments
     try:
-        found = json_in(given.strip() or "{}", "")
+        found = json_in(arguments.strip() or "{}", "")
     except BadField:
-        return given
-    return found if isinstance(found, dict) else {} if found is None else given
+        return arguments
+    return found if isinstance(found, dict) else {} if found is None else arguments

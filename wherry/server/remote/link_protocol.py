@@ -60,7 +60,7 @@ class OneRequest(LinkMessage):
     priority: int
     parameters: Mapping[str, Any] | None
     sequence: SequenceStep | None
-    wanted: list[str] | None
+    requested_outputs: list[str] | None
     streams: bool
     #: The W3C's headers of the span that the front has of it; None: it is not traced.
     trace: dict[str, str] | None = None
@@ -105,7 +105,7 @@ class AskCall(LinkMessage):
 
 
 class AskLoad(LinkMessage):
-    """The owner is to tell how busy it is: `ToldLoad`."""
+    """The owner is to tell how busy it is: `LoadReported`."""
 
 
 class Forget(LinkMessage):
@@ -216,7 +216,7 @@ class RowsRefused(LinkMessage):
     grpc_code: str = ""
 
 
-class Told(LinkMessage):
+class ResponsePart(LinkMessage):
     """A part of the answer to an Ask. The first one has the status and the headers, the last one
     `ends`."""
 
@@ -228,7 +228,7 @@ class Told(LinkMessage):
     ends: bool
 
 
-class ToldCall(LinkMessage):
+class CallResponsePart(LinkMessage):
     """A part of the answer to an AskCall: a message, the final status, or both."""
 
     id: int
@@ -243,7 +243,7 @@ class ToldCall(LinkMessage):
         return bool(self.code)
 
 
-class ToldLoad(LinkMessage):
+class LoadReported(LinkMessage):
     """How busy the owner is."""
 
     load: LoadReport
@@ -278,9 +278,9 @@ FromOwner = (
     | RowAnswers
     | Response
     | RowsRefused
-    | Told
-    | ToldCall
-    | ToldLoad
+    | ResponsePart
+    | CallResponsePart
+    | LoadReported
     | Measure
 )
 
