@@ -13,7 +13,7 @@ from pathlib import Path
 from wherry.server.grpc.proto import load
 from wherry.server.grpc.wire import Enum, Field, Message
 
-FILE = Path(__file__).parent.parent / "wherry" / "repository" / "triton_config.py"
+FILE = Path(__file__).parent.parent / "wherry" / "triton" / "repository" / "triton_config.py"
 
 #: Where a field that is not said means something else than protobuf's zero.
 DEFAULTS = {
