@@ -95,7 +95,7 @@ def write_what_can_be_written() -> None:
 
 
 if __name__ == "__main__":
-    from wherry.core.api import standard_first
+    from wherry.core.workers.python_path import standard_first  # an api imports typing
 
     sys.path[:] = standard_first(sys.path)  # `python -m` has put this folder before all
     sys.exit(main())

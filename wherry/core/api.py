@@ -214,7 +214,6 @@ if TYPE_CHECKING:
     from wherry.core.workers.process import start_worker as start_worker
     from wherry.core.workers.python_path import for_children as for_children
     from wherry.core.workers.python_path import import_from as import_from
-    from wherry.core.workers.python_path import standard_first as standard_first
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -317,6 +316,6 @@ else:
             "workers.loop": "LoopCalls new_event_loop",
             "workers.message_socket": "FrameSocket MessageSocket",
             "workers.process": "start_worker",
-            "workers.python_path": "for_children import_from standard_first",
+            "workers.python_path": "for_children import_from",
         },
     )

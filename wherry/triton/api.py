@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from wherry.triton.backends.load import not_here as not_here
     from wherry.triton.backends.repository_model import RepositoryModel as RepositoryModel
     from wherry.triton.loading.control import ModelControl as ModelControl
-    from wherry.triton.loading.control import ModelStatus as ModelStatus
     from wherry.triton.loading.folders import RepositoryFolders as RepositoryFolders
     from wherry.triton.loading.loader import log_ready as log_ready
     from wherry.triton.loading.watch import RepositoryWatch as RepositoryWatch
@@ -47,7 +46,7 @@ else:
             "backends.completing": "FileTensor complete",
             "backends.load": "FILES backend_for not_here",
             "backends.repository_model": "RepositoryModel",
-            "loading.control": "ModelControl ModelStatus",
+            "loading.control": "ModelControl",
             "loading.folders": "RepositoryFolders",
             "loading.loader": "log_ready",
             "loading.watch": "RepositoryWatch",
