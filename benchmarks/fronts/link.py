@@ -71,7 +71,7 @@ async def _measured(
     await asyncio.get_running_loop().run_in_executor(None, here.start)
     owner = LocalOwner(front, sock)
     owner.start("")
-    await owner.told.wait()
+    await owner.received_models.wait()
     runs: dict[int, list[tuple[float, float, float]]] = {n: [] for n in TOGETHER}
     for number in range(-1, rounds):  # the first one is not counted
         for together in TOGETHER:
