@@ -1,7 +1,7 @@
 """Which modules are a promise, and which of their names are not meant?"""
 
 #: Whose `__all__` is a promise; docs/reference/public-api.md says so.
-MODULES = ("wherry", "wherry.deploy", "wherry.llm", "wherry.testing", "wherry.testing.suite")
+MODULES = ("wherry", "wherry.deploy", "wherry.llm", "wherry.testing")
 
 #: Methods of public classes by which wherry's own parts speak with each other: no name for users.
 BETWEEN_PARTS = frozenset({

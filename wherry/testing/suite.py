@@ -29,8 +29,6 @@ from wherry.server.api import PROTOCOLS
 from wherry.testing.servers import local_server
 from wherry.triton.api import RepositoryModel, backend_for, look, source_of
 
-__all__ = ["check_backend", "check_cache", "check_engine", "check_protocol", "check_source"]
-
 
 def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
     """A backend by its name, with the folder of a model and a batch of two rows or more."""

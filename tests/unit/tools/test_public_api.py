@@ -47,7 +47,6 @@ def model(function=None, **settings): ...
     "deploy/__init__.py": "__all__: list[str] = []",
     "llm/__init__.py": "__all__: list[str] = []",
     "testing/__init__.py": "__all__: list[str] = []",
-    "testing/suite.py": "__all__: list[str] = []",
 }
 
 
@@ -76,7 +75,6 @@ def test_what_is_public_is_written_as_stubs_with_what_is_inherited(tmp_path: Pat
         "# wherry.deploy",
         "# wherry.llm",
         "# wherry.testing",
-        "# wherry.testing.suite",
     ]
 
 
