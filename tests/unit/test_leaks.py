@@ -166,6 +166,7 @@ def test_the_fixture_fails_the_test_that_leaks_and_no_other(tmp_path: Path) -> N
     impatient = fixture.replace("left_behind(before)", "left_behind(before, grace=0.05)")
     assert impatient != fixture
     (tmp_path / "conftest.py").write_text(impatient)
+    (tmp_path / "full.txt").write_text("")
     (tmp_path / "test_planted.py").write_text(PLANTED)
     command = [
         sys.executable,

@@ -12,7 +12,9 @@ from typing import Any, Final
 from tools.grafana.panels import DATASOURCE, SERVER, laid_out
 from tools.grafana.rows import ROWS
 
-FILE: Final = Path(__file__).parents[2] / "wherry" / "observability" / "grafana" / "board.json"
+FILE: Final = (
+    Path(__file__).parents[2] / "wherry" / "core" / "observability" / "grafana" / "board.json"
+)
 #: That of Grafana 10.0: later ones turn it into theirs when they read it.
 SCHEMA_VERSION: Final = 38
 #: `wherry grafana` may say which one is chosen at first.

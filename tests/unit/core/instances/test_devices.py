@@ -173,7 +173,7 @@ def test_what_is_wrong_with_a_gpu_is_found_in_a_process_of_its_own(
     monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
     monkeypatch.setattr(devices, "_TRY", code)
-    monkeypatch.setattr(devices, "_PATIENCE", 0.5)
+    monkeypatch.setattr(devices, "_GPU_PROBE_TIMEOUT", 0.5)
     assert why in try_gpus(2)[1]
 
 

@@ -79,8 +79,8 @@ def test_parameters_wanted_outputs_and_models_tell_questions_apart() -> None:
         {},
         {"parameters": {"t": 1}},
         {"parameters": {"t": True}},
-        {"wanted": ["y"]},
-        {"wanted": []},
+        {"requested_outputs": ["y"]},
+        {"requested_outputs": []},
     ]
     keys = [one.look_up(question({"x": ["a"]}, **how))[0] for how in ways]
     keys.append(two.look_up(question({"x": ["a"]}))[0])
