@@ -18,6 +18,9 @@ import pytest
 
 import wherry
 
+#: Debian's packages and pip's are fetched and unpacked: two minutes with the machine for itself.
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy/kubernetes/Dockerfile"
 

@@ -34,8 +34,11 @@ NOW_AND_THEN = 0.2
 @pytest.mark.slow
 @pytest.mark.parametrize("way", cost.WAYS)
 def test_a_request_goes_through_no_more_functions_and_files_than_its_limit(way: str) -> None:
-    found = cost.calls(cost.WAYS[way])
-    assert _above(found.counts(), LIMITS[way]) == {}, found
+    for _ in range(3):  # other work on the machine splits messages and so adds calls, never fewer
+        found = cost.calls(cost.WAYS[way])
+        if not (above := _above(found.counts(), LIMITS[way])):
+            return
+    pytest.fail(f"{above}: {found}")
 
 
 @pytest.mark.slow
