@@ -28,6 +28,7 @@ from wherry.core.api import (
     LoadFailed,
     Model,
     Runtime,
+    WherryError,
     import_file,
     import_from,
 )
@@ -297,7 +298,7 @@ def user_traceback(error: BaseException) -> str:
     if first.startswith("  File "):
         return shortened
     # None of the lines is the user's. The message of wherry's own errors says it all.
-    return "" if first.startswith("wherry.core.values.errors.") else text
+    return "" if first.startswith(_OWN_ERRORS) else text
 
 
 def _frames_of(*prefixes: str) -> re.Pattern[str]:
@@ -308,10 +309,12 @@ def _frames_of(*prefixes: str) -> re.Pattern[str]:
     )
 
 
+#: How a traceback's last line begins if the error is wherry's.
+_OWN_ERRORS = f"{WherryError.__module__}."
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _NOT_THE_USERS = ("<frozen importlib", _PACKAGE, importlib.__file__)
 _MACHINERY = _frames_of(*_NOT_THE_USERS)
 #: The place in wherry that found a user's mistake says nothing; the mistake stands below.
 _OURS_AT_THE_END = re.compile(
-    rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?=wherry\.values\.errors\.)'
+    rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?={re.escape(_OWN_ERRORS)})'
 )

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import wherry
 from wherry import Model, Runtime
+from wherry.core.instances.source import import_file
 from wherry.core.values.errors import ConfigError
 from wherry.llm import LLM
 from wherry.llm.engine import choice
@@ -198,6 +200,20 @@ def test_a_mistake_that_wherry_finds_is_shown_where_the_user_made_it(tmp_path: P
         " did you mean 'max_batch_size'?",
         "",
     )
+
+
+def test_a_traceback_ends_with_the_users_line_when_wherry_refuses_what_it_does(
+    tmp_path: Path,
+) -> None:
+    text = "import wherry\n\ndef f(x):\n    wherry.model(max_batch_sice=1)(print)\n"
+    app = write(tmp_path / "refused.py", text)
+    module = import_file("refused", str(app))
+    with pytest.raises(ConfigError) as raised:
+        module.f([])
+    lines = user_traceback(raised.value).splitlines()
+    assert f'  File "{app}", line 4, in f' in lines
+    assert lines[-1].startswith("wherry.core.values.errors.ConfigError: ")
+    assert str(Path(wherry.__file__).parent) not in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
