@@ -8,6 +8,8 @@ and RAY_SERVE_THROUGHPUT_OPTIMIZED (they need the ports 9101 and 8404); with --p
 comes. "of ideal" is of those 5614. What runs:
 
     ray_serve   wherry.deploy.ray_serve in Ray Serve
+    servers     deploy/ray/servers.py: whole wherry servers as actors, behind deploy/haproxy; only
+                where there is a HAProxy
     batch 10ms  @serve.batch as it comes, but with enough requests at once to fill batches
     batch 0ms   the same with batch_wait_timeout_s=0
     batch 5     the same with Ray Serve's default of five requests at once
@@ -19,16 +21,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import shutil
 import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import arguments, cpu_seconds, report, wrk
+from benchmarks.harness import ROOT, arguments, cpu_seconds, report, wrk
 
 IDEAL = 2 * 32 / (0.005 + 32 * 0.0002)
 BODY = json.dumps(
@@ -69,9 +76,49 @@ def ray_serve_ways(*, python_proxy: bool) -> Iterator[dict[str, str]]:
         serve.run(way, name=name, route_prefix=f"/{number}")
         urls[name] = f"http://127.0.0.1:{port}/{number}{INFER}"
     try:
-        yield urls
+        if shutil.which("haproxy") is None:
+            yield urls
+            return
+        with whole_servers(Path(folder), ray.get_runtime_context().gcs_address) as url:
+            yield {**urls, "servers": url}
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def whole_servers(folder: Path, address: str) -> Iterator[str]:
+    """The URL of two servers that deploy/ray/servers.py starts on the Ray at `address`."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = (ROOT / "deploy/haproxy/haproxy.cfg").read_text().partition("frontend grpc")[0]
+    text = re.sub(r" +server h[34] .*\n", "", text).replace("bind :8080", f"bind 127.0.0.1:{port}")
+    text = text.replace("\nglobal\n", f"\nglobal\n    stats socket {folder}/admin level admin\n")
+    (folder / "haproxy.cfg").write_text(text)
+    proxy = subprocess.Popen(["haproxy", "-q", "-db", "-f", folder / "haproxy.cfg"])
+    started: list[str] = []
+    recipe = None
+    try:
+        while not (folder / "admin").exists():
+            if proxy.poll() is not None:
+                raise RuntimeError("haproxy has ended")
+            time.sleep(0.05)
+        recipe = subprocess.Popen(
+            [sys.executable, ROOT / "deploy/ray/servers.py", DEVICE, f"--haproxy={folder}/admin"],
+            env={**os.environ, "RAY_ADDRESS": address}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert recipe.stdout is not None
+        while len(started) < 2:
+            line = recipe.stdout.readline()
+            if not line:
+                raise RuntimeError("deploy/ray/servers.py has ended")
+            started += [line] if re.match(r"h\d ", line) else []
+        time.sleep(3)  # HAProxy's checks, and its slow start
+        yield f"http://127.0.0.1:{port}{INFER}"
+    finally:
+        for process in (recipe, proxy):
+            if process is not None:
+                process.terminate()
+                process.wait()
 
 
 def main() -> None:
