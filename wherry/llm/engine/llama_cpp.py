@@ -16,24 +16,18 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from wherry.core.api import ConfigError, Device, InvalidRequest, PromptTooLong, Step, StepModel
-from wherry.llm.engine.checks import bounded, check_one_prompt
+from wherry.core.api import ConfigError, Device, PromptTooLong, Step
 from wherry.llm.engine.constraint import MOST_CHARACTERS, AnswerForm
-from wherry.llm.engine.delta import Delta
-from wherry.llm.engine.sampling import Parameters, Sampling
+from wherry.llm.engine.delta import AnswerPieces, Delta
+from wherry.llm.engine.prompt import Prompt
+from wherry.llm.engine.sampling import Sampling, bounded
+from wherry.llm.engine.text_model import TextModel
 from wherry.llm.formats.read_already import STYLE, OneText
 
 #: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
 #: Parentheses of a grammar within each other.
 MOST_DEPTH: Final = 500
-#: Parameters that llama.cpp does not have.
-UNSUPPORTED: Final = (
-    "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
-    "bad_words_ids", "logprob_token_ids", "report_prompt_tokens", "adapter",
-)  # fmt: skip
-#: Those that are not supported with any value.
-UNSUPPORTED_NUMBERS: Final = ("prompt_logprobs", "thinking_budget", "truncate_prompt")
 #: Beyond any vocabulary: llama.cpp itself refuses a prompt's tokens beyond its own.
 MOST_TOKENS: Final = 1 << 31
 #: The fields that llama.cpp's words mean, where it names none.
@@ -61,14 +55,12 @@ class _LlamaRequest:
     """One request, and the results that its thread has received."""
 
     alternatives: int | None
-    stream: bool
+    answers: AnswerPieces
     came: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
     #: Cancelled: ends with the next token.
     left: bool = False
     thread: threading.Thread | None = None
-    #: Without `stream`: the answers so far, by index.
-    whole: dict[int, Delta] = field(default_factory=dict)
-    #: Ends of answers, held back until the usage arrives, which comes last.
+    #: The last pieces of answers, held back until the usage arrives, which comes last.
     ends: list[Delta] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
     #: Of a chat: its answers' texts, by index, and how they are to be read, until that is told.
@@ -76,7 +68,7 @@ class _LlamaRequest:
     style: Mapping[str, Any] | None = None
 
 
-class LlamaCpp(StepModel):
+class LlamaCpp(TextModel):
     """A GGUF file served by llama.cpp in this process. Needs `wherry[llama-cpp]`.
 
         wherry.Server(LlamaCpp("SmolLM2-135M-Instruct.Q4_1.gguf", name="chat"))
@@ -84,11 +76,19 @@ class LlamaCpp(StepModel):
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
     `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
     llama.cpp reads calls of tools and thoughts itself: they are in the text as Hermes writes them.
-    Grammars are GBNF, as llama.cpp reads them. Refused: what UNSUPPORTED lists, skip_special_tokens
-    and add_special_tokens off, regular expressions, and chat templates of requests.
+    Grammars are GBNF, as llama.cpp reads them. Refused: what `unsupported` lists, regular
+    expressions, skip_special_tokens and add_special_tokens off, and chat templates of requests.
     """
 
-    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+    engine_name = "llama.cpp"
+    unsupported = (
+        "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
+        "bad_words_ids", "logprob_token_ids", "report_prompt_tokens", "adapter",
+        "prompt_logprobs", "thinking_budget", "truncate_prompt",
+    )  # fmt: skip
+    tokenizes = False
+    defaults: Mapping[str, Any] = {}
+    vocabulary = MOST_TOKENS
 
     def __init__(
         self,
@@ -100,16 +100,11 @@ class LlamaCpp(StepModel):
         threads: int | None = None,
         **settings: Any,
     ) -> None:
+        super().__init__(file, name, slots, settings)
         self.file = Path(file)
         if slots < 1 or context_tokens < 1:
             raise ConfigError(f"llama-cpp {file}: slots and context_tokens must be at least 1")
         self._slots, self.context_tokens, self._threads = slots, context_tokens, threads
-        self._settings = {
-            "name": name or self.file.name.removesuffix(".gguf").replace(" ", "-"),
-            "max_batch_size": slots,
-            "description": f"Text generation with {self.file.name} by llama.cpp",
-            **settings,
-        }
 
     def load(self, device: Device) -> None:
         try:
@@ -142,39 +137,32 @@ class LlamaCpp(StepModel):
                 request.thread.join()
         self.__dict__.pop("_server", None)
 
-    def start(
-        self,
-        prompt: str = "",
-        messages: Sequence[dict[str, Any]] = (),
-        token_ids: Sequence[int] = (),
-        tools: Sequence[dict[str, Any]] = (),
-        template: dict[str, Any] = {},  # noqa: B006 - never changed
-        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
-        stream: bool = True,
+    def _begin(
+        self, unread: Prompt, sampling: Sampling, *, stream: bool, only_count: bool
     ) -> _LlamaRequest:
-        check_one_prompt(str(self._settings["name"]), prompt, messages, token_ids)
+        unread.checked(self._name)
+        messages, template = unread.messages, unread.template or {}
         if "chat_template" in template:
             problem = "chat_template is not supported by llama.cpp's adapter"
             raise self._refused(problem, "chat_template")
-        self._check(prompt, messages)
-        name = str(self._settings["name"])
-        requested = bounded(name, parameters.resolved({}).checked(name, MOST_TOKENS))
-        body = self._body(requested, chat=bool(messages))
+        self._check(unread.prompt, messages)
+        sampling = bounded(self._name, sampling)
+        body = self._body(sampling, chat=bool(messages))
         handle = self._server.handle_completions
         if messages:
             handle = self._server.handle_chat_completions
             body |= {"messages": _in_openai_words(messages), "chat_template_kwargs": template}
-            if tools:
-                body["tools"] = list(tools)
+            if unread.tools:
+                body["tools"] = list(unread.tools)
         else:
-            body["prompt"] = prompt or list(token_ids)
-        request = _LlamaRequest(parameters.logprobs, stream)
-        if messages and parameters.constraint is None:
+            body["prompt"] = unread.prompt or list(unread.token_ids)
+        request = _LlamaRequest(sampling.logprobs, AnswerPieces(stream))
+        if messages and sampling.constraint is None:
             request.style = STYLE
         request.thread = threading.Thread(
             target=self._wait,
             args=(handle, body, request),
-            name=f"{self._settings['name']} request",
+            name=f"{self._name} request",
         )
         self._active.add(request)
         request.thread.start()
@@ -238,15 +226,12 @@ class LlamaCpp(StepModel):
             ids = [token["id"] for token in logprobs]
             if request.alternatives is None:
                 logprobs = []
-            delta = Delta(choice["index"], text, ids, "", logprobs, {}, details)
-            if not request.stream:
-                request.whole.setdefault(delta.index, Delta.empty(delta.index)).extend(delta)
-            elif text or logprobs or details:
-                made.append(delta)
-            if reason := choice.get("finish_reason"):
-                end = request.whole.pop(delta.index, Delta.empty(delta.index))
-                end.finish_reason = "length" if reason == "length" else "stop"
-                request.ends.append(end)
+            reason = choice.get("finish_reason") or ""
+            if not (text or logprobs or details or reason):
+                continue
+            reason = "stop" if reason not in ("", "length") else reason
+            delta = Delta(choice["index"], text, ids, reason, logprobs, {}, details)
+            (request.ends if reason else made).extend(request.answers.add(delta))
         return made
 
     def _ends(self, request: _LlamaRequest) -> list[Delta]:
@@ -256,7 +241,7 @@ class LlamaCpp(StepModel):
 
     # Words
 
-    def _check(self, prompt: str, messages: Sequence[dict[str, Any]]) -> None:
+    def _check(self, prompt: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """Refuse what llama.cpp would call its own failure: no text, and text that is none."""
         field = "messages" if messages else "prompt"
         for content in (message.get("content") for message in messages):
@@ -271,10 +256,6 @@ class LlamaCpp(StepModel):
 
     def _body(self, requested: Sampling, *, chat: bool) -> dict[str, Any]:
         """The request's parameters as JSON for llama.cpp's server."""
-        numbers = [name for name in UNSUPPORTED_NUMBERS if getattr(requested, name) is not None]
-        for name in (*UNSUPPORTED, *UNSUPPORTED_NUMBERS):
-            if name in numbers or getattr(requested, name):
-                raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
         for name in ("skip_special_tokens", "add_special_tokens"):
             if getattr(requested, name) is False:  # llama.cpp sets the first for the whole server
                 problem = f"{name}: false is not supported by llama.cpp's adapter"
@@ -312,9 +293,6 @@ class LlamaCpp(StepModel):
         problem = "regular expressions are not supported by llama.cpp's adapter: send a grammar"
         raise self._refused(problem, "constraint")
 
-    def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
-        return InvalidRequest(f"model {self._settings['name']!r}: {problem}", field=field)
-
     def _failure(self, error: Mapping[str, Any]) -> Exception:
         problem = str(error.get("message"))
         if error.get("code") != 400:
@@ -323,7 +301,7 @@ class LlamaCpp(StepModel):
         meant = (field for words, field in MEANT.items() if words in problem)
         field = named[1] if named else next(meant, None)
         if "exceeds the available context" in problem:
-            return PromptTooLong(f"model {self._settings['name']!r}: {problem}", field=field)
+            return PromptTooLong(f"model {self._name!r}: {problem}", field=field)
         return self._refused(problem, field)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,14 @@ from wherry.core.api import (
     Device,
     InvalidRequest,
     ModelConfig,
-    PromptTooLong,
     Step,
-    StepModel,
     for_torch,
 )
 from wherry.llm.engine.adapters import AdapterFolders
-from wherry.llm.engine.checks import bounded, check_room, check_task, tokens_to_keep
-from wherry.llm.engine.choice import AUTO, hub_names
-from wherry.llm.engine.delta import Delta
+from wherry.llm.engine.choice import AUTO
+from wherry.llm.engine.delta import Delta, Reports
 from wherry.llm.engine.memory import RUNNING, RUNNING_ON_GPU
 from wherry.llm.engine.prompt import Form, Prompt, PromptReader, TokenizedPrompt
-from wherry.llm.engine.report import Reports
 from wherry.llm.engine.request import (
     Detokenizer,
     EngineRequest,
@@ -36,10 +32,10 @@ from wherry.llm.engine.request import (
     StopTexts,
     ThoughtTokens,
 )
-from wherry.llm.engine.sampling import Parameters, Sampling, defaults_of
+from wherry.llm.engine.sampling import Sampling, bounded, check_room, defaults_of
 from wherry.llm.engine.scheduler import PROMPT_SHARE
 from wherry.llm.engine.sequence import Sequence as Generation
-from wherry.llm.engine.tokenizer import Tokenizer
+from wherry.llm.engine.text_model import TextModel
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
 
 if TYPE_CHECKING:  # imports torch, which only the model's own process needs
@@ -77,7 +73,7 @@ def _wait_briefly(environment: MutableMapping[str, str]) -> None:
         environment.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
-class LLM(StepModel):
+class LLM(TextModel):
     """A checkpoint of a decoder model, served by wherry's engine.
 
         from wherry.llm import LLM
@@ -108,7 +104,6 @@ class LLM(StepModel):
 
     max_batch_size = RUNNING
     max_queue_size = 1024
-    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
 
     def __init__(
         self,
@@ -134,9 +129,8 @@ class LLM(StepModel):
         reasoning_parser: str = "auto",
         **settings: Any,
     ) -> None:
-        self.source = str(source)
         if generation_config not in ("auto", "none"):
-            raise ConfigError(f"llm {self.source}: generation_config must be 'auto' or 'none'")
+            raise ConfigError(f"llm {source}: generation_config must be 'auto' or 'none'")
         self._uses_defaults = generation_config == "auto"
         self._trusts_templates = trust_request_templates
         self._parsers = {
@@ -157,19 +151,12 @@ class LLM(StepModel):
             "threads": threads,
         }
         if max_running is not None and max_running < 1:
-            raise ConfigError(f"llm {self.source}: max_running must be at least 1")
+            raise ConfigError(f"llm {source}: max_running must be at least 1")
         if not 0 <= prompt_share <= 1:
-            raise ConfigError(f"llm {self.source}: prompt_share must be 0 to 1, not {prompt_share}")
+            raise ConfigError(f"llm {source}: prompt_share must be 0 to 1, not {prompt_share}")
+        super().__init__(source, name, max_running or RUNNING, settings)
         self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
         self.variant_store = self.adapters
-        default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
-        self._settings = {
-            "name": name or default_name,
-            "served_names": hub_names(self.source, name),
-            "max_batch_size": max_running or RUNNING,
-            "description": f"Text generation with {Path(self.source).name}",
-            **settings,
-        }
 
     def most_active(self, config: ModelConfig, device: Device) -> int:
         chosen = self._options["max_running"] or config.max_batch_size != RUNNING
@@ -178,26 +165,24 @@ class LLM(StepModel):
     def load(self, device: Device) -> None:
         _wait_briefly(os.environ)
         load_engine = _loader(self.source)
-        name = self._settings["name"]
         self.engine, self.tokenizer = load_engine(
             self.source,
-            name,
-            str(for_torch(device, name)),
+            self._name,
+            str(for_torch(device, self._name)),
             adapted=bool(self.adapters),
             **self._options,
         )
+        self.vocabulary, self.context_tokens = self.engine.vocabulary, self.engine.context_tokens
         self.tokenizer.trusts_templates = self._trusts_templates
-        self.defaults = _defaults(name, self.source) if self._uses_defaults else {}
+        self.defaults = _defaults(self._name, self.source) if self._uses_defaults else {}
+        if most := self.defaults.get("max_tokens"):
+            self.defaults = {**self.defaults, "max_tokens": min(most, self.context_tokens)}
         self._reports = Reports(self.tokenizer)
         self.style = ModelStyle(
             self.tokenizer.chat_template, self.tokenizer.special_tokens(), **self._parsers
         )
         self._prompts = PromptReader(
-            self.engine.name,
-            self.tokenizer,
-            self.engine.vocabulary,
-            self.engine.adapters,
-            self.style,
+            self._name, self.tokenizer, self.vocabulary, self.engine.adapters, self.style
         )
         self._requests: dict[Generation, tuple[EngineRequest, GeneratedAnswer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
@@ -209,68 +194,38 @@ class LLM(StepModel):
 
     #: What generates, once loaded.
     engine: Engine
-    #: What makes tokens of text, once loaded.
-    tokenizer: Tokenizer
-    #: How the model writes calls and thoughts.
-    style: ModelStyle
-    #: Sampling parameters that hold where a request does not set them.
-    defaults: Mapping[str, Any]
 
-    def start(
-        self,
-        prompt: str = "",
-        messages: Sequence[dict[str, Any]] = (),
-        token_ids: Sequence[int] = (),
-        tools: Sequence[dict[str, Any]] = (),
-        template: dict[str, Any] = {},  # noqa: B006 - never changed
-        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
-        stream: bool = True,
-        task: str = "generate",
+    def _begin(
+        self, unread: Prompt, sampling: Sampling, *, stream: bool, only_count: bool
     ) -> EngineRequest:
         """Add a request. A long prompt is tokenized in another thread."""
-        check_task(self.engine.name, task)
-        if task == "detokenize":
-            delta = _text_of(self.engine, self.tokenizer, token_ids)  # which the next step returns
-            return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
-        unread_prompt = Prompt(
-            prompt=prompt,
-            messages=messages,
-            token_ids=token_ids,
-            tools=tools,
-            template=template,
-            special=parameters.add_special_tokens,
-            constraint=parameters.constraint,
-            bad_words=parameters.bad_words,
-            thinking_budget=parameters.thinking_budget,
-            adapter=self.adapters.found(self.engine.name, parameters.adapter),
-            truncate=tokens_to_keep(self.engine.name, parameters, self.engine.context_tokens),
-            truncation_side=parameters.truncation_side,
-            may_be_empty=task == "tokenize",
-        )
-        sampling = parameters.resolved(self.defaults)
-        if task == "generate":
-            sampling.checked(self.engine.name, self.engine.vocabulary)
-            check_room(self.engine.name, parameters, self.engine.context_tokens)
+        if not only_count:
+            check_room(self._name, sampling, self.context_tokens)
         request = EngineRequest(
             sampling,
             stream,
-            prompt,
-            only_count=task == "tokenize",
-            has_style=bool(messages),
-            may_call=bool(tools),
+            unread.prompt,
+            only_count=only_count,
+            has_style=bool(unread.messages),
+            may_call=bool(unread.tools),
         )
-        if unread_prompt.is_short:
-            self._begin(request, self._prompts.read(unread_prompt))
+        if unread.is_short:
+            self._generate(request, self._prompts.read(unread))
         else:
-            request.reading = self._reader.submit(self._prompts.read, unread_prompt)
-            self._begin_if_read(request)
+            request.reading = self._reader.submit(self._prompts.read, unread)
+            self._generate_if_read(request)
         return request
+
+    def _answered(self, answer: Delta) -> EngineRequest:
+        return EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[answer])
 
     def step(self, active: list[EngineRequest]) -> list[Step[Delta]]:
         unread = [request for request in active if request.answers is None]
         for request in unread:
             try:
-                self._begin_if_read(request, at_most=0.0 if self.engine.busy else READ_WAIT_SECONDS)
+                self._generate_if_read(
+                    request, at_most=0.0 if self.engine.busy else READ_WAIT_SECONDS
+                )
             except Exception as error:  # noqa: BLE001 - of any library; only this request fails
                 request.error = error
         events = self.engine.step()
@@ -304,32 +259,23 @@ class LLM(StepModel):
     def gauges(self) -> Mapping[str, float]:
         return self.engine.gauges()
 
-    def cost(self, *row: Any) -> float:
-        """Estimate the length of the prompt before it is tokenized."""
-        prompt, messages, token_ids, *_, task = row
-        if task not in (None, "generate"):
-            return 0.0
-        contents = [m.get("content") for m in messages or () if isinstance(m, Mapping)]
-        characters = sum(len(content) for content in contents if isinstance(content, str | list))
-        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + characters
-
     # Parts
 
-    def _begin_if_read(self, request: EngineRequest, at_most: float = READ_WAIT_SECONDS) -> None:
+    def _generate_if_read(self, request: EngineRequest, at_most: float = READ_WAIT_SECONDS) -> None:
         """Start generating if the prompt is tokenized within `at_most` seconds; InvalidRequest if
         it is invalid. Meanwhile other generations go on."""
         assert request.reading is not None
         if wait([request.reading], at_most).done:
-            self._begin(request, request.reading.result())
+            self._generate(request, request.reading.result())
 
-    def _begin(self, request: EngineRequest, read: TokenizedPrompt) -> None:
+    def _generate(self, request: EngineRequest, read: TokenizedPrompt) -> None:
         request.tokens = read.tokens
         if request.only_count:
             request.answers = []
             context, names = self.engine.context_tokens, request.sampling.report_prompt_tokens
             request.deltas.append(self._reports.count(read.tokens, context, names=names))
             return
-        sampling = bounded(self.engine.name, request.sampling, len(read.tokens))
+        sampling = bounded(self._name, request.sampling, len(read.tokens))
         constraint = read.constraint
         if read.bad_words:
             banned = (*sampling.bad_words_ids, *read.bad_words)
@@ -374,21 +320,9 @@ class LLM(StepModel):
         if reason:
             answer.done = True
             del self._requests[event.sequence]
-            request.error = _form_error(self.engine.name, event.sequence) or request.error
+            request.error = _form_error(self._name, event.sequence) or request.error
         if reason or (request.stream and answer.pending_text):
             request.send(answer, reason, self._reports)
-
-
-def _text_of(engine: Engine, tokenizer: Tokenizer, tokens: Sequence[int]) -> Delta:
-    """The text of tokens, special ones included, as an answer."""
-    engine.check_tokens(tokens)
-    if len(tokens) > (most := engine.context_tokens):
-        raise PromptTooLong(
-            f"model {engine.name!r}: {len(tokens)} tokens: this model's maximum context length is"
-            f" {most} tokens",
-            field="prompt",
-        )
-    return Delta(0, tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
 
 
 def _defaults(name: str, source: str) -> Mapping[str, Any]:

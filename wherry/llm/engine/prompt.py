@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from wherry.core.api import InvalidRequest
-from wherry.llm.engine.checks import check_one_prompt
 from wherry.llm.engine.constraint import (
     AnswerForm,
     FormedCalls,
@@ -172,9 +171,10 @@ class Prompt:
 
     def checked(self, model: str) -> Self:
         """The same. InvalidRequest unless one of the three forms is given."""
-        nothing = not (self.prompt or self.messages or self.token_ids)
-        if not (nothing and self.may_be_empty):
-            check_one_prompt(model, self.prompt, self.messages, self.token_ids)
+        forms = [bool(self.prompt), bool(self.messages), bool(self.token_ids)].count(True)
+        if forms != 1 and not (forms == 0 and self.may_be_empty):
+            problem = f"model {model!r}: give one of prompt, messages and token_ids"
+            raise InvalidRequest(problem, field="prompt")
         return self
 
     @property
@@ -225,8 +225,6 @@ class PromptReader:
         """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
         InvalidRequest says what is wrong. Any thread, but one call at a time."""
         tokens = tokens_of(unread.checked(self._model), self._tokenizer)
-        if unread.truncate is not None:
-            tokens = truncated(tokens, unread.truncate, unread.truncation_side)
         words = tuple(filter(None, dict.fromkeys(self._spellings(unread.bad_words))))
         constraint: Form | None = None
         adapter = None
@@ -300,21 +298,20 @@ class PromptReader:
 
 
 def tokens_of(unread: Prompt, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a prompt, however it was given; not less than it is to be truncated to."""
+    """The tokens of a prompt, however it was given: those that are kept of it."""
+    side = unread.truncation_side
     if unread.messages:
-        return tokenizer.encode_chat(
+        tokens = tokenizer.encode_chat(
             unread.messages,
             tools=unread.tools,
             options=unread.template,
             special=bool(unread.special),
             keep=unread.truncate,
-            side=unread.truncation_side,
+            side=side,
         )
-    if unread.token_ids:
-        return list(unread.token_ids)
-    return tokenizer.encode(
-        unread.prompt,
-        special=unread.special is not False,
-        keep=unread.truncate,
-        side=unread.truncation_side,
-    )
+    elif unread.token_ids:
+        tokens = list(unread.token_ids)
+    else:
+        special = unread.special is not False
+        tokens = tokenizer.encode(unread.prompt, special=special, keep=unread.truncate, side=side)
+    return tokens if unread.truncate is None else truncated(tokens, unread.truncate, side)

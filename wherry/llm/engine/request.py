@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from wherry.llm.engine.delta import Delta
+from wherry.llm.engine.delta import Delta, Reports
 from wherry.llm.engine.prompt import TokenizedPrompt
-from wherry.llm.engine.report import Reports
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sampled
 from wherry.llm.engine.sequence import Sequence as Generation

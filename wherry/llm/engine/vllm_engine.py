@@ -9,34 +9,27 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import ConfigError, Device, InvalidRequest, Step, StepModel, WorkerDied
+from wherry.core.api import ConfigError, Device, Step, WorkerDied
 from wherry.llm.engine.adapters import AdapterFolders
 from wherry.llm.engine.checkpoint import Checkpoint
-from wherry.llm.engine.checks import bounded, check_task, check_tokens, no_room
-from wherry.llm.engine.choice import hub_names
 from wherry.llm.engine.constraint import AnswerForm
-from wherry.llm.engine.delta import Delta
+from wherry.llm.engine.delta import AnswerPieces, Delta, Reports
 from wherry.llm.engine.prompt import Prompt, tokens_of
-from wherry.llm.engine.report import Reports
-from wherry.llm.engine.sampling import Parameters, Sampling
+from wherry.llm.engine.sampling import Sampling, bounded, no_room
+from wherry.llm.engine.text_model import TextModel
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.engine.vllm_adapters import VllmAdapters, engine_arguments
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 
 #: Seconds between two reads of vLLM's metrics, which take some milliseconds.
 READ_EVERY: Final = 1.0
-#: Parameters that this adapter does not have.
-UNSUPPORTED: Final = (
-    "echo", "bad_words_ids", "logprob_token_ids", "prompt_logprobs", "report_prompt_tokens",
-    "truncate_prompt",
-)  # fmt: skip
 #: Our names for vLLM's parameters, where it has others, and the fields that its words mean.
 OURS: Final = {
     "thinking_token_budget": "thinking_budget",
@@ -50,6 +43,12 @@ MEANT: Final = {
     "Token id": "token_ids",
     "thinking_token_budget": "thinking_budget",
 }
+#: Parameters that have its names.
+SAME: Final = (
+    "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "logprobs", "ignore_eos", "max_tokens", "min_tokens",
+    "skip_special_tokens",
+)  # fmt: skip
 #: Our names for vLLM's metrics.
 GAUGES: Final = {
     "vllm:num_requests_running": "running",
@@ -66,21 +65,19 @@ GAUGES: Final = {
 @dataclass(slots=True, eq=False)
 class _VllmRequest:
     id: str
-    stream: bool
+    answers: AnswerPieces
     #: Number of alternatives requested beside the chosen token.
     alternatives: int
     #: vLLM's number of its adapter; 0: none.
     adapter: int = 0
     generated: int = 0
-    #: Without `stream`: the answers so far, by index.
-    whole: dict[int, Delta] = field(default_factory=dict)
     #: How a chat's answer is to be read, until that is told.
     style: dict[str, Any] | None = None
     #: Of a request that vLLM has no part in: the tokens of a prompt, or the text of tokens.
     answer: Delta | None = None
 
 
-class VLLM(StepModel):
+class VLLM(TextModel):
     """A checkpoint served by vLLM. Needs `wherry[vllm]` and, to be fast, a GPU.
 
         wherry.Server(VLLM("Qwen/Qwen2.5-7B-Instruct", name="chat", max_model_len=8192))
@@ -91,7 +88,10 @@ class VLLM(StepModel):
     VLLM_ENABLE_V1_MULTIPROCESSING=1 in the environment starts one anyway.
     """
 
-    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+    engine_name = "vLLM"
+    unsupported = (
+        "echo", "bad_words_ids", "logprob_token_ids", "prompt_logprobs", "report_prompt_tokens",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -104,23 +104,14 @@ class VLLM(StepModel):
         settings: Mapping[str, Any] | None = None,
         **engine: Any,
     ) -> None:
-        self.source = str(source)
-        self._name = name or Path(self.source).name
-        self.adapters = self.variant_store = AdapterFolders.of(
-            self.source, adapters, adapter_folder
-        )
+        super().__init__(source, name, max_running, settings or {})
+        self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
+        self.variant_store = self.adapters
         self._engine_args = {
             "model": self.source,
             "served_model_name": self._name,
             "max_num_seqs": max_running,
             **engine,
-        }
-        self._settings = {
-            "name": self._name,
-            "served_names": hub_names(self.source, name),
-            "max_batch_size": max_running,
-            "description": f"Text generation with {Path(self.source).name} by vLLM",
-            **(settings or {}),
         }
 
     def load(self, device: Device) -> None:
@@ -146,12 +137,11 @@ class VLLM(StepModel):
         self._engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self._loras = VllmAdapters(self._name, self.adapters, self._engine, LoRARequest)
         config = self._engine.model_config
-        self._vocabulary: int = config.get_vocab_size()
-        self._context: int = config.max_model_len
+        self.vocabulary, self.context_tokens = config.get_vocab_size(), config.max_model_len
         # What vLLM takes from generation_config.json, by its own names, which are ours.
-        self._defaults = dict(config.get_diff_sampling_param())
-        self._tokenizer = Tokenizer(self._engine.get_tokenizer(), self._context)
-        self._style = ModelStyle(self._tokenizer.chat_template, self._tokenizer.special_tokens())
+        self.defaults = dict(config.get_diff_sampling_param())
+        self.tokenizer = Tokenizer(self._engine.get_tokenizer(), self.context_tokens)
+        self.style = ModelStyle(self.tokenizer.chat_template, self.tokenizer.special_tokens())
         self._numbers = itertools.count()
         self._gauges: dict[str, float] = {}
         self._read_at = -READ_EVERY
@@ -159,64 +149,44 @@ class VLLM(StepModel):
     def unload(self) -> None:
         self.__dict__.pop("_engine", None)
 
-    def start(
-        self,
-        prompt: str = "",
-        messages: Sequence[dict[str, Any]] = (),
-        token_ids: Sequence[int] = (),
-        tools: Sequence[dict[str, Any]] = (),
-        template: dict[str, Any] = {},  # noqa: B006 - never changed
-        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
-        stream: bool = True,
-        task: str = "generate",
+    def _begin(
+        self, unread: Prompt, sampling: Sampling, *, stream: bool, only_count: bool
     ) -> _VllmRequest:
-        check_task(self._name, task)
-        if task == "detokenize":
-            return self._answered(self._text_of(token_ids))
-        prompted = Prompt(
-            prompt=prompt,
-            messages=messages,
-            token_ids=token_ids,
-            tools=tools,
-            template=template,
-            special=parameters.add_special_tokens,
-            may_be_empty=task == "tokenize",
-        )
-        tokens = tokens_of(prompted.checked(self._name), self._tokenizer)
-        if task == "tokenize":
-            names = bool(parameters.report_prompt_tokens)
+        tokens = tokens_of(unread.checked(self._name), self.tokenizer)
+        if only_count:
+            names = sampling.report_prompt_tokens
             return self._answered(
-                Reports(self._tokenizer).count(tokens, self._context, names=names)
+                Reports(self.tokenizer).count(tokens, self.context_tokens, names=names)
             )
-        requested_sampling = parameters.resolved(self._defaults).checked(
-            self._name, self._vocabulary
-        )
-        for name in UNSUPPORTED:
-            if getattr(requested_sampling, name) not in (None, False, ()):
-                raise self._refused(f"{name} is not supported by vLLM's adapter", name)
-        if len(tokens) >= self._context:
-            raise no_room(self._name, len(tokens), self._context)
-        requested_sampling = bounded(self._name, requested_sampling, len(tokens))
-        given = {"type": "token", "prompt_token_ids": tokens}
-        adapter = self._loras.request(parameters.adapter)
-        request = _VllmRequest(
-            f"{self._name}-{next(self._numbers)}", stream, requested_sampling.logprobs or 0
-        )
+        if len(tokens) >= self.context_tokens:
+            raise no_room(self._name, len(tokens), self.context_tokens)
+        sampling = bounded(self._name, sampling, len(tokens))
+        adapter = self._loras.request(sampling.adapter)
+        request = self._request(stream, sampling.logprobs or 0)
         request.adapter = 0 if adapter is None else adapter.lora_int_id
-        if messages and requested_sampling.constraint is None:
-            end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
-            request.style = self._style.of_answer(end)
-            if self._style.hidden(calls=bool(tools)) is not None:  # vLLM hides all or none
-                requested_sampling = msgspec.structs.replace(
-                    requested_sampling, skip_special_tokens=False
-                )
+        if unread.messages and sampling.constraint is None:
+            end = self.tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
+            request.style = self.style.of_answer(end)
+            if self.style.hidden(calls=bool(unread.tools)) is not None:  # vLLM hides all or none
+                sampling = msgspec.structs.replace(sampling, skip_special_tokens=False)
+        prompt = {"type": "token", "prompt_token_ids": tokens}
         try:
             self._engine.add_request(
-                request.id, given, self._sampling(requested_sampling), lora_request=adapter
+                request.id, prompt, self._sampling(sampling), lora_request=adapter
             )
         except self._refusals as error:  # parameters that vLLM does not support
             raise self._refused(str(error), _field_of(error)) from error
         return request
+
+    def _answered(self, answer: Delta) -> _VllmRequest:
+        request = self._request(stream=False, alternatives=0)
+        request.answer = answer
+        return request
+
+    def _request(self, stream: bool, alternatives: int) -> _VllmRequest:
+        return _VllmRequest(
+            f"{self._name}-{next(self._numbers)}", AnswerPieces(stream), alternatives
+        )
 
     def step(self, active: list[_VllmRequest]) -> list[Step[Delta]]:
         came: dict[str, list[Any]] = defaultdict(list)  # by request, one output for each answer
@@ -244,20 +214,7 @@ class VLLM(StepModel):
             self._gauges |= {"running": 0.0, "waiting": 0.0, "kv_cache_usage": 0.0}
         return dict(self._gauges)
 
-    def cost(self, *row: Any) -> float:
-        """Estimate the length of the prompt before it is tokenized."""
-        prompt, messages, token_ids = row[:3]
-        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
-
     # Parts
-
-    def _text_of(self, tokens: Sequence[int]) -> Delta:
-        """The text of tokens, special ones included, as an answer."""
-        check_tokens(self._name, tokens, self._vocabulary, "token_ids")
-        return Delta(0, self._tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
-
-    def _answered(self, answer: Delta) -> _VllmRequest:
-        return _VllmRequest(f"{self._name}-{next(self._numbers)}", False, 0, answer=answer)
 
     def _thought_marks(self) -> tuple[str, str] | None:
         """The marks around the model's thoughts, by which vLLM bounds them; None: it has none, or
@@ -266,53 +223,34 @@ class VLLM(StepModel):
             return None
         return ModelStyle(Checkpoint(Path(self.source)).chat_template(), {}).thoughts_of("")
 
-    def _sampling(self, requested_sampling: Sampling) -> Any:
+    def _sampling(self, sampling: Sampling) -> Any:
         """The request's parameters as vLLM's SamplingParams."""
-        form = (
-            None
-            if requested_sampling.constraint is None
-            else self._form(requested_sampling.constraint)
-        )
-        budget = requested_sampling.thinking_budget
+        form, budget, seed = sampling.constraint, sampling.thinking_budget, sampling.seed
         return self._words.SamplingParams(
             **({} if budget is None else {"thinking_token_budget": budget}),
-            n=requested_sampling.n,
-            temperature=requested_sampling.temperature,
-            top_p=requested_sampling.top_p,
-            top_k=requested_sampling.top_k,
-            min_p=requested_sampling.min_p,
-            repetition_penalty=requested_sampling.repetition_penalty,
-            presence_penalty=requested_sampling.presence_penalty,
-            frequency_penalty=requested_sampling.frequency_penalty,
+            **{name: getattr(sampling, name) for name in SAME},
             # 63 bits: vLLM uses -1 for none, and adds the answer's index.
-            seed=None if requested_sampling.seed is None else requested_sampling.seed % 2**63,
-            logit_bias=dict(requested_sampling.logit_bias) or None,
-            logprobs=requested_sampling.logprobs,
-            stop=list(requested_sampling.stop),
-            stop_token_ids=list(requested_sampling.stop_token_ids),
-            allowed_token_ids=list(requested_sampling.allowed_token_ids) or None,
-            bad_words=list(requested_sampling.bad_words),
-            ignore_eos=requested_sampling.ignore_eos,
-            max_tokens=requested_sampling.max_tokens,
-            min_tokens=requested_sampling.min_tokens,
-            include_stop_str_in_output=requested_sampling.include_stop,
-            skip_special_tokens=requested_sampling.skip_special_tokens,
-            structured_outputs=form,
+            seed=None if seed is None else seed % 2**63,
+            logit_bias=dict(sampling.logit_bias) or None,
+            stop=list(sampling.stop),
+            stop_token_ids=list(sampling.stop_token_ids),
+            allowed_token_ids=list(sampling.allowed_token_ids) or None,
+            bad_words=list(sampling.bad_words),
+            include_stop_str_in_output=sampling.include_stop,
+            structured_outputs=None if form is None else self._form(form),
             output_kind=self._words.RequestOutputKind.DELTA,
         )
 
-    def _form(self, requested_sampling: AnswerForm) -> Any:
+    def _form(self, form: AnswerForm) -> Any:
         kinds: dict[str, Any] = {
-            "json": requested_sampling.json_schema,
-            "json_object": requested_sampling.json_object or None,
-            "regex": requested_sampling.regex,
-            "choice": None
-            if requested_sampling.choice is None
-            else list(requested_sampling.choice),
-            "grammar": requested_sampling.grammar,
+            "json": form.json_schema,
+            "json_object": form.json_object or None,
+            "regex": form.regex,
+            "choice": None if form.choice is None else list(form.choice),
+            "grammar": form.grammar,
         }
-        given = {name: value for name, value in kinds.items() if value is not None}
-        return self._words.StructuredOutputsParams(**given)
+        chosen = {name: value for name, value in kinds.items() if value is not None}
+        return self._words.StructuredOutputsParams(**chosen)
 
     def _step(self, request: _VllmRequest, came: Sequence[Any]) -> Step[Delta]:
         """The step result of one request from vLLM's outputs for it."""
@@ -324,13 +262,7 @@ class VLLM(StepModel):
                 self.stop(request)
                 return Step(error=RuntimeError(f"vLLM ended it: {answer.finish_reason}"))
             request.generated += len(answer.token_ids)
-            delta = self._delta(request, answer)
-            if not request.stream:
-                whole = request.whole.setdefault(delta.index, Delta.empty(delta.index))
-                whole.extend(delta)
-                delta = whole
-            if request.stream or delta.finish_reason:
-                made.append(delta)
+            made += request.answers.add(self._delta(request, answer))
         if not came or not came[-1].finished:
             return Step(made)
         last = came[-1]
@@ -356,15 +288,12 @@ class VLLM(StepModel):
         if it is not one of the most probable."""
 
         def entry(token: int) -> dict[str, Any]:
-            text, raw = self._tokenizer.piece(token)
+            text, raw = self.tokenizer.piece(token)
             logprob = float(found[token].logprob)
             return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}
 
         best = sorted(found, key=lambda token: int(found[token].rank))[:most]
         return {**entry(chosen), "top": [entry(token) for token in best]}
-
-    def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
-        return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
 
 
 def _field_of(refusal: Exception) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.core.api import value_bytes
-from wherry.llm.engine.checks import MOST_LOGPROBS
+from wherry.llm.engine.sampling import MOST_LOGPROBS
 from wherry.llm.openai.errors import BadField
 
 #: The model's inputs for one row.

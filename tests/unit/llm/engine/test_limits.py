@@ -15,20 +15,20 @@ from tests.costs import assert_linear
 from tests.unit.llm.engine.choices import sample
 from wherry.core.values.errors import InvalidRequest, PromptTooLong
 from wherry.llm import LLM
-from wherry.llm.engine import checks
 from wherry.llm.engine.chat_form import MOST_LINES, limited
-from wherry.llm.engine.checks import MOST_LOGPROBS, bounded
 from wherry.llm.engine.constraint import AnswerForm
+from wherry.llm.engine.delta import Reports
 from wherry.llm.engine.engine import MOST_COPIED_TOKENS, Engine
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.prompt import SHORT_CHARACTERS
-from wherry.llm.engine.report import Reports
 from wherry.llm.engine.request import StopTexts
 from wherry.llm.engine.sampling import (
+    MOST_LOGPROBS,
     MOST_STOP_CHARACTERS,
     MOST_TOKENS_NAMED,
     Parameters,
     Sampling,
+    bounded,
 )
 from wherry.llm.engine.sequence import Sequence
 from wherry.llm.engine.tokenizer import PART, Tokenizer
@@ -106,7 +106,7 @@ def test_log_probabilities_of_an_answer_are_bounded_before_it_is_generated(
 def test_an_answer_of_too_many_log_probabilities_is_refused_without_a_step(
     model: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "MOST_LOGPROBS", 500)
+    monkeypatch.setattr("wherry.llm.engine.sampling.MOST_LOGPROBS", 500)
     wish = Parameters(n=4, max_tokens=30, logprobs=4)
     with pytest.raises(InvalidRequest, match="at most 500 log probabilities"):
         model.start(prompt="x", parameters=wish)

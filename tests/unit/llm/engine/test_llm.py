@@ -14,8 +14,10 @@ import wherry
 from tests.unit.llm.engine import tiny
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.llm import LLM, Delta
+from wherry.llm.engine.llama_cpp import LlamaCpp
 from wherry.llm.engine.llm import _wait_briefly
 from wherry.llm.engine.tokenizer import Tokenizer
+from wherry.llm.engine.vllm_engine import VLLM
 from wherry.testing.suite import check_engine
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -458,3 +460,11 @@ def test_a_caller_in_the_program_reads_a_piece_as_an_object_or_as_a_client_reads
             delta["extend"]
         whole.extend(Delta(**delta))
     assert len(whole.token_ids) == 4
+
+
+def test_every_engine_takes_the_same_inputs_but_llama_cpp_no_task() -> None:
+    ours, vllm, llama = (
+        [spec.name for spec in model("a").signature().inputs] for model in (LLM, VLLM, LlamaCpp)
+    )
+    assert ours == vllm == [*llama, "task"]
+    assert "messages" in llama

@@ -485,6 +485,13 @@ def test_vllm_gets_tokens_whatever_came(vllm: Fake) -> None:
     ]  # fmt: skip
 
 
+def test_a_prompt_is_truncated_before_vllm_gets_it(vllm: Fake) -> None:
+    for side in ("left", "right"):
+        cut = {"truncate_prompt": 2, "truncation_side": side}
+        vllm.deltas(token_ids=[4, 5, 6], parameters=cut)
+    assert [running.prompt["prompt_token_ids"] for running in vllm.engine.added] == [[5, 6], [4, 5]]
+
+
 def test_tokens_and_texts_are_told_without_vllm(vllm: Fake) -> None:
     inner = tiny.tokenizer()
     (counted,) = vllm.deltas(prompt="Hi", task="tokenize")
@@ -522,6 +529,7 @@ def test_a_chat_tells_once_how_its_answer_is_to_be_read(vllm: Fake) -> None:
         ({"prompt": "a", "parameters": {"top_p": 0}}, "top_p must be above 0"),
         ({"prompt": "a", "parameters": {"stop_token_ids": [300]}}, "between 0 and 299"),
         ({"prompt": "a", "parameters": {"echo": True}}, "echo is not supported by vLLM's adapter"),
+        ({"prompt": "a", "parameters": {"prompt_logprobs": 0}}, "prompt_logprobs is not supported"),
         ({"prompt": "x" * 100_000}, "more than 64 tokens can hold"),
         ({"token_ids": [4] * 64}, "maximum context length is 64 tokens"),
         (

@@ -1,0 +1,138 @@
+"""What has every model of text in common, whatever engine runs it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from wherry.core.api import InvalidRequest, PromptTooLong, Signature, StepModel
+from wherry.llm.engine.adapters import AdapterFolders
+from wherry.llm.engine.choice import hub_names
+from wherry.llm.engine.delta import Delta
+from wherry.llm.engine.prompt import Prompt
+from wherry.llm.engine.sampling import Parameters, Sampling, check_tokens, tokens_to_keep
+from wherry.llm.engine.tokenizer import Tokenizer
+from wherry.llm.formats.model_style import ModelStyle
+
+_PLAIN: Final = Sampling()
+
+
+class TextModel(StepModel):
+    """Takes a text, messages or tokens, and answers in `Delta`s. An engine reads the prompt and
+    begins the request in `_begin`; what is here it has when it is loaded."""
+
+    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+    #: What the engine is called, if it is another's, and the parameters that it does not have.
+    engine_name: ClassVar[str] = ""
+    unsupported: ClassVar[tuple[str, ...]] = ()
+    #: Whether it makes tokens of texts, and texts of tokens, for requests.
+    tokenizes: ClassVar[bool] = True
+
+    #: What makes tokens of text.
+    tokenizer: Tokenizer
+    #: How the model writes calls and thoughts.
+    style: ModelStyle
+    #: Sampling parameters that hold where a request does not set them.
+    defaults: Mapping[str, Any]
+    vocabulary: int
+    #: Maximum of prompt and generated tokens.
+    context_tokens: int
+
+    def __init__(
+        self, source: str | Path, name: str, most_active: int, settings: Mapping[str, Any]
+    ) -> None:
+        self.source = str(source)
+        self.adapters = AdapterFolders({})
+        file = Path(self.source).name
+        by = f" by {self.engine_name}" if self.engine_name else ""
+        self._settings = {
+            "name": name or file.removesuffix(".gguf").replace(" ", "-") or "llm",
+            "served_names": hub_names(self.source, name),
+            "max_batch_size": most_active,
+            "description": f"Text generation with {file}{by}",
+            **settings,
+        }
+
+    @property
+    def _name(self) -> str:
+        """The name in errors."""
+        return str(self._settings["name"])
+
+    def signature(self, name: str = "") -> Signature:
+        found = super().signature(name)
+        kept = tuple(one for one in found.inputs if self.tokenizes or one.name != "task")
+        return replace(found, inputs=kept)
+
+    def start(
+        self,
+        prompt: str = "",
+        messages: Sequence[dict[str, Any]] = (),
+        token_ids: Sequence[int] = (),
+        tools: Sequence[dict[str, Any]] = (),
+        template: dict[str, Any] = {},  # noqa: B006 - never changed
+        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
+        stream: bool = True,
+        task: str = "generate",
+    ) -> Any:
+        """Add a request."""
+        if task not in ("generate", "tokenize", "detokenize"):
+            problem = f"task must be 'generate', 'tokenize' or 'detokenize', not {task[:40]!r}"
+            raise self._refused(problem, "task")
+        if task == "detokenize":
+            return self._answered(self._text_of(token_ids))
+        sampling = parameters.resolved(self.defaults)
+        if task == "generate":
+            sampling.checked(self._name, self.vocabulary)
+            for field in self.unsupported:
+                if getattr(sampling, field) != getattr(_PLAIN, field):
+                    problem = f"{field} is not supported by {self.engine_name}'s adapter"
+                    raise self._refused(problem, field)
+        unread = Prompt(
+            prompt=prompt,
+            messages=messages,
+            token_ids=token_ids,
+            tools=tools,
+            template=template,
+            special=parameters.add_special_tokens,
+            constraint=parameters.constraint,
+            bad_words=parameters.bad_words,
+            thinking_budget=parameters.thinking_budget,
+            adapter=self.adapters.found(self._name, parameters.adapter),
+            truncate=tokens_to_keep(self._name, parameters, self.context_tokens),
+            truncation_side=parameters.truncation_side,
+            may_be_empty=task == "tokenize",
+        )
+        return self._begin(unread, sampling, stream=stream, only_count=task == "tokenize")
+
+    def _begin(self, unread: Prompt, sampling: Sampling, *, stream: bool, only_count: bool) -> Any:
+        """Generate the answers to a prompt, or count its tokens. Returns the request's state."""
+        raise NotImplementedError
+
+    def _answered(self, answer: Delta) -> Any:
+        """The state of a request whose answer is known."""
+        raise NotImplementedError
+
+    def cost(self, *row: Any) -> float:
+        """Estimate the length of the prompt before it is tokenized."""
+        prompt, messages, token_ids = row[:3]
+        if self.tokenizes and row[-1] not in (None, "generate"):
+            return 0.0
+        contents = [m.get("content") for m in messages or () if isinstance(m, Mapping)]
+        characters = sum(len(content) for content in contents if isinstance(content, str | list))
+        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + characters
+
+    def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
+        return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
+
+    def _text_of(self, tokens: Sequence[int]) -> Delta:
+        """The text of tokens, special ones included, as an answer."""
+        check_tokens(self._name, tokens, self.vocabulary)
+        if len(tokens) > (most := self.context_tokens):
+            raise PromptTooLong(
+                f"model {self._name!r}: {len(tokens)} tokens: this model's maximum context length"
+                f" is {most} tokens",
+                field="prompt",
+            )
+        return Delta(0, self.tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
