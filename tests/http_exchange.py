@@ -21,7 +21,7 @@ import wherry
 from tests.fakes import TIMEOUT
 from wherry.core.models.model import Model
 from wherry.core.values.buffer import Buffer
-from wherry.server.access.restricted import Restrictions
+from wherry.server.access.api_keys import Restrictions
 from wherry.server.http.exchange import (
     ANSWERED,
     STREAMING,

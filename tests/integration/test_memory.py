@@ -18,7 +18,7 @@ import pytest
 
 from tests.fakes import TIMEOUT, until
 from wherry.core.observability.machine import Machine
-from wherry.server.connections.full_memory import memory_plan
+from wherry.server.connections.limits import memory_plan
 from wherry.testing.servers import ServerProcess
 
 pytestmark = [

@@ -24,7 +24,7 @@ from tests.hostile import (
     watched_server,
 )
 from wherry.core.observability.machine import Machine
-from wherry.server.connections.full_memory import memory_plan
+from wherry.server.connections.limits import memory_plan
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from wherry.server.cli.settings import read_settings as read_settings
     from wherry.server.cli.show import print_line as print_line
     from wherry.server.cli.show import printable as printable
-    from wherry.server.content.form_value import NamedValue as NamedValue
     from wherry.server.content.media_types import FORM as FORM
-    from wherry.server.content.named_values import named_values as named_values
+    from wherry.server.content.multipart import NamedValue as NamedValue
+    from wherry.server.content.multipart import named_values as named_values
     from wherry.server.grpc.proto import Schema as Schema
     from wherry.server.grpc.proto import load as load
     from wherry.server.http.answers import describe as describe
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from wherry.server.http.exchange import Headers as Headers
     from wherry.server.http.exchange import HttpRequest as HttpRequest
     from wherry.server.http.exchange import PassedOn as PassedOn
-    from wherry.server.http.operation import ANY_TEXT as ANY_TEXT
-    from wherry.server.http.operation import EVENTS as EVENTS
-    from wherry.server.http.operation import FILE as FILE
-    from wherry.server.http.operation import OF_INFERENCE as OF_INFERENCE
-    from wherry.server.http.operation import READS as READS
-    from wherry.server.http.operation import STREAMED as STREAMED
-    from wherry.server.http.operation import TEXT as TEXT
-    from wherry.server.http.operation import Operation as Operation
-    from wherry.server.http.operation import generation as generation
-    from wherry.server.http.operation import inference as inference
-    from wherry.server.http.operation import json_of as json_of
-    from wherry.server.http.operation import list_of as list_of
-    from wherry.server.http.operation import named as named
-    from wherry.server.http.operation import object_of as object_of
-    from wherry.server.http.operation import tells as tells
+    from wherry.server.http.route import ANY_TEXT as ANY_TEXT
+    from wherry.server.http.route import EVENTS as EVENTS
+    from wherry.server.http.route import FILE as FILE
+    from wherry.server.http.route import OF_INFERENCE as OF_INFERENCE
+    from wherry.server.http.route import READS as READS
+    from wherry.server.http.route import STREAMED as STREAMED
+    from wherry.server.http.route import TEXT as TEXT
     from wherry.server.http.route import Handler as Handler
+    from wherry.server.http.route import Operation as Operation
     from wherry.server.http.route import Route as Route
+    from wherry.server.http.route import generation as generation
+    from wherry.server.http.route import inference as inference
+    from wherry.server.http.route import json_of as json_of
+    from wherry.server.http.route import list_of as list_of
+    from wherry.server.http.route import named as named
+    from wherry.server.http.route import object_of as object_of
+    from wherry.server.http.route import tells as tells
     from wherry.server.http.sse import EventStream as EventStream
     from wherry.server.options import OPTIONS as OPTIONS
     from wherry.server.options import PREFIX as PREFIX
@@ -78,18 +78,16 @@ else:
             "cli.call": "client_of",
             "cli.settings": "read_settings",
             "cli.show": "print_line printable",
-            "content.form_value": "NamedValue",
             "content.media_types": "FORM",
-            "content.named_values": "named_values",
+            "content.multipart": "NamedValue named_values",
             "grpc.proto": "Schema load",
             "http.answers": "describe new_request_id request_id_of respond",
             "http.asgi": "AsgiApp Receive Scope Send",
             "http.exchange": "Body Exchange Headers HttpRequest JSON PassedOn",
-            "http.operation": (
-                "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS STREAMED TEXT generation "
-                "inference json_of list_of named object_of tells"
+            "http.route": (
+                "ANY_TEXT EVENTS FILE Handler OF_INFERENCE Operation READS Route STREAMED TEXT "
+                "generation inference json_of list_of named object_of tells"
             ),
-            "http.route": "Handler Route",
             "http.sse": "EventStream",
             "options": "OPTIONS PREFIX",
             "protocol": "HttpProtocol",

@@ -30,7 +30,7 @@ from wherry.core.api import (
     in_thread,
     process_figures,
 )
-from wherry.server.connections.full_memory import MemoryPlan
+from wherry.server.connections.limits import MemoryPlan
 from wherry.server.listeners import Listeners
 from wherry.server.options import OF_A_SERVER, Options
 from wherry.server.parts import Applications, applications

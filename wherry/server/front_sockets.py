@@ -15,10 +15,8 @@ from typing import Final
 
 from wherry.core.api import in_thread
 from wherry.server.access.origins import Binding, binding_of
-from wherry.server.connections.passed import passed_socket
-from wherry.server.connections.reuse_port import let_no_more_in
-from wherry.server.connections.sockets import address_text
-from wherry.server.connections.unix_socket import UnixName
+from wherry.server.connections.listening import let_no_more_in
+from wherry.server.connections.sockets import UnixName, address_text, passed_socket
 from wherry.server.options import Listen
 
 BACKLOG: Final = 2048

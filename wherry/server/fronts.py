@@ -18,7 +18,7 @@ import msgspec
 
 from wherry.core.api import LoadFailed, MessageSocket, ThreadPool, for_children, in_thread
 from wherry.server.access.origins import Binding
-from wherry.server.connections.backlog import HANDSHAKES
+from wherry.server.connections.listening import HANDSHAKES
 from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Listen, Options

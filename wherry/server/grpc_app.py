@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from wherry.core.api import Runtime
-from wherry.server.access.restricted import Restrictions
+from wherry.server.access.api_keys import Restrictions
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.terms import REQUEST_ID, client_request_id
 from wherry.server.grpc.answers import fail

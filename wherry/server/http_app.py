@@ -16,16 +16,14 @@ import msgspec
 from wherry.core.api import FrontsSource, Metrics, Runtime, ServerBusy
 from wherry.llm.api import MESSAGES, error_object, speaks_openai
 from wherry.llm.api import error_body as anthropic_error
-from wherry.server.access.api_keys import ApiKeys
-from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.calls.client_text import without_paths
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.offload import RETRY_AFTER
 from wherry.server.dashboard.routes import Dashboard
 from wherry.server.http.answers import describe, fail, respond
 from wherry.server.http.exchange import SOON, Exchange, RequestHead, WithHeaders, error_body
-from wherry.server.http.operation import ANY_TEXT, TEXT, Operation
-from wherry.server.http.route import Handler, Route
+from wherry.server.http.route import ANY_TEXT, TEXT, Handler, Operation, Route
 from wherry.server.natural.routes import NaturalRoutes
 from wherry.server.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.server.protocol_routes import ProtocolRoutes

@@ -9,8 +9,8 @@ from wherry.server.access.origins import Origins
 from wherry.server.access_log import AccessLog
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.open_connections import holdings_of
-from wherry.server.http.cors import Cors
-from wherry.server.http.exchange import Application
+from wherry.server.http.answers import respond
+from wherry.server.http.exchange import Application, Exchange, WithHeaders
 from wherry.server.http.listener import Listener
 from wherry.server.http_app import VITAL, refusal_form
 from wherry.server.options import Options
@@ -19,6 +19,29 @@ from wherry.server.parts import Applications
 if TYPE_CHECKING:
     from wherry.server.grpc.listener import GrpcListener
     from wherry.server.grpc.rpc import Application as GrpcApplication
+
+
+class Cors:
+    """Adds CORS headers to the answers of an application, refusals included.
+
+    Answers a browser's preflight request itself, without a key: browsers send none with it.
+    """
+
+    def __init__(self, application: Application, origins: Origins) -> None:
+        self._application = application
+        self._origins = origins
+
+    def __call__(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if "origin" not in request.headers:
+            self._application(exchange)
+            return
+        answer = self._origins.preflight(request.method, request.headers)
+        if answer is not None:
+            respond(exchange, b"", status=204, headers=answer)
+            return
+        headers = self._origins.answer_headers(request.headers)
+        self._application(WithHeaders(exchange, lambda: headers))
 
 
 class Layers:

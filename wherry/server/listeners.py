@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wherry.core.api import ConfigError, in_thread, metrics_of
+from wherry.server.access.api_keys import GROUPS
 from wherry.server.access.origins import Binding
-from wherry.server.access.restricted import GROUPS
-from wherry.server.connections.full_memory import MemoryPlan
-from wherry.server.connections.passed import passed_socket
+from wherry.server.connections.limits import MemoryPlan
+from wherry.server.connections.sockets import passed_socket
 from wherry.server.fronts import Fronts
 from wherry.server.http.exchange import Application
 from wherry.server.http.listener import Listener

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wherry.core.api import ConfigError, Machine, MetricsConfig, Model, Runtime, tracing_of
-from wherry.server.access.api_keys import ApiKeys, keys_of
-from wherry.server.access.restricted import Restrictions
+from wherry.server.access.api_keys import ApiKeys, Restrictions, keys_of
 from wherry.server.agent_check import AgentCheck
 from wherry.server.calls.admission import Admission
 from wherry.server.calls.offload import Offload
-from wherry.server.connections.full_memory import MemoryPlan, memory_plan
-from wherry.server.connections.limits import Limits
+from wherry.server.connections.limits import Limits, MemoryPlan, memory_plan
 from wherry.server.content.urls import InputUrls
 from wherry.server.http_app import MANAGEMENT, HttpApp
 from wherry.server.options import Capacity, Options, Protocols

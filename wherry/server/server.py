@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from wherry.core.api import Model, Runtime, in_thread, new_event_loop
-from wherry.server.connections.full_memory import MemoryPlan
+from wherry.server.connections.limits import MemoryPlan
 from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
 from wherry.server.parts import (

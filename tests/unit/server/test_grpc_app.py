@@ -13,8 +13,7 @@ import wherry
 from tests.fakes import Gate, gated
 from tests.grpc_calls import Client, served, words
 from wherry.core.models.config import InstanceGroup
-from wherry.server.access.api_keys import ApiKeys
-from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.grpc.answers import MAX_TEXT_BYTES
 from wherry.server.v2 import describe
 from wherry.server.v2.common import Common

@@ -4,8 +4,7 @@ import pytest
 
 import wherry
 from tests.http_exchange import served
-from wherry.server.access.api_keys import ApiKeys
-from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.http.exchange import RequestHead
 
 

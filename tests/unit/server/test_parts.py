@@ -3,8 +3,7 @@
 import pytest
 
 from wherry.core.observability.machine import Machine
-from wherry.server.connections.full_memory import memory_plan
-from wherry.server.connections.limits import Limits
+from wherry.server.connections.limits import Limits, memory_plan
 from wherry.server.options import Options, Protocols
 from wherry.server.parts import applications
 from wherry.server.server import Server

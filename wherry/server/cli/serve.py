@@ -25,7 +25,7 @@ from wherry.core.api import (
 from wherry.llm.api import with_engine
 from wherry.server.cli.folders import check_repositories_exist
 from wherry.server.cli.settings import Settings, read_settings
-from wherry.server.connections.descriptors import for_connections, raise_limit
+from wherry.server.connections.limits import for_connections, raise_limit
 from wherry.server.grpc.rpc import CannotListen
 from wherry.server.options import Tls
 from wherry.server.server import NOT_DRAINED, Server

@@ -7,12 +7,38 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from wherry.server.connections import descriptors
 from wherry.server.connections.held import Held, Holdings
-from wherry.server.connections.limits import Limits
-from wherry.server.connections.open_connection import OpenConnection
+from wherry.server.connections.limits import Limits, for_connections, never_for_connections
+
+
+class OpenConnection(Protocol):
+    """One client's connection. Everything is called on the event loop's thread."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is not complete, or not yet with the kernel."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """When a sweep first saw that nothing is asked, owed or half read; None if something is."""
+
+    def make_room(self) -> bool:
+        """Close at once, if nothing has come since it was found idle. Returns whether it closed."""
+
+    def check(self, now: float) -> None:
+        """Enforce the time limits. Called by each sweep."""
+
+    def drain(self) -> None:
+        """Finish what has begun, tell the client which request is the last, and close."""
+
+    def end(self) -> None:
+        """Take no more requests; close when the last answer is written."""
+
+    def abort(self) -> None:
+        """Close now; what is not sent is lost."""
+
 
 RESERVE: Final = 64
 """Connections beyond the limit, for questions about health. The oldest of them is closed first."""
@@ -99,8 +125,8 @@ class OpenConnections(Generic[C]):
         holdings: Holdings[OpenConnection] | None = None,
     ) -> None:
         self.clock = clock
-        self._descriptors = descriptors.for_connections()
-        self._never = descriptors.never_for_connections()
+        self._descriptors = for_connections()
+        self._never = never_for_connections()
         self.limits = limits
         self.holdings = holdings or holdings_of(limits)
         self.limiter = ConnectionLimiter()

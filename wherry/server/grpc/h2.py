@@ -21,8 +21,7 @@ from wherry.server.calls.offload import Offload
 from wherry.server.connections.held import HeldBytes, Holdings
 from wherry.server.connections.kept_buffers import KeptBuffers
 from wherry.server.connections.limits import Limits
-from wherry.server.connections.open_connection import OpenConnection
-from wherry.server.connections.open_connections import MayAsk, OpenConnections
+from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
 from wherry.server.connections.sockets import has_unread
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.call import STREAM_WINDOW, Call

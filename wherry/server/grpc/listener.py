@@ -16,7 +16,7 @@ from wherry.server.calls.terms import client_request_id
 from wherry.server.connections.held import Holdings
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.listening import Listening
-from wherry.server.connections.open_connection import OpenConnection
+from wherry.server.connections.open_connections import OpenConnection
 from wherry.server.connections.sockets import address_text
 from wherry.server.grpc.call import Call
 from wherry.server.grpc.h2 import Connection, Connections

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from wherry.core.api import Buffer
-from wherry.server.connections.gathered import gathered_write
 from wherry.server.connections.held import HeldBytes
+from wherry.server.connections.sockets import gathered_write
 from wherry.server.grpc import frames
 from wherry.server.grpc.frames import ConnectionFault
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from wherry.core.api import Buffer
-from wherry.server.connections.gathered import gathered_write
 from wherry.server.connections.held import FREE_BYTES
+from wherry.server.connections.sockets import gathered_write
 from wherry.server.http.exchange import (
     ANSWERED,
     JSON,

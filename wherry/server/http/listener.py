@@ -9,9 +9,8 @@ from wherry.server.access.origins import Binding, OriginCheck, Origins, binding_
 from wherry.server.connections.held import Holdings
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.listening import Listening
-from wherry.server.connections.open_connection import OpenConnection
-from wherry.server.connections.sockets import address_text
-from wherry.server.connections.unix_socket import UnixName
+from wherry.server.connections.open_connections import OpenConnection
+from wherry.server.connections.sockets import UnixName, address_text
 from wherry.server.http.exchange import Application, RefusalForm, plain_form
 from wherry.server.http.protocol import HttpConnection, HttpConnections
 

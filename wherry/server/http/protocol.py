@@ -17,8 +17,7 @@ from typing import cast
 from wherry.server.connections.held import FREE_BYTES, Holdings
 from wherry.server.connections.kept_buffers import KeptBuffers
 from wherry.server.connections.limits import Limits
-from wherry.server.connections.open_connection import OpenConnection
-from wherry.server.connections.open_connections import MayAsk, OpenConnections
+from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
 from wherry.server.connections.sockets import address_text, has_unread
 from wherry.server.http.answer_queue import AnswerQueue, PipelinedExchange
 from wherry.server.http.exchange import (
@@ -30,10 +29,7 @@ from wherry.server.http.exchange import (
     RequestHead,
     plain_form,
 )
-from wherry.server.http.half_closed import CONTINUE, MOMENT, HalfClosed
 from wherry.server.http.intake import Intake, Turns
-from wherry.server.http.lingering import LingeringClose
-from wherry.server.http.remembered import RememberedHeads
 from wherry.server.http.request_reader import (
     BETWEEN,
     BODY,
@@ -43,8 +39,16 @@ from wherry.server.http.request_reader import (
     RequestReader,
     ordinary_head,
 )
-from wherry.server.http.request_rules import Refused, RequestRules
-from wherry.server.http.waits import ClientWait, Waits, timeouts
+from wherry.server.http.request_rules import Refused, RememberedHeads, RequestRules
+from wherry.server.http.waits import (
+    CONTINUE,
+    MOMENT,
+    ClientWait,
+    HalfClosed,
+    LingeringClose,
+    Waits,
+    timeouts,
+)
 from wherry.server.http.wire import FirstLines, WholeHeads
 
 

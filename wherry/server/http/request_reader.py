@@ -12,8 +12,7 @@ import httptools
 from wherry.core.api import Buffer
 from wherry.server.connections.kept_buffers import KeptBuffers
 from wherry.server.http.exchange import HttpRequest, RequestHead
-from wherry.server.http.remembered import RememberedHeads
-from wherry.server.http.request_rules import Refused, RequestRules
+from wherry.server.http.request_rules import Refused, RememberedHeads, RequestRules
 from wherry.server.http.wire import header_lines
 
 RECEIVE_BYTES: Final = 64 * 2**10

@@ -112,3 +112,16 @@ class EventStream:
         unread, self._unread = self._unread, 0
         for _ in range(unread):
             self._consumed()
+
+
+class JsonLines(EventStream):
+    """One streamed answer of one line for each response. A line is an object with `error` if the
+    stream fails. It has no comments: it is silent while the model is."""
+
+    content_type = "application/x-ndjson"
+
+    def keep_alive(self) -> None:
+        """Do nothing: a line must be a value."""
+
+    def framed(self, data: bytes, name: str = "") -> bytes:
+        return data + b"\n"

@@ -24,8 +24,8 @@ from wherry.core.api import (
     Signature,
 )
 from wherry.server.calls.json_text import encode_json
-from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import EVENT_STREAM, JSON_LINES, preferred
+from wherry.server.content.multipart import NamedValue
 from wherry.server.http.exchange import RequestHead
 from wherry.server.v2.decoded import DecodedRequest, counted
 from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer

@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from wherry.core.api import LoadedModel
 from wherry.llm.api import MESSAGES, AnthropicError, OpenAIError, abilities, speaks_openai
-from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.access.api_keys import GROUPS, Restrictions
 from wherry.server.http.exchange import JSON, Error
-from wherry.server.http.operation import (
+from wherry.server.http.route import (
     ANY_TEXT,
     EVENTS,
     Json,
     Operation,
+    Route,
     list_of,
     named,
 )
-from wherry.server.http.route import Route
 from wherry.server.openapi.model_operations import model_operations
 from wherry.server.openapi.schemas import SchemaRegistry, without_raw
 from wherry.server.openapi.task_schemas import CHAT_MESSAGES, task_schemas

@@ -10,7 +10,7 @@ from typing import Any
 from wherry.core.api import Form, FunctionModel, LoadedModel
 from wherry.server.content.media_types import FORM, JSON_LINES
 from wherry.server.http.exchange import JSON
-from wherry.server.http.operation import (
+from wherry.server.http.route import (
     BINARY,
     EVENTS,
     FILE,

@@ -22,7 +22,7 @@ from wherry.core.api import (
 )
 from wherry.server.calls.json_text import encode_json
 from wherry.server.http.exchange import JSON
-from wherry.server.http.operation import (
+from wherry.server.http.route import (
     ANY_TEXT,
     FILE,
     Json,

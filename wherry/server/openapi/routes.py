@@ -12,13 +12,12 @@ from typing import Final
 from urllib.parse import parse_qs, urlencode
 
 from wherry.core.api import InvalidRequest
-from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.access.api_keys import GROUPS, Restrictions
 from wherry.server.calls.json_text import encode_json
 from wherry.server.dashboard.page import whole_page
 from wherry.server.http.answers import respond
 from wherry.server.http.exchange import Exchange, RequestHead
-from wherry.server.http.operation import ANY_TEXT, Operation, tells
-from wherry.server.http.route import Route
+from wherry.server.http.route import ANY_TEXT, Operation, Route, tells
 from wherry.server.v2.http.entry import HttpEntry
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.server.http.operation import Json
+from wherry.server.http.route import Json
 
 _REF: Final = "#/components/schemas/"
 _JSON_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}

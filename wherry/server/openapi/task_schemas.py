@@ -20,7 +20,7 @@ from wherry.llm.api import (
     VectorFit,
     vector_fit,
 )
-from wherry.server.http.operation import ANY_TEXT, Json, list_of, object_of
+from wherry.server.http.route import ANY_TEXT, Json, list_of, object_of
 
 #: More names than these say nothing to a reader.
 MOST_NAMES: Final = 100

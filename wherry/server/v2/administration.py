@@ -23,9 +23,9 @@ from wherry.core.api import (
     Unsupported,
 )
 from wherry.server.calls.client_text import without_paths
-from wherry.server.content.base64_text import decoded
+from wherry.server.content.urls import decoded
 from wherry.server.http.exchange import JSON
-from wherry.server.http.operation import (
+from wherry.server.http.route import (
     ANY_TEXT,
     NO_TEXT,
     TEXT,

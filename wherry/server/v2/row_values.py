@@ -27,8 +27,7 @@ from wherry.core.api import (
     TensorSpec,
     bytes_of,
 )
-from wherry.server.content.base64_text import decoded
-from wherry.server.content.urls import MAX_URLS, Fetched, Fetching, InputUrls, is_url
+from wherry.server.content.urls import MAX_URLS, Fetched, Fetching, InputUrls, decoded, is_url
 from wherry.server.v2.json_elements import NON_FINITE, element_type
 from wherry.server.v2.json_errors import explain
 from wherry.server.v2.wire_shape import dims_text

@@ -5,16 +5,16 @@ import sys
 
 import pytest
 
-from wherry.server.connections.descriptors import MOST_RESERVED
+from wherry.server.connections.limits import MOST_RESERVED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
 
 ASK = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from wherry.server.connections import descriptors
-print(descriptors.raise_limit({connections}))
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], descriptors.for_connections())
+from wherry.server.connections import limits
+print(limits.raise_limit({connections}))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], limits.for_connections())
 """
 
 

@@ -139,9 +139,9 @@ async def test_idle_connections_are_searched_now_and_then_only() -> None:
 async def test_one_with_a_reserved_descriptor_stays_only_if_another_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    descriptors = "wherry.server.connections.open_connections.descriptors"
-    monkeypatch.setattr(f"{descriptors}.for_connections", lambda: 100)
-    monkeypatch.setattr(f"{descriptors}.never_for_connections", lambda: 110)
+    module = "wherry.server.connections.open_connections"
+    monkeypatch.setattr(f"{module}.for_connections", lambda: 100)
+    monkeypatch.setattr(f"{module}.never_for_connections", lambda: 110)
     house = House(Limits())
     idle = FakeConnection(0.5)
     house.enter(idle)

@@ -5,9 +5,14 @@ import random
 import pytest
 
 from wherry.core.values.errors import InvalidRequest
-from wherry.server.content.form_value import NamedValue
-from wherry.server.content.multipart import MAX_HEADERS, PIECE_BYTES, base_name, parts
-from wherry.server.content.named_values import MAX_VALUES
+from wherry.server.content.multipart import (
+    MAX_HEADERS,
+    MAX_VALUES,
+    PIECE_BYTES,
+    NamedValue,
+    base_name,
+    parts,
+)
 
 B = "XyZ123"
 DISPOSITION = b'Content-Disposition: form-data; name="a"'

@@ -1,10 +1,9 @@
-"""server/content/named_values.py: what a body has by name."""
+"""server/content/multipart.py: what a body has by name."""
 
 import pytest
 
 from wherry.core.values.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
-from wherry.server.content.form_value import NamedValue
-from wherry.server.content.named_values import MAX_URLENCODED, MAX_VALUES, named_values
+from wherry.server.content.multipart import MAX_URLENCODED, MAX_VALUES, NamedValue, named_values
 from wherry.server.http.exchange import RequestHead
 
 URLENCODED = "application/x-www-form-urlencoded"

@@ -12,8 +12,7 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
-from wherry.server.access.api_keys import ApiKeys
-from wherry.server.access.restricted import Restrictions
+from wherry.server.access.api_keys import ApiKeys, Restrictions
 from wherry.server.dashboard import routes
 from wherry.server.dashboard.model_numbers import ModelNumbers
 from wherry.testing import GatedModel

@@ -14,8 +14,8 @@ import uvloop
 from wherry.server.connections.limits import Limits
 from wherry.server.http.exchange import Application, Exchange, RequestHead
 from wherry.server.http.protocol import HttpConnection, HttpConnections
-from wherry.server.http.remembered import RememberedHeads
 from wherry.server.http.request_reader import ordinary_head
+from wherry.server.http.request_rules import RememberedHeads
 
 T = TypeVar("T")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]

@@ -19,9 +19,9 @@ from tests.unit.server.http.raw import (
 )
 from wherry.server.access.origins import Origins
 from wherry.server.connections.limits import Limits
-from wherry.server.http.cors import Cors
 from wherry.server.http.exchange import Application, Exchange
 from wherry.server.http.listener import Listener
+from wherry.server.layers import Cors
 
 pytestmark = on_each_loop
 

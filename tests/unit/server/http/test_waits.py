@@ -9,7 +9,33 @@ from wherry.server.http.exchange import HttpRequest
 from wherry.server.http.intake import Intake, Turns
 from wherry.server.http.request_reader import RequestReader
 from wherry.server.http.request_rules import RequestRules
-from wherry.server.http.waits import PROGRESS_BYTES, ClientWait, Waits, timeouts
+from wherry.server.http.waits import PROGRESS_BYTES, ClientWait, LingeringClose, Waits, timeouts
+
+
+def test_our_half_is_closed_first_where_that_is_possible() -> None:
+    transport = MemoryTransport()
+    LingeringClose(transport, 100).begin()
+    assert (transport.half_closed, transport.is_closing()) == (True, False)
+    over_tls = MemoryTransport(can_half_close=False)
+    LingeringClose(over_tls, 100).begin()
+    assert over_tls.is_closing()
+
+
+def test_a_client_that_sends_too_much_for_nothing_is_cut_off() -> None:
+    transport = MemoryTransport()
+    closing = LingeringClose(transport, 100)
+    closing.drop(100)
+    assert not transport.is_closing()
+    closing.drop(1)
+    assert transport.is_closing()
+
+
+def test_a_client_that_sends_what_is_not_wanted_gets_the_whole_time() -> None:
+    closing = LingeringClose(MemoryTransport(), 100)
+    closing.drop(1)
+    assert closing.is_refused
+    assert not closing.is_complete()
+
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"

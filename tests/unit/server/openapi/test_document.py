@@ -14,8 +14,7 @@ from openapi_spec_validator import validate
 
 import wherry
 from tests.http_exchange import Client, served
-from wherry.server.access.api_keys import ApiKeys
-from wherry.server.access.restricted import GROUPS, Restrictions
+from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.http_app import MANAGEMENT, HttpApp, PartOfApp
 from wherry.server.openapi.document import MAX_MODELS
 from wherry.server.openapi.routes import MAX_KEPT, OPENAPI

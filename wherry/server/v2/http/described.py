@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from wherry.server.http.exchange import JSON
-from wherry.server.http.operation import (
+from wherry.server.http.route import (
     ANY_TEXT,
     BINARY,
     EVENTS,

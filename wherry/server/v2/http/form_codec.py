@@ -19,9 +19,8 @@ from wherry.core.api import (
     InvalidRequest,
     UnsupportedMediaType,
 )
-from wherry.server.content.form_value import NamedValue
 from wherry.server.content.media_types import FORM, JSON, quoted
-from wherry.server.content.named_values import begins_json, named_values
+from wherry.server.content.multipart import NamedValue, begins_json, named_values
 from wherry.server.content.urls import is_url
 from wherry.server.http.exchange import RequestHead
 from wherry.server.v2.decoded import DecodedRequest

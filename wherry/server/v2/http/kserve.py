@@ -17,8 +17,7 @@ from wherry.core.api import Unsupported
 from wherry.server.calls.json_text import encode_json
 from wherry.server.http.answers import fail, respond, respond_json
 from wherry.server.http.exchange import Exchange
-from wherry.server.http.operation import Operation
-from wherry.server.http.route import Patterns, Route
+from wherry.server.http.route import Operation, Patterns, Route
 from wherry.server.v2.administration import (
     MODEL,
     OPERATIONS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wherry.server.connections.reuse_port import (
+from wherry.server.connections.listening import (
     accept_all,
     lead_back,
     lead_elsewhere,

@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from wherry.server.connections.full_memory import MIB, memory_plan
-from wherry.server.connections.limits import Limits
+from wherry.server.connections.limits import MIB, Limits, memory_plan
 
 GIB = 2**30
 SIZES = [512 * MIB, 700 * MIB, *(int(n * GIB) for n in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24))]
