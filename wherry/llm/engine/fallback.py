@@ -23,7 +23,7 @@ from wherry.llm.engine.linear import Linear, MakeLinear
 from wherry.llm.engine.lora import AdaptedLinear, Pair
 from wherry.llm.engine.model import Shape
 from wherry.llm.engine.step_inputs import Attends, Context, StepInputs
-from wherry.llm.engine.weights import DTYPES, refuse_unused
+from wherry.llm.engine.weights import DTYPES, move, refuse_unused
 
 log = logging.getLogger("wherry")
 
@@ -286,7 +286,9 @@ def load_net(
         refusal = ConfigError if attention is None else AttentionDiffers
         raise refusal(f"{name}: not loaded by transformers: {brief(error)}") from error
     _check_tensors(name, found, None if quantized else net, exact=exact)
-    return (net if quantized else net.to(device)).eval()
+    if not quantized:
+        move(net, device)
+    return net.eval()
 
 
 def _check_tensors(name: str, found: Mapping[str, Any], net: Any, *, exact: bool) -> None:

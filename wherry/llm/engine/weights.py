@@ -20,6 +20,40 @@ STAGED_BYTES: Final = 1 << 26
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+class StagedCopies:
+    """Copies tensors to a device through two pieces of pinned memory, which are filled in turn."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        empty = torch.empty(2, STAGED_BYTES, dtype=torch.uint8)
+        #: The pieces, and what waits until each may be written to.
+        self._stages: list[tuple[Tensor, Callable[[], object]]] = [
+            (piece, end_of(device)) for piece in pinned(empty, device)
+        ]
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """A copy on the device. One piece of it is read from the file while the one before is on
+        its way: out of ordinary memory the host would wait for each, at a fifth of the rate."""
+        made = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
+        source, target = (t.reshape(-1).view(torch.uint8) for t in (tensor, made))
+        for begin in range(0, len(source), STAGED_BYTES):
+            piece = source[begin : begin + STAGED_BYTES]
+            staged, sent = self._stages.pop(0)
+            sent()
+            staged[: len(piece)].copy_(piece)
+            target[begin : begin + len(piece)].copy_(staged[: len(piece)], non_blocking=True)
+            self._stages.append((staged, end_of(self._device)))
+        return made
+
+
+def move(net: torch.nn.Module, device: torch.device) -> None:
+    """Move the tensors of a module to a GPU, those that are tied once."""
+    if device.type != "cpu":
+        copied = StagedCopies(device)
+        for tensor in {*net.parameters(), *net.buffers()}:
+            tensor.data = copied(tensor.data)
+
+
 class Weights:
     """Hands out a checkpoint's tensors with checked shapes, and remembers which were used."""
 
@@ -31,11 +65,7 @@ class Weights:
         self._dtype = dtype
         self._device = device
         self._taken: set[str] = set()
-        #: Pieces of memory, and what waits until each may be written to.
-        self._stages: list[tuple[Tensor, Callable[[], object]]] = []
-        if device.type != "cpu":
-            empty = torch.empty(2, STAGED_BYTES, dtype=torch.uint8)
-            self._stages = [(piece, end_of(device)) for piece in pinned(empty, device)]
+        self._copy = StagedCopies(device) if device.type != "cpu" else None
 
     def __call__(self, name: str, *shape: int) -> Tensor:
         """A copy of one tensor on the device. ConfigError if there is none with this name and
@@ -51,23 +81,9 @@ class Weights:
             )
         self._taken.add(name)
         found: Tensor = file.get_tensor(name)
-        if self._device.type == "cpu":  # always a copy: a view would keep the whole file in memory
+        if self._copy is None:  # always a copy: a view would keep the whole file in memory
             return found.to(dtype=self._dtype, copy=True)
-        return self._staged(found).to(self._dtype)
-
-    def _staged(self, tensor: Tensor) -> Tensor:
-        """A copy on the device. One piece of it is read from the file while the one before is on
-        its way: out of ordinary memory the host would wait for each, at a fifth of the rate."""
-        made = torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)
-        source, target = (t.reshape(-1).view(torch.uint8) for t in (tensor, made))
-        for begin in range(0, len(source), STAGED_BYTES):
-            piece = source[begin : begin + STAGED_BYTES]
-            staged, sent = self._stages.pop(0)
-            sent()
-            staged[: len(piece)].copy_(piece)
-            target[begin : begin + len(piece)].copy_(staged[: len(piece)], non_blocking=True)
-            self._stages.append((staged, end_of(self._device)))
-        return made
+        return self._copy(found).to(self._dtype)
 
     def progress(self) -> dict[str, str]:
         """How many tensors of all were handed out. Any thread."""

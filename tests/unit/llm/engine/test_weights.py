@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from wherry.llm.engine import fallback
 from wherry.llm.engine import weights as weighing
 from wherry.llm.engine.checkpoint import Checkpoint
+from wherry.llm.engine.fallback import load_net
 from wherry.llm.engine.linear import best_for
 from wherry.llm.engine.model import Decoder
-from wherry.llm.engine.weights import Weights
+from wherry.llm.engine.weights import StagedCopies, Weights
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -50,24 +53,51 @@ class Device:
         return wait
 
 
+class OnCpu(StagedCopies):
+    """Copies to the CPU as to another device."""
+
+    def __init__(self, _: Any) -> None:
+        super().__init__(META)
+        self._device = CPU
+
+
 def test_a_piece_is_read_while_the_one_before_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
-    weights = Weights("m", {}, torch.float32, META)
-    weights._device = CPU
-    assert sum(piece.nbytes for piece, _ in weights._stages) == 128
+    copied = OnCpu(META)
+    assert sum(piece.nbytes for piece, _ in copied._stages) == 128
     dice = torch.Generator().manual_seed(1)
-    given = [
+    tensors = [
         torch.randn(shape, generator=dice).to(dtype)
         for shape in ((), (3,), (16,), (7, 11), (0, 4), (5, 33))
         for dtype in (torch.float32, torch.bfloat16, torch.int8)
     ]
-    given.append(torch.randn(9, 8, generator=dice).T)
-    found = [weights._staged(tensor) for tensor in given]
+    tensors.append(torch.randn(9, 8, generator=dice).T)
+    found = [copied(tensor) for tensor in tensors]
     assert device.most == 2
     device.end_of(None)()
-    for tensor, made in zip(given, found, strict=True):
+    for tensor, made in zip(tensors, found, strict=True):
         assert made.dtype == tensor.dtype
         assert torch.equal(made, tensor)
+
+
+def test_a_module_of_transformers_is_moved_through_them_and_tied_weights_once(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """load_net() calls `move` with the device, which this one takes the CPU for."""
+    device, folder = Device(monkeypatch), Checkpoint.find(str(checkpoint()))
+    load = partial(load_net, folder, folder.config(exact=False), dtype="float32", exact=False)
+    plain = load(device=CPU)
+    assert not device.waits
+    monkeypatch.setattr(weighing, "StagedCopies", OnCpu)
+    monkeypatch.setattr(fallback, "move", lambda net, _: weighing.move(net, META))
+    net = load(device=CPU)
+    device.end_of(None)()
+    tensors = {*net.parameters(), *net.buffers()}
+    assert device.waits == sum(-(-tensor.nbytes // 64) for tensor in tensors)
+    assert net.lm_head.weight is net.model.embed_tokens.weight
+    numbers = torch.arange(7)[None]
+    with torch.inference_mode():
+        assert torch.equal(net(numbers).logits, plain(numbers).logits)
 
 
 def test_a_checkpoint_on_another_device_is_read_through_them(
