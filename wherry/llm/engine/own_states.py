@@ -1,15 +1,19 @@
 """How does an architecture run in the engine whose layers keep more than keys and values?
 
 State space layers, latent or compressed attention, sinks and biases within attention: transformers
-makes a cache for each sequence, and a step calls the model for each sequence of its own. The loop,
-constraints and cancellation are the same; no two sequences share a product or a prefix.
+makes a cache for each sequence. Prompts are computed one by one; sequences that go on are computed
+together where their caches have the same shapes, as those of state space models always have, and
+others at the same length. The loop, constraints and cancellation are the same; no two sequences
+share a prefix.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from enum import Enum
 from typing import Any, Final
 
@@ -20,9 +24,11 @@ from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.damaged import AGAIN
 from wherry.llm.engine.fallback import TOLERANCE, load_net
+from wherry.llm.engine.kv_cache import BlockTable
 from wherry.llm.engine.library_errors import brief
 from wherry.llm.engine.model import MOST_POSITIONS
 from wherry.llm.engine.scheduler import Chunk
+from wherry.llm.engine.step_tensors import on_device
 from wherry.llm.engine.weights import DTYPES
 
 log = logging.getLogger("wherry")
@@ -47,6 +53,23 @@ class Way(Enum):
     PIECES = "prompts in pieces"
     TOKENS = "prompts as a whole"
     ANEW = "all tokens at each step: it has no cache"
+
+
+class _Stack:
+    """One cache of several sequences, with a row of each."""
+
+    def __init__(self, tables: Sequence[BlockTable]) -> None:
+        self.tables = tables
+        self.cache = _joined([table.held for table in tables])
+        for table in tables:
+            table.held = self
+
+    def part(self) -> None:
+        """Give those sequences that still go on a cache of their own."""
+        for row, table in enumerate(self.tables):
+            if table.held is self:
+                rows = [tensor[row : row + 1] for tensor in _tensors(self.cache)]
+                table.held = _with(self.cache, rows)
 
 
 class StateRunner:
@@ -76,13 +99,46 @@ class StateRunner:
         self.vocabulary: int = net.config.get_text_config().vocab_size
         self._placed = "position_ids" in takes and self._places_differ(TOLERANCE[dtype])
         self.way = self._exact_way(name, TOLERANCE[dtype], quantized)
+        near = ROUNDED if quantized else TOLERANCE[dtype]
+        self._may_stack = self.way is not Way.ANEW and self._rows_are_independent(near)
+        #: What the last step has computed together.
+        self._stacks: list[_Stack] = []
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
         the chunks request, in their order."""
-        rows = [logits for chunk in chunks if (logits := self._chunk(chunk)) is not None]
+        found = self._together([chunk for chunk in chunks if self._goes_on(chunk)])
+        for chunk in chunks:
+            if id(chunk.sequence.table) not in found and (logits := self._chunk(chunk)) is not None:
+                found[id(chunk.sequence.table)] = logits
+        rows = [found[key] for chunk in chunks if (key := id(chunk.sequence.table)) in found]
         return torch.cat(rows) if rows else torch.empty(0, self.vocabulary, device=self._device)
+
+    def _goes_on(self, chunk: Chunk) -> bool:
+        return self._may_stack and chunk.count == 1 and chunk.sequence.table.held is not None
+
+    def _together(self, chunks: Sequence[Chunk]) -> dict[int, Tensor]:
+        """The logits of chunks of one token, by their tables' identities. What was computed
+        together stays so, without a copy, until another sequence comes or one of these goes."""
+        by_table = {id(chunk.sequence.table): chunk for chunk in chunks}
+        if by_table.keys() != {id(table) for stack in self._stacks for table in stack.tables}:
+            for stack in self._stacks:
+                stack.part()
+            alike: dict[Any, list[BlockTable]] = defaultdict(list)
+            for chunk in chunks:
+                alike[_shapes(chunk.sequence.table.held)].append(chunk.sequence.table)
+            self._stacks = [_Stack(tables) for tables in alike.values()]
+        found: dict[int, Tensor] = {}
+        for stack in self._stacks:
+            own = [by_table[id(table)] for table in stack.tables]
+            starts = [chunk.start for chunk in own]
+            tokens = [[chunk.sequence.tokens[chunk.start]] for chunk in own]
+            logits, stack.cache = self._call(
+                on_device(tokens, self._device), stack.cache, 1, starts
+            )
+            found |= zip(map(id, stack.tables), logits[:, -1:].unbind(), strict=True)
+        return found
 
     def bytes_per_sequence(self) -> tuple[int, float]:
         """The bytes of a sequence's cache, and of each token in it. Computes two texts."""
@@ -92,7 +148,7 @@ class StateRunner:
 
     @torch.inference_mode()
     def _bytes_held(self, tokens: int) -> int:
-        _, cache = self._call(self._sample(tokens)[None], None, 1, 0)
+        _, cache = self._call(self._sample(tokens)[None], None, 1)
         return sum({t.untyped_storage().data_ptr(): t.nbytes for t in _tensors(cache)}.values())
 
     def _chunk(self, chunk: Chunk) -> Tensor | None:
@@ -104,36 +160,38 @@ class StateRunner:
                 return None  # computed with the prompt's last piece
         begin = chunk.start if state is not None else 0
         ids = torch.tensor([sequence.tokens[begin:stop]], device=self._device)
-        logits, state = self._call(ids, state, chunk.logits or 1, begin)
+        logits, state = self._call(ids, state, chunk.logits or 1, [begin])
         if self.way is not Way.ANEW:
             sequence.table.held = state
-        return logits[-chunk.logits :] if chunk.logits else None
+        return logits[0, -chunk.logits :] if chunk.logits else None
 
-    def _call(self, ids: Tensor, state: Any, rows: int, begin: int) -> tuple[Tensor, Any]:
-        """The logits of the last tokens, at least `rows`, and the cache that includes them. `begin`
-        is the first token's place in its sequence."""
+    def _call(
+        self, ids: Tensor, state: Any, rows: int, begins: Sequence[int] = (0,)
+    ) -> tuple[Tensor, Any]:
+        """The logits of the last tokens of each text, at least `rows`, and the cache that includes
+        them. `begins` are the first tokens' places in their sequences."""
         options: dict[str, Any] = {"logits_to_keep": rows} if self._keeps else {}
         if self._cache:
             options |= {"use_cache": True, self._cache: state}
         else:
             options |= self._uncached
         if self._placed:
-            options |= self._places(ids, begin)
+            options |= self._places(ids, begins)
         answer = self._net(input_ids=ids, **options)
-        return answer.logits[0], getattr(answer, self._cache, None) if self._cache else None
+        return answer.logits, getattr(answer, self._cache, None) if self._cache else None
 
     def _sample(self, tokens: int) -> Tensor:
         return (torch.arange(tokens, device=self._device) * 7919 + 11) % self.vocabulary
 
     def _whole(self, ids: Tensor) -> Tensor:
         """The logits of a text by itself, without a cache."""
-        places = self._places(ids[None], 0) if self._placed else {}
+        places = self._places(ids[None]) if self._placed else {}
         logits: Tensor = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
         return logits.float()
 
-    def _places(self, ids: Tensor, begin: int) -> dict[str, Tensor]:
-        places = torch.arange(begin, begin + ids.shape[1], device=self._device)
-        return {"position_ids": places[None]}
+    def _places(self, ids: Tensor, begins: Sequence[int] = (0,)) -> dict[str, Tensor]:
+        firsts = on_device(begins, self._device)[:, None]
+        return {"position_ids": firsts + torch.arange(ids.shape[1], device=self._device)}
 
     @torch.inference_mode()
     def _places_differ(self, tolerance: float) -> bool:
@@ -142,7 +200,7 @@ class StateRunner:
         ids = self._sample(SAMPLE)
         try:
             own = self._whole(ids)
-            places = self._places(ids[None], 0)
+            places = self._places(ids[None])
             given = self._net(input_ids=ids[None], **self._uncached, **places).logits[0]
         except Exception:  # noqa: BLE001 - of any type: it takes other positions, or fails without
             return False
@@ -192,6 +250,26 @@ class StateRunner:
         self._cache = ""
         return Way.ANEW
 
+    @torch.inference_mode()
+    def _rows_are_independent(self, tolerance: float) -> bool:
+        """Whether a token behind each of two texts has the logits together that it has alone: they
+        are of different lengths where these leave the caches' shapes alone."""
+        sample = self._sample(SAMPLE)
+        length = PIECES[0]
+        try:
+            for shorter in (length - 3, length):
+                lengths = [length, shorter]
+                texts = [sample[3 : 3 + length], sample[:shorter]]
+                caches = [self._call(text[None], None, 1)[1] for text in texts]
+                if len({_shapes(cache) for cache in caches}) == 1:
+                    break
+            last = sample[:2, None]
+            found = self._call(last, _joined(caches), 1, lengths)[0][:, -1]
+            alone = [self._whole(torch.cat(both))[-1] for both in zip(texts, last, strict=True)]
+        except Exception:  # noqa: BLE001 - of any type: its caches have no rows
+            return False
+        return _near(found, torch.stack(alone), tolerance)
+
     def _adds_tokens(self, sample: Tensor) -> bool:
         """Whether generate() gives the model more tokens than there are, such as XLM's mask."""
         try:
@@ -204,11 +282,11 @@ class StateRunner:
         """The logits of a text that is computed in these pieces; None without a cache."""
         state, found, begin = None, [], 0
         for ids in torch.split(sample, list(pieces)):
-            logits, state = self._call(ids[None], state, len(ids), begin)
+            logits, state = self._call(ids[None], state, len(ids), [begin])
             if state is None:
                 return None
             begin += len(ids)
-            found.append(logits)
+            found.append(logits[0])
         return torch.cat(found)
 
 
@@ -247,19 +325,42 @@ def _off(found: Tensor, expected: Tensor) -> str:
     return f"the logits differ by {off:.2g} of the largest"
 
 
-def _tensors(held: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """The tensors of a cache: of its attributes, lists and mappings, each once."""
+def _leaves(held: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """What a cache holds in its attributes, lists and mappings, each tensor once."""
     seen = set() if seen is None else seen
-    if id(held) in seen:
-        return
-    seen.add(id(held))
-    if isinstance(held, Tensor):
+    is_object = hasattr(held, "__dict__") and not isinstance(held, type)
+    if not (is_object or isinstance(held, dict | list | tuple)):
         yield held
-    elif isinstance(held, dict):
-        for one in held.values():
-            yield from _tensors(one, seen)
-    elif isinstance(held, list | tuple):
-        for one in held:
-            yield from _tensors(one, seen)
-    elif hasattr(held, "__dict__") and not isinstance(held, type):
-        yield from _tensors(vars(held), seen)
+    elif id(held) not in seen:
+        seen.add(id(held))
+        if isinstance(held, Tensor):
+            yield held
+            return
+        parts = held if isinstance(held, dict | list | tuple) else vars(held)
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            yield from _leaves(part, seen)
+
+
+def _tensors(held: Any) -> list[Tensor]:
+    """Those that have rows: one without dimensions is a number."""
+    return [leaf for leaf in _leaves(held) if isinstance(leaf, Tensor) and leaf.ndim]
+
+
+def _shapes(held: Any) -> tuple[Any, ...]:
+    """What is the same of caches that may be joined."""
+    return tuple(
+        (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) and leaf.ndim else repr(leaf)
+        for leaf in _leaves(held)
+    )
+
+
+def _joined(caches: Sequence[Any]) -> Any:
+    """One cache with the rows of all."""
+    rows = zip(*map(_tensors, caches), strict=True)
+    return _with(caches[0], [torch.cat(tensors) for tensors in rows])
+
+
+def _with(cache: Any, tensors: Sequence[Tensor]) -> Any:
+    """A copy of a cache with these tensors in place of its own."""
+    own = _tensors(cache)
+    return deepcopy(cache, {id(old): new for old, new in zip(own, tensors, strict=True)})

@@ -107,6 +107,65 @@ def test_their_tokens_are_those_of_transformers(kind: tuple[Path, Way]) -> None:
     assert all(ended.table.held is None for ended in (*asked, *twice))
 
 
+def passes_of(engine: Engine) -> list[int]:
+    """The texts in each forward pass from here on."""
+    made: list[int] = []
+    net = engine_runner(engine)._net
+    net.register_forward_pre_hook(
+        lambda _, args, options: made.append(len(options["input_ids"])), with_kwargs=True
+    )
+    return made
+
+
+def test_sequences_whose_caches_have_the_same_shapes_are_one_forward_pass(
+    kind: tuple[Path, Way],
+) -> None:
+    """Some end and others come meanwhile: the tokens stay transformers'."""
+    folder, way = kind
+    engine = engine_of(folder)
+    runner, passes = engine_runner(engine), passes_of(engine)
+    always = type(runner._net).__name__ == "MambaForCausalLM"
+    lengths = [9, 9, 9, 20, 31] if always else [9] * 5
+    limits = [4, 12, 12, 12, 8]
+    sequences = []
+    for place, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
+        wish = Sampling(temperature=0.0, max_tokens=limit, ignore_eos=True)
+        sequences += engine.add(prompt_of(length, place), wish)
+    engine.step()
+    assert passes == [1] * 5
+    for _ in range(3):
+        passes.clear()
+        engine.step()
+        assert passes == ([1] * 5 if way is Way.ANEW else [5])
+    sequences += engine.add(prompt_of(12, 7), Sampling(temperature=0.0, max_tokens=6))
+    engine.step()
+    passes.clear()
+    engine.step()
+    if way is not Way.ANEW:
+        assert sorted(passes) == ([5] if always else [1, 4])
+    drained(engine)
+    for one in sequences:
+        prompt = one.tokens[: one.prompt_tokens]
+        assert one.tokens[len(prompt) :] == tiny.reference(folder, prompt, one.generated_tokens)
+
+
+def test_a_cache_without_a_row_for_each_text_is_not_joined() -> None:
+    """This model keeps what all texts of a pass have together."""
+    net = tiny.network(("MambaConfig", tiny.SIZES | {"state_size": 8})).eval()
+    runner = StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
+    assert runner._may_stack
+
+    def mix(_: Any, args: Any, options: dict[str, Any]) -> None:
+        if len(options["input_ids"]) > 1:
+            for layer in options[runner._cache].layers:
+                layer.recurrent_states[0] += layer.recurrent_states[0].mean(0, keepdim=True)
+
+    net.register_forward_pre_hook(mix, with_kwargs=True)
+    runner = StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
+    assert runner.way is not Way.ANEW
+    assert not runner._may_stack
+
+
 def test_a_preempted_sequence_begins_anew(kind: tuple[Path, Way]) -> None:
     folder, _ = kind
     engine = engine_of(folder, context_tokens=80)
