@@ -29,6 +29,9 @@ MOST_CHARACTERS: Final = 128 * 1024
 SPACES: Final = r"[ \n]?"
 
 
+TokenBits = npt.NDArray[np.uint8]
+
+
 class AnswerForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The form of an answer: exactly one field is set."""
 
@@ -72,7 +75,7 @@ class Grammars:
         matcher = LLMatcher(self._known_words(), grammar, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first mask takes longest, and shows contradictions
-        made = Matcher(matcher, self._vocabulary)
+        made = Matcher(matcher)
         if problem := made.problem():
             raise self._refused(problem, field)
         self._last = grammar, made
@@ -126,15 +129,13 @@ class Grammars:
 class Matcher:
     """The constraint of one answer and its state."""
 
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
+    def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
-        self._vocabulary = vocabulary
 
-    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
-        """Set those of tokens that may not follow to False, in place."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        follows = np.unpackbits(bits, count=self._vocabulary, bitorder="little")
-        allowed[: self._vocabulary] &= follows.view(np.bool_)
+    def mask(self, allowed: TokenBits) -> None:
+        """Clear the bits of tokens that may not follow, in place."""
+        follows = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)[: len(allowed)]
+        allowed[: len(follows)] &= follows
 
     def accept(self, token: int) -> None:
         self._matcher.consume_token(token)
@@ -157,7 +158,7 @@ class Matcher:
         return "no text fits it" if reason == "NoExtensionBias" else reason
 
     def copy(self) -> Matcher:
-        return Matcher(self._matcher.deep_copy(), self._vocabulary)
+        return Matcher(self._matcher.deep_copy())
 
 
 #: Tokens that may hold what a call begins with.
@@ -211,7 +212,7 @@ class FormedCalls:
         self._tokens: list[int] = []
         self._whole = True
 
-    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+    def mask(self, allowed: TokenBits) -> None:
         if self._calls is not None:
             self._calls.mask(allowed)
 

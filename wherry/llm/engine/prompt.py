@@ -18,6 +18,7 @@ from wherry.llm.engine.constraint import (
     FormedCalls,
     Grammars,
     Matcher,
+    TokenBits,
     are_strict,
     strict_functions,
 )
@@ -28,9 +29,6 @@ from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 if TYPE_CHECKING:  # imports torch
     from wherry.llm.engine.lora import Adapters, AdapterWeights
 from collections.abc import Callable
-
-import numpy as np
-import numpy.typing as npt
 
 #: Tokens that may hold the end's mark and the beginning of what follows.
 LAST_TOKENS: Final = 32
@@ -72,18 +70,18 @@ class ThoughtsFirst:
         self._closing: list[int] = []
         self._close()
 
-    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
+    def mask(self, allowed: TokenBits) -> None:
         if self._closing:
-            allowed[:] = False
-            allowed[self._closing[0]] = True
+            allowed[:] = 0
+            _allow(allowed, self._closing[0])
         elif self._thinking:
             if self._last is not None and self._form is not None:
-                allowed[self._last] = False
+                allowed[self._last >> 3] &= ~(1 << (self._last & 7)) & 0xFF
         elif self._form is not None:
             begin = self._marks.begin if self._may_begin else None
             self._form.mask(allowed)
             if begin is not None:
-                allowed[begin] = True
+                _allow(allowed, begin)
 
     def accept(self, token: int) -> None:
         if self._thinking:
@@ -124,6 +122,10 @@ class ThoughtsFirst:
         """Have the thoughts end, if there have been as many as there may be."""
         if self._thinking and self._most == 0 and not self._closing:
             self._closing = list(self._encode(self._marks.end))
+
+
+def _allow(allowed: TokenBits, token: int) -> None:
+    allowed[token >> 3] |= 1 << (token & 7)
 
 
 #: What an answer must look like.

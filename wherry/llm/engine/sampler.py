@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wherry.llm.engine.constraint import TokenBits
 from wherry.llm.engine.device_time import end_of
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sampled, Sequence, Tokens, array_of
@@ -324,15 +325,30 @@ def _possible(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
 
 
 def _fitting(lines: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """What the constraints allow, moved to the device in one copy."""
-    found = np.ones(lines.shape, np.bool_)
-    for row, sequence in zip(found, sequences, strict=True):
+    """What the constraints allow, moved to the device in one copy of a bit for each token. A GPU
+    computes the step meanwhile: nothing before this waits for it."""
+    bits = np.full((len(sequences), -(-lines.shape[1] // 8)), 0xFF, np.uint8)
+    for row, sequence in zip(bits, sequences, strict=True):
         if sequence.constraint is not None:
             try:
                 sequence.constraint.mask(row)
             except Exception as error:  # noqa: BLE001 - of any constraint; only this one ends
                 sequence.error = error
-    return pinned(torch.from_numpy(found), lines.device).to(lines.device, non_blocking=True)
+    return _unpacked(bits, lines.shape[1], lines.device)
+
+
+def _unpacked(bits: TokenBits, vocabulary: int, device: torch.device) -> Tensor:
+    if device.type == "cpu":  # where torch's operations on bytes take five times as long as numpy's
+        found = np.unpackbits(bits, axis=1, count=vocabulary, bitorder="little")
+        return torch.from_numpy(found.view(np.bool_))
+    packed = pinned(torch.from_numpy(bits), device).to(device, non_blocking=True)
+    return _of_bits(packed)[:, :vocabulary]
+
+
+def _of_bits(packed: Tensor) -> Tensor:
+    """Booleans [rows, 8 * bytes] of bytes [rows, bytes]."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed[..., None] >> places) & 1).bool().flatten(1)
 
 
 def _listed(lines: Tensor, sequences: Many[Sequence]) -> Tensor:

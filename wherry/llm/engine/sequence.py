@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from wherry.llm.engine.constraint import TokenBits
 from wherry.llm.engine.kv_cache import BlockTable
 from wherry.llm.engine.sampling import Sampling
 
@@ -78,9 +79,9 @@ class Constraint(Protocol):
     One object for each sequence; it gets the sequence's tokens in order.
     """
 
-    def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
-        """Set those of tokens that may not follow to False, in place. `allowed` has one for each
-        of the vocabulary."""
+    def mask(self, allowed: TokenBits) -> None:
+        """Clear the bits of tokens that may not follow, in place: `allowed` has one for each of the
+        vocabulary, of each byte the lowest first, and may have some more."""
 
     def accept(self, token: int) -> None:
         """Advance by the token that was chosen."""

@@ -88,8 +88,8 @@ class Odd:
     def mask(self, allowed: Any) -> None:
         if not self.left:
             raise RuntimeError("broken")
-        allowed[::2] = False
-        allowed[self.last] = False
+        allowed &= 0xAA
+        allowed[self.last >> 3] &= ~(1 << (self.last & 7)) & 0xFF
 
     def accept(self, token: int) -> None:
         assert token % 2

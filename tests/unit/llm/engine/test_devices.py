@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -142,7 +143,7 @@ class Odd:
     """A constraint that allows odd tokens."""
 
     def mask(self, allowed: Any) -> None:
-        allowed[::2] = False
+        allowed &= 0xAA
 
     def accept(self, token: int) -> None: ...
 
@@ -233,6 +234,45 @@ def test_copies_to_a_device_do_not_wait_for_it(wish: str, monkeypatch: pytest.Mo
         Copies(patched)
         # The device "meta" has no numbers that could be read.
         assert choose(logits, sequences).tokens.device == META
+
+
+def test_what_constraints_allow_crosses_in_one_copy_of_a_bit_for_each_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And it is made before anything waits for the device, which computes the step meanwhile."""
+    copied, moved, waited = list[int](), Tensor.to, list[int]()
+
+    def to(this: Tensor, *device: Any, **options: Any) -> Tensor:
+        if this.dtype is torch.uint8:
+            copied.append(this.nbytes)
+        return moved(this, *device, **options)
+
+    class Noting(Odd):
+        def mask(self, allowed: Any) -> None:
+            waited.append(waits.count)
+            super().mask(allowed)
+
+    logits = torch.empty(4, tiny.VOCABULARY, device=META)
+    some = [sequence(number, temperature=0.0) for number in range(4)]
+    for one in some[:3]:
+        one.constraint = Noting()
+    monkeypatch.setattr(Tensor, "to", to)
+    waits = Waits(monkeypatch)
+    adjusted(logits, some)
+    assert waited == [0, 0, 0]
+    assert waits.count == 0
+    assert copied == [3 * -(-tiny.VOCABULARY // 8)]
+
+
+def test_bits_become_booleans_on_a_device_as_on_the_cpu() -> None:
+    dice = np.random.default_rng(3)
+    for vocabulary in (1, 8, 300, 1023):
+        bits = dice.integers(0, 256, (5, -(-vocabulary // 8)), np.uint8)
+        expected = adjusting._unpacked(bits, vocabulary, torch.device("cpu"))
+        assert torch.equal(adjusting._of_bits(torch.from_numpy(bits))[:, :vocabulary], expected)
+        with Calls() as made:
+            adjusting._of_bits(torch.from_numpy(bits))
+        assert sum(made.count.values()) <= 8
 
 
 def test_the_warning_that_debugging_is_a_prototype_is_no_synchronization(

@@ -130,7 +130,7 @@ class Even:
     def mask(self, allowed: Any) -> None:
         if self.left == 0:
             raise RuntimeError("broken in mask")
-        allowed[1::2] = False
+        allowed &= 0x55
 
     def accept(self, token: int) -> None:
         assert token % 2 == 0

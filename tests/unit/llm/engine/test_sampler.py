@@ -6,13 +6,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from tests.unit.llm.engine.choices import sample
 from wherry.core.values.errors import InvalidRequest
+from wherry.llm.engine.constraint import TokenBits
 from wherry.llm.engine.sampler import CANDIDATES, ROWS, adjusted, prompt_report, random_number
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sequence, TokenLists
@@ -178,8 +177,9 @@ def test_no_end_before_min_tokens() -> None:
 
 def test_a_constraint_decides_what_may_follow() -> None:
     class Only:
-        def mask(self, allowed: npt.NDArray[np.bool_]) -> None:
-            allowed[:9] = allowed[10:] = False
+        def mask(self, allowed: TokenBits) -> None:
+            allowed[:] = 0
+            allowed[1] = 0b10
 
         def accept(self, token: int) -> None: ...
 

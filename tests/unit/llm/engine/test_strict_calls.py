@@ -77,8 +77,9 @@ def written(words: Tokenizer, calls: FormedCalls | ThoughtsFirst, wishes: str) -
     where it may not have them."""
     left, tokens = list(words.encode(wishes, special=False)), list[int]()
     while left and len(tokens) < 400:
-        allowed = np.ones(tiny.VOCABULARY, np.bool_)
-        calls.mask(allowed)
+        bits = np.full(-(-tiny.VOCABULARY // 8), 0xFF, np.uint8)
+        calls.mask(bits)
+        allowed = np.unpackbits(bits, bitorder="little")
         tokens.append(left[0] if allowed[left[0]] else int(allowed.argmax()))
         if tokens[-1] == left[0]:
             del left[0]

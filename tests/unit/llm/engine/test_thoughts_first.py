@@ -20,8 +20,9 @@ def written(thoughts: ThoughtsFirst, wishes: str) -> str:
     """What is written by a model that wants these letters, one at a time."""
     made = ""
     for wish in wishes:
-        allowed = np.ones(128, np.bool_)
-        thoughts.mask(allowed)
+        bits = np.full(16, 0xFF, np.uint8)
+        thoughts.mask(bits)
+        allowed = np.unpackbits(bits, bitorder="little")
         token = ord(wish) if allowed[ord(wish)] else int(allowed.argmax())
         assert allowed[token]
         thoughts.accept(token)
