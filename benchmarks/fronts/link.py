@@ -70,7 +70,7 @@ async def _measured(
     here.ports.workers.use(here.port())
     await asyncio.get_running_loop().run_in_executor(None, here.start)
     owner = LocalOwner(front, sock)
-    owner.start("")
+    owner.start()
     await owner.received_models.wait()
     runs: dict[int, list[tuple[float, float, float]]] = {n: [] for n in TOGETHER}
     for number in range(-1, rounds):  # the first one is not counted

@@ -15,8 +15,8 @@ import wherry
 from wherry.core.runtime.threads import ThreadPool
 from wherry.core.workers.loop import new_event_loop
 from wherry.core.workers.message_socket import MessageSocket
-from wherry.server.remote.link_protocol import FromFront
-from wherry.server.rows.owner import RowsOwner
+from wherry.server.fronts.link_protocol import FromFront
+from wherry.server.fronts.owner import RowsOwner
 from wherry.server.v2.common import Common
 
 

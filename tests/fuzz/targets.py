@@ -31,12 +31,12 @@ from wherry.llm.openai.fields.completion import CompletionRequest
 from wherry.llm.openai.fields.decoding import decoded
 from wherry.server.access.api_keys import parse_key_file
 from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.fronts.link_protocol import FromFront, Hello, OneRequest, Rows
 from wherry.server.grpc import proto
 from wherry.server.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
 from wherry.server.grpc.messages import Assembly, BadMessage
 from wherry.server.http.exchange import RequestHead
 from wherry.server.natural.codec import NaturalCodec
-from wherry.server.remote.link_protocol import FromFront, Hello, OneRequest, Rows
 from wherry.server.v2.http.generate import BodyCodec
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.infer_codec import ModelCodec
@@ -177,7 +177,7 @@ _CHAT: Final = (
 
 _ENCODER = MessageEncoder(inline=True)
 _FROM_FRONT = [
-    Hello(1, "1.0", "front"),
+    Hello("front"),
     Rows(0, 0, 2, {"x": np.zeros((2, 2), np.float32), "name": ["a", "b"]}, ""),
     OneRequest(0, 1, 1, {"x": [1]}, "", "id", 1.0, 0, {"a": [1]}, None, ["y"], False),
 ]

@@ -31,7 +31,7 @@ from tritonclient.utils import InferenceServerException
 import wherry
 from tests.fakes import until
 from tests.unit.server.test_watched_files import make_certificate
-from wherry.server import fronts
+from wherry.server.fronts import processes
 from wherry.testing import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -451,8 +451,8 @@ def same(text: str) -> str:
 
 
 def test_a_front_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fronts, "LOOK_INTERVAL", 0.1)
-    monkeypatch.setattr(fronts, "SILENCE", 2.0)
+    monkeypatch.setattr(processes, "LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr(processes, "SILENCE", 2.0)
     with wherry.Server(same, port=0, fronts=2) as running:
         hung = children(os.getpid())[0]
         os.kill(hung, signal.SIGSTOP)
@@ -461,7 +461,7 @@ def test_a_front_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_front_that_does_not_come_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fronts, "START", 0.0)
+    monkeypatch.setattr(processes, "START", 0.0)
     with pytest.raises(wherry.LoadFailed, match=r"fronts: 0, 1 did not come up within 0 s"):
         wherry.Server(same, port=0, fronts=2).start()
 

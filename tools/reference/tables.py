@@ -29,7 +29,7 @@ from wherry.llm.openai.fields.completion import CompletionRequest
 from wherry.llm.openai.fields.embeddings import EmbeddingRequest
 from wherry.llm.openai.fields.generating import Request
 from wherry.server.calls.admission import Admission
-from wherry.server.front_figures import FiguresOfFronts
+from wherry.server.fronts.processes import FiguresOfFronts
 from wherry.server.http_app import HttpApp
 from wherry.server.openapi.document import DescribedServer, document
 from wherry.server.openapi.schemas import without_raw

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from wherry.server.http.sse import EventStream as EventStream
     from wherry.server.options import OPTIONS as OPTIONS
     from wherry.server.options import PREFIX as PREFIX
+    from wherry.server.protocol import PROTOCOLS as PROTOCOLS
     from wherry.server.protocol import HttpProtocol as HttpProtocol
-    from wherry.server.protocol_routes import PROTOCOLS as PROTOCOLS
     from wherry.server.server import Server as Server
     from wherry.server.targets import load_targets as load_targets
     from wherry.server.v2.describe import model_config as model_config
@@ -90,8 +90,7 @@ else:
             ),
             "http.sse": "EventStream",
             "options": "OPTIONS PREFIX",
-            "protocol": "HttpProtocol",
-            "protocol_routes": "PROTOCOLS",
+            "protocol": "HttpProtocol PROTOCOLS",
             "server": "Server",
             "targets": "load_targets",
             "v2.describe": "model_config statistics",

@@ -31,21 +31,19 @@ from wherry.core.api import (
     process_figures,
 )
 from wherry.server.connections.limits import MemoryPlan
-from wherry.server.listeners import Listeners
-from wherry.server.options import OF_A_SERVER, Options
-from wherry.server.parts import Applications, applications
-from wherry.server.remote.link import OwnerLink
-from wherry.server.remote.link_protocol import (
-    PROTOCOL,
+from wherry.server.fronts.link import News, OwnerLink
+from wherry.server.fronts.link_protocol import (
     FromOwner,
     FrontMeasured,
     FrontSettings,
     Hello,
     Measure,
-    OwnedModels,
 )
-from wherry.server.remote.remote_models import RemoteModels
-from wherry.server.rows.pass_on import PassOn
+from wherry.server.fronts.pass_on import PassOn
+from wherry.server.fronts.runner import RemoteModels
+from wherry.server.listeners import Listeners
+from wherry.server.options import OF_A_SERVER, Options
+from wherry.server.parts import Applications, applications
 from wherry.server.server import Server
 from wherry.server.v2.shared_memory import SharedRegion
 
@@ -85,32 +83,31 @@ class LocalOwner:
         """None before `start` and after the end."""
         return self._link if self._link is not None and self._link.is_open else None
 
-    def start(self, version: str) -> None:
+    def start(self) -> None:
         """Say hello. In the loop."""
         port = self._runtime.port()
         self._sock.setblocking(False)
         messages = MessageSocket(self._sock, self._sock, FromOwner, copies=False)
         self._models = RemoteModels(self._runtime)
         aside = ThreadPool("wherry-rows", 2).run
-        self._link = OwnerLink(port, messages, self, aside)
+        self._link = OwnerLink(port, messages, aside, on_news=self._news, on_end=self._ended)
         self._link.start()
-        self._link.add(Hello(PROTOCOL, version, f"front {os.getpid()}"))
+        self._link.add(Hello(f"front {os.getpid()}"))
         self._link.write_soon()
 
-    def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
-        self._last_message_at = asyncio.get_running_loop().time()
-        if self._models is not None:
-            self._models.update(link, models)
-        self.received_models.set()
-
-    def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
+    def _news(self, message: News) -> None:
         self._last_message_at = asyncio.get_running_loop().time()
         if isinstance(message, FrontSettings):
             self.on_settings(message)
-        else:
+        elif isinstance(message, Measure):
             self.on_measure()
+        else:
+            assert self._models is not None
+            assert self._link is not None
+            self._models.update(self._link, message)
+            self.received_models.set()
 
-    def ended(self, link: OwnerLink, error: Exception) -> None:
+    def _ended(self, error: Exception) -> None:
         """The owner is gone, and this front with it."""
         log.info("the owner has ended", extra={"why": str(error) or type(error).__name__})
         self.received_models.set()
@@ -145,7 +142,7 @@ class FrontServer(Server):
         self._owner.on_settings = self._use
         self._owner.on_measure = self._measure
         self._applications.http.live_while(lambda: not self._owner.is_silent)
-        self._owner.start(self._applications.common.version)
+        self._owner.start()
         await self._owner.received_models.wait()  # the first request finds the models here
         return True
 

@@ -14,11 +14,10 @@ from wherry.core.api import Runtime
 from wherry.server.access.api_keys import Restrictions
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.terms import REQUEST_ID, client_request_id
-from wherry.server.grpc.answers import fail
-from wherry.server.grpc.handler import MethodHandler
+from wherry.server.fronts.pass_on_calls import PassOnCalls
+from wherry.server.grpc.handler import MethodHandler, fail
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import CallMetadata, Metadata, Rpc
-from wherry.server.rows.pass_on_calls import PassOnCalls
 from wherry.server.v2.common import Common
 from wherry.server.v2.grpc import health
 from wherry.server.v2.grpc.entry import GrpcEntry

@@ -21,13 +21,13 @@ from wherry.server.calls.client_text import without_paths
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.offload import RETRY_AFTER
 from wherry.server.dashboard.routes import Dashboard
+from wherry.server.fronts.pass_on import PassOn
 from wherry.server.http.answers import describe, fail, respond
 from wherry.server.http.exchange import SOON, Exchange, RequestHead, WithHeaders, error_body
 from wherry.server.http.route import ANY_TEXT, TEXT, Handler, Operation, Route
 from wherry.server.natural.routes import NaturalRoutes
 from wherry.server.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
-from wherry.server.protocol_routes import ProtocolRoutes
-from wherry.server.rows.pass_on import PassOn
+from wherry.server.protocol import ProtocolRoutes
 from wherry.server.v2.administration import health
 from wherry.server.v2.common import Common
 from wherry.server.v2.describe import ExactAnswer

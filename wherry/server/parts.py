@@ -14,9 +14,9 @@ from wherry.server.calls.admission import Admission
 from wherry.server.calls.offload import Offload
 from wherry.server.connections.limits import Limits, MemoryPlan, memory_plan
 from wherry.server.content.urls import InputUrls
+from wherry.server.fronts.pass_on import PassOn
 from wherry.server.http_app import MANAGEMENT, HttpApp
 from wherry.server.options import Capacity, Options, Protocols
-from wherry.server.rows.pass_on import PassOn
 from wherry.server.v2.common import FETCHING_THREADS, Common, OpenAISettings
 from wherry.server.v2.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.shared_memory import SharedMemory
@@ -115,8 +115,8 @@ def applications(
     if not options.listen.speaks_grpc:
         return Applications(http, None, common, watched, agent)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
+    from wherry.server.fronts.pass_on_calls import PassOnCalls
     from wherry.server.grpc_app import GrpcApp
-    from wherry.server.rows.pass_on_calls import PassOnCalls
 
     # Groups that HTTP serves on the management port only are closed over gRPC.
     elsewhere = () if options.listen.management_port is None else MANAGEMENT

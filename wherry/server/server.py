@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 
 from wherry.core.api import Model, Runtime, in_thread, new_event_loop
 from wherry.server.connections.limits import MemoryPlan
+from wherry.server.fronts.owner import RowsOwner
 from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
 from wherry.server.parts import (
@@ -31,9 +32,7 @@ from wherry.server.parts import (
     plan_for,
     runtime_of,
 )
-from wherry.server.ready_pipe import ReadyPipe
-from wherry.server.rows.owner import RowsOwner
-from wherry.server.stop_pipe import StopPipe
+from wherry.server.pipes import ReadyPipe, StopPipe
 from wherry.triton.api import ModelControl, log_ready
 
 log = logging.getLogger("wherry")

@@ -10,10 +10,9 @@ from typing import Final, Protocol
 from wherry.core.api import Buffer
 from wherry.server.connections.held import HeldBytes
 from wherry.server.grpc import frames, heads
-from wherry.server.grpc.messages import PREFIX
+from wherry.server.grpc.messages import OK, PREFIX, ResponseMessages
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.request_messages import MessageReading, RequestMessages
-from wherry.server.grpc.response_messages import OK, ResponseMessages
 from wherry.server.grpc.rpc import SOON, Metadata, Rpc
 from wherry.server.grpc.sender import FrameSender
 from wherry.server.grpc.work import CALL_WORK

@@ -6,6 +6,7 @@ RFC 9113, as bytes alone: no connection.
 from __future__ import annotations
 
 import struct
+from enum import Enum, auto
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -149,3 +150,61 @@ def check_length(kind: int, count: int) -> None:
         raise ConnectionFault(FRAME_SIZE_ERROR, f"frame type {kind} of {count} bytes")
     if kind == PRIORITY and count != _PRIORITY_BYTES:
         raise StreamFault(FRAME_SIZE_ERROR, f"PRIORITY of {count} bytes")
+
+
+ANNOUNCEMENT: Final = 2.0
+"""Seconds a client has to answer the first GOAWAY's PING, before the second is sent anyway."""
+LINGER: Final = 2.0
+"""Seconds a client has to close its end, once all is written and the server's end is closed."""
+
+_PING: Final = b"goodbye!"
+
+
+class ShutdownPhase(Enum):
+    SERVING = auto()
+    ANNOUNCED = auto()  # the first GOAWAY is written; new calls are still served
+    REFUSING = auto()  # the second GOAWAY has named the last call; later ones are ignored
+    CLOSED = auto()  # nothing more is read or written
+
+
+class GracefulShutdown:
+    """Makes the two GOAWAY frames of a graceful shutdown (RFC 9113, 6.8), and knows its phase.
+
+    The first GOAWAY asks the client to open no more calls, with a PING behind it. The client's
+    answer shows that it has read both, so the second GOAWAY can name the last call that is served.
+    """
+
+    __slots__ = ("is_refusing", "phase", "since")
+
+    def __init__(self, now: float) -> None:
+        self.phase = ShutdownPhase.SERVING
+        #: Whether the client has been told which call is the last.
+        self.is_refusing = False
+        #: When the connection was announced to end, or closed.
+        self.since = now
+
+    def announce(self, now: float) -> bytes:
+        """The first GOAWAY and its PING; nothing if the shutdown has begun."""
+        if self.phase is not ShutdownPhase.SERVING:
+            return b""
+        self.phase, self.since = ShutdownPhase.ANNOUNCED, now
+        return goaway(MAX_STREAM_ID, NO_ERROR, "the server stops") + frame(PING, 0, 0, _PING)
+
+    def is_acknowledged(self, payload: bytes) -> bool:
+        """Whether this answer to a PING means that the client has read the first GOAWAY."""
+        return self.phase is ShutdownPhase.ANNOUNCED and payload == _PING
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether that answer has been waited for long enough."""
+        return self.phase is ShutdownPhase.ANNOUNCED and now - self.since >= ANNOUNCEMENT
+
+    def refuse(self, last_stream_id: int) -> bytes:
+        """The second GOAWAY; nothing if it is written, or the connection closed."""
+        if self.phase in (ShutdownPhase.REFUSING, ShutdownPhase.CLOSED):
+            return b""
+        self.phase = ShutdownPhase.REFUSING
+        self.is_refusing = True
+        return goaway(last_stream_id, NO_ERROR)
+
+    def close(self, now: float) -> None:
+        self.phase, self.since = ShutdownPhase.CLOSED, now

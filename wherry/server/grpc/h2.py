@@ -26,11 +26,10 @@ from wherry.server.connections.sockets import has_unread
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.call import STREAM_WINDOW, Call
 from wherry.server.grpc.frame_reader import FRAME_BYTES, FrameReader, receive_buffer
-from wherry.server.grpc.frames import ConnectionFault
+from wherry.server.grpc.frames import LINGER, ConnectionFault, GracefulShutdown, ShutdownPhase
 from wherry.server.grpc.request_messages import MessageReading
 from wherry.server.grpc.rpc import SOON, Application, report
 from wherry.server.grpc.sender import FrameSender
-from wherry.server.grpc.shutdown import LINGER, GracefulShutdown, ShutdownPhase
 from wherry.server.grpc.streams import CONNECTION_WINDOW, Serving, Streams
 from wherry.server.grpc.work import MAX_CALLS, ClientWork, TurnBudget
 

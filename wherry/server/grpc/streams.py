@@ -9,12 +9,11 @@ from typing import Final
 from wherry.server.connections.held import HeldBytes
 from wherry.server.grpc import frames, heads
 from wherry.server.grpc.call import Call
-from wherry.server.grpc.frames import ConnectionFault, StreamFault
+from wherry.server.grpc.frames import ConnectionFault, GracefulShutdown, StreamFault
 from wherry.server.grpc.hpack import TooManyHeaders
 from wherry.server.grpc.request_messages import MessageReading
 from wherry.server.grpc.rpc import SOON, Application, report
 from wherry.server.grpc.sender import FrameSender
-from wherry.server.grpc.shutdown import GracefulShutdown
 from wherry.server.grpc.work import CALL_WORK, MAX_CALLS, RESETS_OF_A_FAULT, ClientWork
 
 CONNECTION_WINDOW: Final = 2**24

@@ -41,6 +41,7 @@ from wherry.server.grpc import request_messages
 from wherry.server.grpc.call import STREAM_WINDOW
 from wherry.server.grpc.frame_reader import FRAME_BYTES, ROW_BYTES
 from wherry.server.grpc.frames import (
+    ANNOUNCEMENT,
     COMPRESSION_ERROR,
     DATA,
     ENHANCE_YOUR_CALM,
@@ -48,6 +49,7 @@ from wherry.server.grpc.frames import (
     FRAME_SIZE_ERROR,
     HEADERS,
     INTERNAL_ERROR,
+    LINGER,
     NO_ERROR,
     PREFACE,
     PROTOCOL_ERROR,
@@ -66,7 +68,6 @@ from wherry.server.grpc.h2 import KEEPALIVE_TIME, KEEPALIVE_TIMEOUT, SETTLED
 from wherry.server.grpc.hpack import literal
 from wherry.server.grpc.messages import unpacked
 from wherry.server.grpc.request_messages import PACKED_BYTES
-from wherry.server.grpc.shutdown import ANNOUNCEMENT, LINGER
 from wherry.server.grpc.streams import CONNECTION_WINDOW, Streams
 from wherry.server.grpc.work import (
     CALL_WORK,

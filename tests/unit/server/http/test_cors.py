@@ -21,7 +21,7 @@ from wherry.server.access.origins import Origins
 from wherry.server.connections.limits import Limits
 from wherry.server.http.exchange import Application, Exchange
 from wherry.server.http.listener import Listener
-from wherry.server.layers import Cors
+from wherry.server.listeners import Cors
 
 pytestmark = on_each_loop
 

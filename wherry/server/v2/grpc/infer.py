@@ -6,7 +6,7 @@ from functools import partial
 
 from wherry.core.api import Buffer, InferResponse, LoadedModel, LoopPort, Unsupported
 from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.grpc.answers import fail
+from wherry.server.grpc.handler import fail
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.v2.decoded import DecodedRequest

@@ -12,8 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.core.api import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
-from wherry.server.grpc.answers import fail
-from wherry.server.grpc.handler import MethodHandler, at_once
+from wherry.server.grpc.handler import MethodHandler, at_once, fail
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.grpc.wire import Values

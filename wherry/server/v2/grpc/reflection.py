@@ -11,8 +11,7 @@ from typing import Final
 
 from wherry.core.api import Buffer
 from wherry.server.grpc import proto
-from wherry.server.grpc.descriptors import file_descriptor, symbols
-from wherry.server.grpc.proto import Method, Schema
+from wherry.server.grpc.proto import Method, Schema, file_descriptor, symbols
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.grpc.wire import Values
 from wherry.server.v2.grpc.entry import GrpcEntry

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from wherry.core.api import Buffer, InferRequest, InferResponse, LoadedModel, Reply, StreamReply
 from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.grpc.answers import status_of
+from wherry.server.grpc.handler import status_of
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, Rpc
 from wherry.server.v2.decoded import DecodedRequest

@@ -1,0 +1,1 @@
+"""How do several processes serve the clients of one server, whose models one of them owns?"""

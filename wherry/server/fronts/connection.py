@@ -1,0 +1,345 @@
+"""What does an owner do with the messages of one front?
+
+    frames -> requests of the runtime -> replies -> the answers of one turn of the loop in one frame
+
+Everything happens in the event loop of the owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
+
+import numpy as np
+
+from wherry.core.api import (
+    LARGE_BYTES,
+    BadModelOutput,
+    Garbage,
+    InferRequest,
+    InferResponse,
+    LoadReport,
+    LoopPort,
+    Messages,
+    ModelNotReady,
+    WherryError,
+    WorkerLink,
+    follow_in,
+    log_internal_error,
+)
+from wherry.server.calls.admission import SMALL_BODY
+from wherry.server.fronts.encoding import is_small, refused, unpacked
+from wherry.server.fronts.forwarded import Answerer, ForwardedRequests
+from wherry.server.fronts.link_protocol import (
+    Ask,
+    AskCall,
+    AskLoad,
+    CancelRows,
+    Consumed,
+    Forget,
+    FrontMeasured,
+    Hello,
+    LinkMessage,
+    LoadReported,
+    OneRequest,
+    Response,
+    RowAnswers,
+    Rows,
+    Seen,
+    ids_of,
+)
+from wherry.server.fronts.reply import (
+    AnswerBox,
+    RowOrStream,
+    RowReply,
+    RowStream,
+    ServedModel,
+    row_requests,
+)
+from wherry.server.v2.common import Common
+
+log = logging.getLogger("wherry")
+
+#: Rows of one message, at most: those that many connections can send in one turn of a loop.
+MOST_ROWS: Final = 2**20
+
+
+class ConnectionOwner(Answerer, Protocol):
+    """What a connection asks of the owner's side as a whole."""
+
+    common: Common
+    clock: Callable[[], float]
+
+    def model(self, number: int) -> ServedModel | None: ...
+    def load_report(self) -> LoadReport: ...
+    def greet(self, connection: FrontConnection) -> None: ...
+    def seen(self, connection: FrontConnection, revision: int) -> None: ...
+    def left(self, connection: FrontConnection, error: Exception) -> None: ...
+
+
+class FrontConnection:
+    """The requests of one front. Made for a front that may call; ends with its link."""
+
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        port: LoopPort,
+        messages: Messages,
+        aside: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.port = port
+        #: The front's, once it has said it.
+        self.name = ""
+        #: The last `OwnedModels` that it serves.
+        self.revision = -1
+        self.is_open = True
+        #: Gets the figures that its front was asked for.
+        self.on_measured: Callable[[FrontMeasured], None] = lambda _: None
+        self._owner = owner
+        self._common = owner.common
+        #: Requests without an outcome, by model and id.
+        self._requests: dict[int, dict[int, InferRequest]] = {}
+        #: The replies of those that have one since the last `_tell`.
+        self._ended: list[RowOrStream] = []
+        self._forwarded = ForwardedRequests(owner, self.send)
+        self._writes = False
+        self._wire = WorkerLink(
+            port.without_flush(),
+            messages,
+            receive=self._receive,
+            refused=self._unsent,
+            ended=self._lost,
+            aside=aside,
+            instead=_instead,
+        )
+        self._out = AnswerBox(self._wire)
+        port.after.append(self._tell)
+
+    def __repr__(self) -> str:
+        return f"<FrontConnection {self.name or '?'}: {self.requests} requests>"
+
+    @property
+    def has_models(self) -> bool:
+        """Whether its front serves some `OwnedModels`."""
+        return self.revision >= 0
+
+    def start(self) -> None:
+        """Receive from now on."""
+        self._wire.start()
+
+    def close(self) -> None:
+        """End the link; what its front still waits for is cancelled."""
+        self._wire.close()
+
+    @property
+    def requests(self) -> int:
+        """Requests that are not answered."""
+        return sum(map(len, self._requests.values()))
+
+    def send(self, message: LinkMessage, size: int = 0) -> None:
+        """Send a message of about `size` bytes at the end of this turn."""
+        self._wire.add(message, large=size > LARGE_BYTES)
+        self._write_soon()
+
+    # Requests
+
+    def _receive(self, messages: list[Any]) -> None:
+        for message in messages:
+            kind = type(message)
+            if not self.name and kind is not Hello:
+                raise Garbage("a front says hello first")
+            try:
+                _RECEIVE[kind](self, message)
+            except Garbage:
+                raise
+            except Exception as error:  # a defect of ours must not end the link of many clients
+                if kind is not Rows and kind is not OneRequest:
+                    raise Garbage(str(error)) from error
+                log_internal_error(error)
+                self._refuse(message.model, ids_of(message), error)
+
+    def _hello(self, message: Hello) -> None:
+        self.name = message.name or "front"
+        self._owner.greet(self)
+
+    def _rows(self, message: Rows) -> None:
+        if not 0 < message.count <= MOST_ROWS:
+            raise Garbage(f"a message of {message.count} rows")
+        ids = range(message.first, message.first + message.count)
+        model = self._model(message.model, ids)
+        if model is None:
+            return
+        columns = unpacked(message.columns, model.shaped_in)
+        _check(columns, message.count)
+        ended, port = self._ended.append, self.port
+        replies = [RowReply(ended, port, model, id) for id in ids]
+        try:
+            requests = row_requests(model, columns, replies, message.tenant)
+        except WherryError as error:
+            self._refuse(model.number, list(ids), error)
+            return
+        common = self._common
+        if (
+            is_small(columns)
+            and not common.trace_settings.on
+            and common.admission.enter_small(message.count)
+        ):
+            self._requests.setdefault(model.number, {}).update(zip(ids, requests, strict=True))
+            port.submit_all(model.loaded, requests)
+            return
+        for request in requests:
+            self._admit(model, request, small=False)
+
+    def _one(self, message: OneRequest) -> None:
+        model = self._model(message.model, (message.id,))
+        if model is None:
+            return
+        columns = unpacked(message.columns, model.shaped_in)
+        if model.loaded.config.max_batch_size:
+            _check(columns, message.rows)
+        reply: RowOrStream
+        if message.streams:
+            reply = RowStream(self._responded, self._ended.append, self.port, model, message.id)
+        else:
+            reply = RowReply(self._ended.append, self.port, model, message.id)
+        try:
+            request = model.loaded.request(
+                columns,
+                message.rows,
+                reply,
+                message.request_id,
+                message.timeout,
+                message.priority,
+                message.parameters,
+                message.sequence,
+                message.requested_outputs,
+                message.tenant,
+            )
+        except WherryError as error:
+            self._refuse(model.number, [message.id], error)
+        else:
+            if message.trace is not None and (tracing := self._common.tracing) is not None:
+                loaded = model.loaded
+                follow_in(tracing, request, loaded.name, loaded.version, message.trace)
+            self._admit(model, request, small=is_small(columns))
+
+    def _admit(self, model: ServedModel, request: InferRequest, *, small: bool) -> None:
+        common, loaded, reply = self._common, model.loaded, cast(RowOrStream, request.reply)
+        try:
+            common.admission.check()
+            if common.trace_settings.on:
+                common.traces.follow(loaded, request, self._owner.clock, self.port)
+            common.admission.enter(request, 0 if small else SMALL_BODY + 1)
+        except WherryError as error:
+            self._refuse(model.number, [reply.id], error)
+            return
+        self._requests.setdefault(model.number, {})[reply.id] = request
+        self.port.submit(loaded, request)
+
+    def _model(self, number: int, ids: Sequence[int]) -> ServedModel | None:
+        model = self._owner.model(number)
+        if model is None:
+            self._refuse(number, list(ids), ModelNotReady("the model is unloaded"))
+        return model
+
+    def _refuse(self, model: int, ids: list[int], error: Exception) -> None:
+        self.send(refused(model, ids, error))
+
+    def _cancel(self, message: CancelRows) -> None:
+        requests, model = self._requests.get(message.model, {}), self._owner.model(message.model)
+        for id in message.ids:
+            request = requests.get(id)
+            if request is not None and model is not None:
+                model.loaded.cancel(request)
+
+    def _consumed(self, message: Consumed) -> None:
+        request = self._requests.get(message.model, {}).get(message.id)
+        if request is not None and isinstance(request.reply, RowStream):
+            for _ in range(min(message.responses, request.reply.unread)):
+                request.reply.consumed()
+
+    def _seen(self, message: Seen) -> None:
+        self._owner.seen(self, message.revision)
+
+    # Outcomes
+
+    def _responded(self, reply: RowStream, response: InferResponse) -> None:
+        """A request that streams has a response."""
+        if self.is_open:
+            self._out.responded(reply, response)
+            self._write_soon()
+
+    def _tell(self) -> None:
+        """Send the outcomes of this turn. After the calls of each turn."""
+        if not self._ended:
+            return
+        ended = list(self._ended)
+        self._ended.clear()  # not replaced: replies append to it
+        self._common.admission.in_flight -= len(ended)
+        for reply in ended:
+            self._requests[reply.model.number].pop(reply.id, None)
+        if self.is_open:
+            self._out.tell(ended)
+            self._wire.write()
+
+    def _write_soon(self) -> None:
+        if not self._writes:
+            self._writes = True
+            self.port.loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._writes = False
+        self._wire.write()
+
+    def _unsent(self, message: Any, error: Exception) -> None:
+        """A message could not be encoded: a stream of responses that it belongs to is over."""
+        if isinstance(message, Response):
+            self._cancel(CancelRows(message.model, [message.id]))
+        elif not isinstance(message, RowAnswers):
+            log.error("a message could not be sent", extra={"why": str(error)})
+
+    def _lost(self, error: Exception, _: bool) -> None:
+        self.is_open = False
+        for number, requests in self._requests.items():
+            model = self._owner.model(number)
+            if model is not None:
+                for request in list(requests.values()):
+                    model.loaded.cancel(request)
+        self._forwarded.leave()
+        self._owner.left(self, error)
+        self.port.call(FrontConnection._forget, self)  # after what is cancelled
+
+    def _forget(self) -> None:
+        self._tell()
+        self.port.after.remove(self._tell)
+
+
+_RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
+    Hello: FrontConnection._hello,
+    Rows: FrontConnection._rows,
+    OneRequest: FrontConnection._one,
+    CancelRows: FrontConnection._cancel,
+    Consumed: FrontConnection._consumed,
+    Ask: lambda connection, message: connection._forwarded.ask(message),
+    AskCall: lambda connection, message: connection._forwarded.ask_call(message),
+    AskLoad: lambda connection, _: connection.send(LoadReported(connection._owner.load_report())),
+    Forget: lambda connection, message: connection._forwarded.forget(message),
+    Seen: FrontConnection._seen,
+    FrontMeasured: lambda connection, message: connection.on_measured(message),
+}
+
+
+def _instead(message: Any, error: Exception) -> LinkMessage | None:
+    """What a front gets in place of answers that cannot be encoded, and before all that follows."""
+    if not isinstance(message, RowAnswers | Response):
+        return None
+    failed = BadModelOutput(f"an output of the model cannot be sent: {error}")
+    return refused(message.model, ids_of(message), failed)
+
+
+def _check(columns: dict[str, Any], rows: int) -> None:
+    """Raise Garbage unless each column has `rows` rows."""
+    for column in columns.values():
+        if not isinstance(column, list | np.ndarray) or len(column) != rows:
+            raise Garbage("a column with other rows than its message says")

@@ -1,0 +1,93 @@
+"""How does a front have an owner answer a gRPC call that is not for a model?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from wherry.core.api import LoadReport
+from wherry.server.fronts.link import OwnerLink
+from wherry.server.fronts.link_protocol import AskCall, CallResponsePart
+from wherry.server.fronts.pass_on import load_of
+from wherry.server.grpc.handler import MethodHandler
+from wherry.server.grpc.proto import Method
+from wherry.server.grpc.rpc import SOON, Rpc
+from wherry.server.v2.grpc.entry import GrpcEntry
+
+#: Methods that a front answers itself.
+OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive", "ServerReflectionInfo"))
+
+
+class PassOnCalls:
+    """Passes gRPC calls on to the owner whose link `choose` gives."""
+
+    def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
+        self._choose = choose
+
+    def load_report(self) -> LoadReport | None:
+        """How busy the owner is, if it has said so."""
+        return load_of(self._choose())
+
+    def handler(self, name: str, handler: MethodHandler, entry: GrpcEntry) -> MethodHandler:
+        """The handler of a method, by its name, as a front has it."""
+        if name in OWN:
+            return handler
+        return MethodHandler(partial(self._pass_on, entry), handler.group, handler.open)
+
+    def _pass_on(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
+        link = self._choose()
+        if link is None:
+            _no_owner(rpc)
+        else:
+            PassedOnCall(entry, method, rpc, link)
+
+
+class PassedOnCall:
+    """One call that an owner answers. It ends early when the client leaves, or, if it may last as
+    long as the client likes, when the front stops."""
+
+    def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc, link: OwnerLink) -> None:
+        self._entry = entry
+        self._method = method
+        self._rpc = rpc
+        self._link = link
+        rpc.on_leave = self._leave
+        if method.gives_stream:
+            entry.watches.add(self)
+        message = bytes(rpc.message)
+        metadata = dict(rpc.metadata)
+
+        def ask(id: int) -> AskCall:
+            return AskCall(id, rpc.path, metadata, rpc.timeout, message)
+
+        self._id = link.ask(ask, self._on_part, len(message))
+
+    def drain(self) -> None:
+        """End a Watch call, as this front stops."""
+        self._leave()
+        self._rpc.send(self._method.response.encode({"status": "NOT_SERVING"}))
+        self._rpc.finish()
+
+    def _on_part(self, part: CallResponsePart | None) -> None:
+        rpc = self._rpc
+        if part is None:
+            _no_owner(rpc)
+        elif part.code not in ("", "OK"):
+            rpc.fail(part.code, part.text, part.metadata)
+        elif part.message is None:
+            rpc.finish()
+        elif part.ends:
+            rpc.respond(part.message)
+        else:
+            rpc.send(part.message)
+        if part is None or part.ends:
+            self._entry.watches.discard(self)
+
+    def _leave(self) -> None:
+        self._link.forget(self._id)
+        self._entry.watches.discard(self)
+
+
+def _no_owner(rpc: Rpc) -> None:
+    rpc.fail("UNAVAILABLE", "the process that owns the models is gone; retry later", SOON)
