@@ -28,7 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wherry.bench.machine import process_tree
+from wherry.bench.observe import process_tree
 
 TICK = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parent.parent

@@ -32,7 +32,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.harness import arguments, report, server
-from wherry.bench.machine import process_tree
+from wherry.bench.observe import process_tree
 
 CALLERS = 16
 #: Requests between two readings, and the fewest readings for a line.

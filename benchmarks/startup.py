@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import harness
-from wherry.bench.machine import process_tree
+from wherry.bench.observe import process_tree
 from wherry.testing import ServerProcess
 
 APP = """

@@ -19,7 +19,7 @@ import wherry
 from tests.fakes import TIMEOUT
 from tests.http_exchange import LoopClient, app_loop, at_the_end_of_the_turn
 from wherry.core.models.model import Model
-from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import Buffer
 from wherry.server.access.api_keys import Restrictions
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Metadata, Rpc

@@ -20,7 +20,7 @@ import msgspec
 import wherry
 from tests.fakes import TIMEOUT
 from wherry.core.models.model import Model
-from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import Buffer
 from wherry.server.access.api_keys import Restrictions
 from wherry.server.http.exchange import (
     ANSWERED,

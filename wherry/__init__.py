@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from wherry.core.models.model import Device, Model, model, pipeline
     from wherry.core.models.step_model import Step, StepModel
-    from wherry.core.pipelines.fan_out import gather, in_order
+    from wherry.core.pipelines.pipeline import gather, in_order
     from wherry.core.pipelines.text import split_text
     from wherry.core.runtime.runtime import Runtime
     from wherry.core.values.datatypes import (
@@ -161,8 +161,8 @@ _HOMES = {
     "Step": "wherry.core.models.step_model",
     "StepModel": "wherry.core.models.step_model",
     "asgi": "wherry.server.asgi",
-    "gather": "wherry.core.pipelines.fan_out",
-    "in_order": "wherry.core.pipelines.fan_out",
+    "gather": "wherry.core.pipelines.pipeline",
+    "in_order": "wherry.core.pipelines.pipeline",
     "model": "wherry.core.models.model",
     "pipeline": "wherry.core.models.model",
     "split_text": "wherry.core.pipelines.text",

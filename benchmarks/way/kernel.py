@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from wherry.bench.machine import process_tree
+from wherry.bench.observe import process_tree
 
 CALL = re.compile(r"^(\d+) +(\w+)\(")
 

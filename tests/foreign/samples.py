@@ -20,8 +20,8 @@ from wherry.core.models.signature import Signature
 from wherry.core.values.datatypes import BYTES
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.core.values.request import Column, Columns
-from wherry.triton.backends import parameters
 from wherry.triton.backends.repository_model import RepositoryModel
+from wherry.triton.backends.shared import parameter_number
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInput,
@@ -55,8 +55,8 @@ class IdentityModel(RepositoryModel):
         return config
 
     def load(self, device: Device) -> None:
-        time.sleep(max(0.0, parameters.number(self.triton, "creation_delay_sec") or 0.0))
-        self._delay = (parameters.number(self.triton, "execute_delay_ms") or 0.0) / 1000
+        time.sleep(max(0.0, parameter_number(self.triton, "creation_delay_sec") or 0.0))
+        self._delay = (parameter_number(self.triton, "execute_delay_ms") or 0.0) / 1000
 
     def signature(self, name: str = "") -> Signature:
         """The signature: rows of an output differ in shape where those of its input may."""

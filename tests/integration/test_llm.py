@@ -19,7 +19,7 @@ import torch
 import wherry
 from benchmarks.llm_memory import ask_all, resident_mb
 from tests.unit.llm.engine import tiny
-from wherry.bench.machine import process_tree
+from wherry.bench.observe import process_tree
 from wherry.llm import LLM
 from wherry.llm.engine.checkpoint import converted
 from wherry.llm.engine.loading import load_engine

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.unit.llm.engine import tiny
-from wherry.bench.machine import process_tree
+from wherry.bench.observe import process_tree
 from wherry.llm.engine.memory import free_bytes, needs_of, parts_on_cpu, total_bytes
 from wherry.testing.servers import ServerProcess
 

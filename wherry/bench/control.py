@@ -13,8 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from wherry.bench.certificate import tls_context
-from wherry.bench.connection import Wire
+from wherry.bench.connection import Wire, tls_context
 from wherry.core.api import ConfigError, UnixConnection, WherryError, advice
 
 

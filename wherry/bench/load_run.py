@@ -15,8 +15,14 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from wherry.bench.certificate import tls_context
-from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, make_connection
+from wherry.bench.connection import (
+    Encoded,
+    LoadConnection,
+    Owner,
+    Wire,
+    make_connection,
+    tls_context,
+)
 from wherry.bench.plan import Closed, Plan
 from wherry.bench.record import OK, Recorder
 from wherry.bench.sources import Arrivals, Callers

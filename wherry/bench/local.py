@@ -21,10 +21,9 @@ from wherry.bench.encode import columns_of
 from wherry.bench.load import Raw
 from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.observe import Observer
-from wherry.bench.plan import Closed, Plan
+from wherry.bench.plan import Closed, Plan, joins, moments, thinks
 from wherry.bench.record import OK, Recorder
 from wherry.bench.report import TargetFacts
-from wherry.bench.schedule import joins, moments, thinks
 from wherry.bench.targets import Sending, rows_for
 from wherry.core.api import (
     ConfigError,

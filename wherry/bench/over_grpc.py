@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wherry.bench.answers import AnswerReader
-from wherry.bench.certificate import shown_by, tls_context
-from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire
+from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, shown_by, tls_context
 from wherry.bench.control import Address, NotThere, Unreachable
 from wherry.bench.encode import columns_of
 from wherry.bench.inputs import Row

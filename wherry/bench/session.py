@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wherry.bench.connection import Encoded
+from wherry.bench.continuous import silence
 from wherry.bench.figures import Interval, MeasuredWindow, Table, figures, timeline, window
 from wherry.bench.load import LoadProcesses, Raw
 from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.local import Local
-from wherry.bench.machine import is_here, listener
-from wherry.bench.observe import Observer
+from wherry.bench.observe import Observer, is_here, listener
 from wherry.bench.plan import Closed, Plan
 from wherry.bench.report import ClientSide, Point, TargetFacts, number
 from wherry.bench.targets import Target
-from wherry.bench.verdict import silence
 
 #: A share of a core from which on the client counts as the limit.
 BUSY = 0.9

@@ -26,8 +26,7 @@ from time import perf_counter
 from typing import Protocol
 
 from wherry.bench.connection import LoadConnection
-from wherry.bench.plan import Bursts, Closed, Rate, Replay
-from wherry.bench.schedule import joins, moments, thinks
+from wherry.bench.plan import Bursts, Closed, Rate, Replay, joins, moments, thinks
 
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1

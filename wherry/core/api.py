@@ -10,7 +10,7 @@ from wherry.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from wherry.core.client import Client as Client
     from wherry.core.client.connections import UnixConnection as UnixConnection
-    from wherry.core.client.unreachable import advice as advice
+    from wherry.core.client.connections import advice as advice
     from wherry.core.client.wire import ModelDescription as ModelDescription
     from wherry.core.client.wire import Tensor as Tensor
     from wherry.core.client.wire import by_place as by_place
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from wherry.core.observability.machine import Machine as Machine
     from wherry.core.observability.machine import Use as Use
     from wherry.core.observability.metrics import Metrics as Metrics
-    from wherry.core.observability.metrics_config import MetricsConfig as MetricsConfig
     from wherry.core.observability.numbers import RateWindow as RateWindow
     from wherry.core.observability.numbers import Reading as Reading
     from wherry.core.observability.numbers import Readings as Readings
@@ -95,7 +94,7 @@ if TYPE_CHECKING:
     from wherry.core.observability.numbers import significant as significant
     from wherry.core.observability.numbers import summed as summed
     from wherry.core.observability.otel import triton_mode as triton_mode
-    from wherry.core.observability.otel.drafts import SpanKind as SpanKind
+    from wherry.core.observability.otel.context import SpanKind as SpanKind
     from wherry.core.observability.otel.following import FollowedRequest as FollowedRequest
     from wherry.core.observability.otel.following import begun as begun
     from wherry.core.observability.otel.following import follow_below as follow_below
@@ -104,6 +103,7 @@ if TYPE_CHECKING:
     from wherry.core.observability.otel.providers import tracing_of as tracing_of
     from wherry.core.observability.otel.tracing import RequestTrace as RequestTrace
     from wherry.core.observability.otel.tracing import Tracing as Tracing
+    from wherry.core.observability.otel.triton_mode import MetricsConfig as MetricsConfig
     from wherry.core.observability.server_load import FRESH as FRESH
     from wherry.core.observability.server_load import LoadReport as LoadReport
     from wherry.core.observability.statistics import SECONDS_BUCKETS as SECONDS_BUCKETS
@@ -112,8 +112,8 @@ if TYPE_CHECKING:
     from wherry.core.observability.statistics import Histogram as Histogram
     from wherry.core.observability.statistics import ModelStatistics as ModelStatistics
     from wherry.core.observability.tracing import Span as Span
-    from wherry.core.pipelines.fan_out import gather as gather
-    from wherry.core.pipelines.fan_out import stop as stop
+    from wherry.core.pipelines.pipeline import gather as gather
+    from wherry.core.pipelines.pipeline import stop as stop
     from wherry.core.runtime.lifecycle import ANY as ANY
     from wherry.core.runtime.lifecycle import Status as Status
     from wherry.core.runtime.loaded_model import LoadedModel as LoadedModel
@@ -131,7 +131,6 @@ if TYPE_CHECKING:
     from wherry.core.values import quantities as quantities
     from wherry.core.values.budget import Budget as Budget
     from wherry.core.values.budget import Reservation as Reservation
-    from wherry.core.values.buffer import Buffer as Buffer
     from wherry.core.values.datatypes import BF16 as BF16
     from wherry.core.values.datatypes import BOOL as BOOL
     from wherry.core.values.datatypes import BYTES as BYTES
@@ -139,6 +138,7 @@ if TYPE_CHECKING:
     from wherry.core.values.datatypes import FP16 as FP16
     from wherry.core.values.datatypes import FP32 as FP32
     from wherry.core.values.datatypes import UINT64 as UINT64
+    from wherry.core.values.datatypes import Buffer as Buffer
     from wherry.core.values.datatypes import Datatype as Datatype
     from wherry.core.values.datatypes import Form as Form
     from wherry.core.values.datatypes import TensorSpec as TensorSpec
@@ -219,8 +219,7 @@ else:
         __name__,
         {
             "client": "Client",
-            "client.connections": "UnixConnection",
-            "client.unreachable": "advice",
+            "client.connections": "UnixConnection advice",
             "client.wire": "ModelDescription Tensor by_place describe infer_body",
             "instances.device_errors": "broken_by out_of_memory",
             "instances.devices": (
@@ -240,8 +239,8 @@ else:
             "instances.source": "import_file refuse_while_importing",
             "instances.stream_run": "StreamRun",
             "models.config": (
-                "FIELDS InstanceGroup ModelConfig QueuePolicy SequenceBatching "
-                "SequenceControl SequenceState model_config wrong_name"
+                "FIELDS InstanceGroup ModelConfig QueuePolicy SequenceBatching SequenceControl "
+                "SequenceState model_config wrong_name"
             ),
             "models.model": "Device FunctionModel Model ModelOfModels Pipeline VariantStore",
             "models.row_types": "plain",
@@ -259,21 +258,21 @@ else:
             "observability.loop_stall": "BUCKETS LoopStall",
             "observability.machine": "Machine Use",
             "observability.metrics": "Metrics",
-            "observability.metrics_config": "MetricsConfig",
             "observability.numbers": (
                 "RateWindow Reading Readings quantile reading significant summed"
             ),
             "observability.otel": "triton_mode",
-            "observability.otel.drafts": "SpanKind",
+            "observability.otel.context": "SpanKind",
             "observability.otel.following": "FollowedRequest begun follow_below follow_in",
             "observability.otel.providers": "metrics_of tracing_of",
             "observability.otel.tracing": "RequestTrace Tracing",
+            "observability.otel.triton_mode": "MetricsConfig",
             "observability.server_load": "FRESH LoadReport",
             "observability.statistics": (
                 "Compute Duration Histogram ModelStatistics SECONDS_BUCKETS"
             ),
             "observability.tracing": "Span",
-            "pipelines.fan_out": "gather stop",
+            "pipelines.pipeline": "gather stop",
             "runtime.lifecycle": "ANY Status",
             "runtime.loaded_model": "LoadedModel",
             "runtime.loop_port": "LoopPort",
@@ -285,17 +284,15 @@ else:
             "scheduler.overload": "late",
             "values": "errors quantities",
             "values.budget": "Budget Reservation",
-            "values.buffer": "Buffer",
             "values.datatypes": (
-                "BF16 BOOL BYTES DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64"
+                "BF16 BOOL BYTES Buffer DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64"
             ),
             "values.errors": (
                 "AccessDenied AdapterNotFound AlreadyRegistered BadModelOutput Cancelled "
-                "ConfigError DeadlineExceeded InvalidRequest LoadFailed MayHaveRun "
-                "ModelFailed ModelNotFound ModelNotReady NotAcceptable Overloaded "
-                "PromptTooLong RegionNotFound RequestTimeoutExpired RequestTooLarge "
-                "ServerBusy Tag TooManyBytes Unsupported UnsupportedMediaType WherryError "
-                "WorkerDied"
+                "ConfigError DeadlineExceeded InvalidRequest LoadFailed MayHaveRun ModelFailed "
+                "ModelNotFound ModelNotReady NotAcceptable Overloaded PromptTooLong "
+                "RegionNotFound RequestTimeoutExpired RequestTooLarge ServerBusy Tag TooManyBytes "
+                "Unsupported UnsupportedMediaType WherryError WorkerDied"
             ),
             "values.load": "Load",
             "values.media": (
@@ -305,9 +302,8 @@ else:
             "values.quantities": "duration number rows",
             "values.reply": "Reply StreamReply tell",
             "values.request": (
-                "Array Batch Column Columns InferRequest InferResponse SequenceStep "
-                "ShapedRow ShapedRows bytes_of concatenate parted rows_of shared "
-                "value_bytes"
+                "Array Batch Column Columns InferRequest InferResponse SequenceStep ShapedRow "
+                "ShapedRows bytes_of concatenate parted rows_of shared value_bytes"
             ),
             "values.tensors": "for_code is_tensor view",
             "workers.descendants": "end_descendants",

@@ -7,8 +7,7 @@ running_server   `python -m wherry serve ...` as a process of its own, on a free
 ServerProcess    the same with the process in hand: signals, exit code, log
 """
 
-from wherry.testing.clock import ManualClock
-from wherry.testing.gated import GatedModel
+from wherry.testing.gated import GatedModel, ManualClock
 from wherry.testing.servers import ServerProcess, local_server, running_server
 
 __all__ = ["GatedModel", "ManualClock", "ServerProcess", "local_server", "running_server"]

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from wherry.triton.backends import parameters as parameters
     from wherry.triton.backends.completing import FileTensor as FileTensor
     from wherry.triton.backends.completing import complete as complete
     from wherry.triton.backends.load import FILES as FILES
     from wherry.triton.backends.load import backend_for as backend_for
     from wherry.triton.backends.load import not_here as not_here
     from wherry.triton.backends.repository_model import RepositoryModel as RepositoryModel
+    from wherry.triton.backends.shared import parameter_text as parameter_text
     from wherry.triton.loading.control import ModelControl as ModelControl
+    from wherry.triton.loading.control import RepositoryWatch as RepositoryWatch
     from wherry.triton.loading.folders import RepositoryFolders as RepositoryFolders
     from wherry.triton.loading.loader import log_ready as log_ready
-    from wherry.triton.loading.watch import RepositoryWatch as RepositoryWatch
     from wherry.triton.repository.ensemble_graph import members as members
     from wherry.triton.repository.json_form import filled as filled
     from wherry.triton.repository.json_form import to_json as to_json
@@ -42,14 +42,13 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "backends": "parameters",
             "backends.completing": "FileTensor complete",
             "backends.load": "FILES backend_for not_here",
             "backends.repository_model": "RepositoryModel",
-            "loading.control": "ModelControl",
+            "backends.shared": "parameter_text",
+            "loading.control": "ModelControl RepositoryWatch",
             "loading.folders": "RepositoryFolders",
             "loading.loader": "log_ready",
-            "loading.watch": "RepositoryWatch",
             "repository.ensemble_graph": "members",
             "repository.json_form": "filled to_json",
             "repository.kind": "platform_of",

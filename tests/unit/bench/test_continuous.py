@@ -5,11 +5,25 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import msgspec
+import numpy as np
+import pytest
 
 from tests.unit.bench.reports import point
 from tests.unit.bench.reports import report as report_of
-from wherry.bench.continuous import CORRECTED, junit, notes, summary
+from wherry.bench.continuous import (
+    CORRECTED,
+    junit,
+    missed,
+    no_measurement,
+    notes,
+    silence,
+    summary,
+    target_lost,
+)
+from wherry.bench.figures import MeasuredWindow, Table
 from wherry.bench.plan import Rate
+from wherry.bench.record import OK, Recorder
+from wherry.bench.report import Point
 from wherry.bench.search import Objective
 
 
@@ -45,3 +59,95 @@ def test_an_open_load_says_that_waiting_counts() -> None:
     open_load = msgspec.structs.replace(point(), load=Rate(rate=10.0))
     assert CORRECTED in notes(report_of(open_load))
     assert CORRECTED not in notes(report_of(point()))
+
+
+def table(*ended: tuple[float, str]) -> Table:
+    made = Recorder()
+    for at, outcome in ended:
+        made.add(at - 0.01, at - 0.01, at, outcome, 1)
+    return Table.of(made)
+
+
+SEEN = MeasuredWindow(0.0, 1.0, 10.0)
+STEADY = [(float(at), OK) for at in np.arange(0.5, 10, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("ended", "seconds"),
+    [
+        (STEADY, 0.0),
+        ([*STEADY, (9.9, "HTTP 503")], 0.0),  # one of the last, among answers
+        (STEADY[:10], 0.0),  # it ended, and nothing failed
+        (
+            [*STEADY[:10], (5.1, "connection closed before the answer"), (9.5, "cannot connect")],
+            5.0,
+        ),
+        (
+            [*STEADY[:10], (5.1, "connection closed before the answer")],
+            5.0,
+        ),  # and hung from then on
+        ([(2.0, "HTTP 503"), (8.0, "HTTP 503"), *STEADY], 0.0),
+        ([(30.0, "timeout"), *STEADY[:10]], 25.0),
+        ([(2.0, "timeout"), (8.0, "timeout")], 10.0),
+    ],
+)
+def test_an_end_with_failures_only_is_seen(ended: list[tuple[float, str]], seconds: float) -> None:
+    assert silence(table(*ended), SEEN) == pytest.approx(seconds)
+
+
+def with_figures(
+    ok: int = 1000, silent_end: float = 0.0, stopped: str = "", **errors: int
+) -> Point:
+    made = point()
+    made.figures = msgspec.structs.replace(
+        made.figures,
+        ok=ok,
+        failed=sum(errors.values()),
+        errors={kind.replace("_", " "): count for kind, count in errors.items()},
+    )
+    return msgspec.structs.replace(made, silent_end=silent_end, stopped=stopped)
+
+
+@pytest.mark.parametrize(
+    ("run", "said", "lost"),
+    [
+        (with_figures(), "", False),
+        (with_figures(malformed_answer=400), "", False),
+        (with_figures(malformed_answer=1100), "52 % failed: malformed answer", False),
+        (with_figures(HTTP_429=9000), "", False),  # too high a load is a measurement, too
+        (with_figures(ok=0, malformed_answer=3), "answered: malformed answer", True),
+        (with_figures(ok=0), "not one request ended", True),
+        (with_figures(stopped="no connection for 5 s"), "no connection for 5 s", True),
+        (with_figures(silent_end=3.0, timeout=9), "no answer in the last 3 s, only timeout", False),
+        (with_figures(silent_end=3.0, cannot_connect=9), "only cannot connect", True),
+    ],
+)
+def test_why_there_is_no_measurement_is_said(run: Point, said: str, lost: bool) -> None:
+    assert said in no_measurement(run)
+    assert bool(no_measurement(run)) is bool(said)
+    assert bool(target_lost(run)) is lost
+
+
+def test_what_is_missed_is_said_with_both_numbers() -> None:
+    run = with_figures(ok=90, timeout=10)
+    assert missed(run, Objective({"p50": 1.0}, 0.5)) == []
+    assert missed(run, Objective({"p50": 0.001}, 0.01)) == [
+        f"p50 is {1e3 * run.figures.latency.p50:.3g} ms, asked for 1 ms",  # type: ignore[union-attr]
+        "10 % of the requests failed, asked for 1 %",
+    ]
+
+
+def test_a_rate_and_a_first_token_may_be_asked_for() -> None:
+    made = point(rate=100.0, noise=0.0)
+    assert missed(made, Objective({}, 1.0, rate=99.0)) == []
+    assert missed(made, Objective({}, 1.0, rate=101.0)) == ["requests/s is 100, asked for 101"]
+    asked = Objective({}, 1.0, first_token=0.2)
+    assert missed(made, asked) == [
+        "p95 of the first token is not known: nothing streamed, asked for 200 ms"
+    ]
+    streamed = msgspec.structs.replace(made.figures, first_token=made.figures.latency)
+    assert missed(msgspec.structs.replace(made, figures=streamed), asked) == []
+    assert not asked.met(made.figures)
+    assert str(Objective({"p95": 0.1}, 0.01, 5.0, 0.2)) == (
+        "p95 <= 100 ms, first token p95 <= 200 ms, requests/s >= 5, errors <= 1 %"
+    )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
+from wherry.bench import observe
 from wherry.bench.observe import Look, Observer, difference
 
 
@@ -86,3 +91,37 @@ def test_a_look_is_taken_at_the_beginning_and_the_end_and_its_thread_is_gone() -
     times = [point[0] for point in observer.over_time()]
     assert times == sorted(times)
     assert observer.over_time()[-1][1:] == (3.0, 1.0)
+
+
+def test_this_process_has_used_some_cpu_and_a_gone_one_is_unknown() -> None:
+    before = observe.cpu_seconds(os.getpid())
+    sum(range(200_000))
+    after = observe.cpu_seconds(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert 0 < before <= after
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert observe.cpu_seconds(gone.pid) is None
+
+
+def test_whoever_listens_on_a_port_is_found() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        assert observe.listener(port) is None  # bound, and nobody listens
+        sock.listen()
+        assert observe.listener(port) == os.getpid()
+    assert observe.listener(port) is None
+
+
+def test_only_loopback_is_here() -> None:
+    assert observe.is_here("localhost")
+    assert observe.is_here("127.0.0.2")
+    assert not observe.is_here("10.0.0.1")
+
+
+def test_the_machines_facts_name_what_a_figure_depends_on() -> None:
+    facts = observe.facts()
+    assert facts["cores"] == os.cpu_count()
+    assert "wherry" in facts["versions"]

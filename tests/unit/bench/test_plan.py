@@ -1,10 +1,24 @@
 """What a plan may ask for, and how several processes share it."""
 
+import itertools
+from statistics import fmean
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay, describe
+from wherry.bench.plan import (
+    Bursts,
+    Closed,
+    Load,
+    Plan,
+    Rate,
+    Replay,
+    describe,
+    joins,
+    moments,
+    thinks,
+)
 from wherry.core.values.errors import ConfigError
 
 
@@ -65,3 +79,63 @@ def test_loads_describe_themselves() -> None:
     assert describe(Rate(rate=100, ramp=5)) == "100 requests/s, poisson, growing over 5 s"
     assert describe(Bursts(size=5, every=2)) == "bursts of 5 every 2 s"
     assert describe(Replay(moments=(0.0,))) == "a trace of 1 requests"
+
+
+def first(count: int, load: Rate | Bursts | Replay, **options: float) -> list[float]:
+    return list(itertools.islice(moments(load, **options), count))  # type: ignore[arg-type]
+
+
+def test_a_constant_rate_is_evenly_spaced_and_two_processes_take_turns() -> None:
+    load = Rate(rate=10, arrivals="constant")
+    assert first(3, load) == pytest.approx([0, 0.1, 0.2])
+    assert first(3, load, phase=0.5) == pytest.approx([0.05, 0.15, 0.25])
+
+
+def test_poisson_arrivals_have_the_rate_and_the_spread_of_independent_ones() -> None:
+    found = first(20_000, Rate(rate=50))
+    gaps = [b - a for a, b in itertools.pairwise(found)]
+    assert found[-1] == pytest.approx(20_000 / 50, rel=0.03)
+    mean = fmean(gaps)
+    deviation = fmean((gap - mean) ** 2 for gap in gaps) ** 0.5
+    assert deviation == pytest.approx(mean, rel=0.05)  # as it is for an exponential distribution
+
+
+def test_the_same_seed_gives_the_same_arrivals_and_another_one_others() -> None:
+    load = Rate(rate=5)
+    assert first(10, load, seed=1) == first(10, load, seed=1) != first(10, load, seed=2)
+
+
+def test_a_growing_rate_has_half_its_requests_by_the_end_of_the_ramp() -> None:
+    found = first(1000, Rate(rate=100, arrivals="constant", ramp=10))
+    assert sum(moment < 10 for moment in found) == 500
+    after = [m for m in found if m >= 10]
+    assert after[1] - after[0] == pytest.approx(0.01)
+
+
+@given(st.floats(0.1, 1e4), st.floats(0, 100), st.sampled_from(["poisson", "constant"]))
+def test_moments_never_go_back(rate: float, ramp: float, arrivals: str) -> None:
+    load = Rate(rate=rate, ramp=ramp, arrivals=arrivals)  # type: ignore[arg-type]
+    found = first(50, load)
+    assert found == sorted(found)
+    assert found[0] >= 0
+
+
+def test_a_burst_starts_at_one_moment() -> None:
+    assert first(5, Bursts(size=2, every=0.5)) == [0, 0, 0.5, 0.5, 1.0]
+
+
+def test_a_trace_is_replayed_as_it_was_and_ends() -> None:
+    assert first(9, Replay(moments=(0.0, 0.3, 0.3, 9.0))) == [0.0, 0.3, 0.3, 9.0]
+
+
+def test_callers_join_one_by_one_over_the_ramp() -> None:
+    assert joins(Closed(callers=3, ramp=10)) == [0, 5, 10]
+    assert joins(Closed(callers=3)) == [0, 0, 0]
+    assert joins(Closed(callers=1, ramp=10)) == [0]
+
+
+def test_callers_think_as_long_as_they_are_told_or_so_on_average() -> None:
+    assert list(itertools.islice(thinks(Closed(callers=1, think=2.0)), 3)) == [2.0, 2.0, 2.0]
+    drawn = list(itertools.islice(thinks(Closed(callers=1, think=2.0, think_random=True)), 5000))
+    assert fmean(drawn) == pytest.approx(2.0, rel=0.1)
+    assert len(set(drawn)) > 4000

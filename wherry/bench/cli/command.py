@@ -17,10 +17,9 @@ from wherry.bench import inputs, show
 from wherry.bench import report as reports
 from wherry.bench.cli.interrupts import INTERRUPTED, Interrupts, exit_code
 from wherry.bench.cli.options import BenchOptions, counts_of, seconds_of, shape_of
-from wherry.bench.cli.outputs import OUTPUTS, Outputs
-from wherry.bench.cli.run import BenchRun, without_secrets
-from wherry.bench.interval import turns
-from wherry.bench.machine import facts
+from wherry.bench.cli.run import OUTPUTS, BenchRun, Outputs, without_secrets
+from wherry.bench.compare import turns
+from wherry.bench.observe import facts
 from wherry.bench.offline import Offline, OfflineReport, length_of
 from wherry.bench.report import Report
 from wherry.bench.show import Display, print_changes, print_report

@@ -1,4 +1,6 @@
-"""How do the points of one `wherry bench` become measurements, one after the other?"""
+"""How do the points of one `wherry bench` become measurements, one after the
+other, and its files?
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,88 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from wherry import __version__
+from wherry.bench import continuous
 from wherry.bench import report as reports
 from wherry.bench.cli.interrupts import Interrupts
 from wherry.bench.cli.options import BenchOptions, seconds_of
-from wherry.bench.cli.outputs import Outputs
+from wherry.bench.continuous import missed, no_measurement, target_lost
 from wherry.bench.load import LoadProcesses
 from wherry.bench.local import Local
-from wherry.bench.machine import facts
+from wherry.bench.observe import facts
 from wherry.bench.plan import Load, Rate
 from wherry.bench.report import Point, Report
-from wherry.bench.search import Search
+from wherry.bench.search import Objective, Search
 from wherry.bench.session import Measured, Served, Subject, measure
 from wherry.bench.show import Display
 from wherry.bench.targets import find
-from wherry.bench.verdict import missed, no_measurement, target_lost
 from wherry.core.api import ConfigError, Runtime, WherryError
 from wherry.server.api import OPTIONS, PREFIX, load_targets, read_settings
 from wherry.testing import ServerProcess
+
+#: What stands in each file that is written at the end, by its flag.
+CONTENTS: Final[Mapping[str, Callable[[Report, Objective], str]]] = {
+    "json": lambda report, _: reports.encode(report).decode(),
+    "html": lambda report, _: reports.page(report),
+    "csv": lambda report, _: reports.as_csv(report),
+    "junit": continuous.junit,
+    "summary": continuous.summary,
+}
+OUTPUTS: Final = (*CONTENTS, "jsonl")
+#: Those that go behind what the file has: other steps write into it, too.
+APPENDED: Final = ("summary",)
+
+
+@dataclass(slots=True)
+class Outputs:
+    """The files that were asked for. ConfigError, before anything is measured, for one that cannot
+    be written."""
+
+    args: argparse.Namespace
+    _begun: bool = False
+
+    def __post_init__(self) -> None:
+        if self.args.summary == "":
+            self.args.summary = os.environ.get("GITHUB_STEP_SUMMARY")
+            if not self.args.summary:
+                raise ConfigError("--summary: name a file, or set GITHUB_STEP_SUMMARY")
+        for name in OUTPUTS:
+            if path := getattr(self.args, name):
+                _can_be_written(f"--{name} {path}", Path(path).absolute())
+
+    def requests(self, measured: Measured) -> None:
+        """Append a line for each request of a run to the file of --jsonl."""
+        if not self.args.jsonl:
+            return
+        with open(self.args.jsonl, "ab" if self._begun else "wb") as file:
+            self._begun = True
+            for line in reports.jsonl(measured.table, measured.begin, measured.point.settings):
+                file.write(line + b"\n")
+
+    def write(self, report: Report, objective: Objective) -> list[str]:
+        """Write all of them, even if one cannot be. Returns the problems."""
+        problems = []
+        for name, content in CONTENTS.items():
+            path = getattr(self.args, name)
+            try:
+                if path:
+                    with open(path, "a" if name in APPENDED else "w", encoding="utf-8") as file:
+                        file.write(content(report, objective))
+            except OSError as error:
+                problems.append(f"--{name} {path}: {error}")
+        return problems
+
+
+def _can_be_written(what: str, path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"{what}: there is no such folder")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{what}: this cannot be written")
+
 
 #: Seconds for the models to load. Ctrl-C ends the waiting.
 LOADING = 3600.0

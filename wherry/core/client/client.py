@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from wherry.core.client.answers import check_status, events, no_answer
-from wherry.core.client.connections import KeptConnections
+from wherry.core.client.connections import KeptConnections, check_status, events, no_answer
 from wherry.core.client.wire import (
     ModelDescription,
     describe,

@@ -52,7 +52,7 @@ from wherry.core.instances.worker_protocol import (
     may_hold_arrays,
 )
 from wherry.core.models.step_model import StepModel
-from wherry.core.observability.otel.in_worker import WorkerSpans
+from wherry.core.observability.otel.providers import WorkerSpans
 from wherry.core.values.request import Columns
 from wherry.core.workers.encoding import UNSENDABLE, why_not_sent, with_blobs
 from wherry.core.workers.log import PipeHandler

@@ -36,8 +36,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import numpy as np
 
-from wherry.core.models.annotations import hints_of, without_aliases
-from wherry.core.models.remedies import is_constraint, remedy, shown
+from wherry.core.models.annotations import hints_of, is_constraint, remedy, shown, without_aliases
 from wherry.core.models.row_types import is_pydantic
 from wherry.core.values.datatypes import (
     BOOL,

@@ -19,11 +19,9 @@ from wherry.core.observability.custom_metrics import (
 )
 from wherry.core.observability.fronts import FrontsSource, front_metrics, with_fronts
 from wherry.core.observability.loop_stall import LoopStall
-from wherry.core.observability.machine import Machine, Use
-from wherry.core.observability.metrics_config import MetricsConfig
+from wherry.core.observability.machine import Machine, Use, gpus
 from wherry.core.observability.model_values import LABELS, Loaded, ModelValues, cumulative
-from wherry.core.observability.nvml import gpus
-from wherry.core.observability.picker_metrics import picker_metrics
+from wherry.core.observability.otel.triton_mode import MetricsConfig
 from wherry.core.observability.triton_metrics import (
     CacheNumbers,
     cache_metrics,
@@ -31,6 +29,7 @@ from wherry.core.observability.triton_metrics import (
     gauge,
     gpu_metrics,
     machine_metrics,
+    picker_metrics,
     triton_metrics,
 )
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Failure
@@ -27,7 +27,6 @@ from wherry.core.models.model import Caller, PipelineCall, current_call
 from wherry.core.observability.otel.user_code import enter
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.observability.tracing import CallTraces, Span
-from wherry.core.pipelines.fan_out import gather
 from wherry.core.scheduler.deadlines import Deadlines
 from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, late, refusal
 from wherry.core.scheduler.pace import Pace
@@ -42,6 +41,61 @@ from wherry.core.values.errors import (
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Columns, InferRequest, InferResponse, concatenate, rows_of
+
+T = TypeVar("T")
+
+
+async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all calls concurrently. Returns their results in order.
+
+        asyncio.run(wherry.gather(asyncio.sleep(0, n) for n in range(3)))  # -> [0, 1, 2]
+
+    The first exception cancels the other calls and is raised; cancelling the caller cancels all
+    calls. When this returns or raises, no call is still running.
+    """
+    futures: list[asyncio.Future[T]] = []
+    try:
+        futures.extend(asyncio.ensure_future(call) for call in calls)
+        return list(await asyncio.gather(*futures))
+    finally:
+        await stop(futures)
+
+
+@asynccontextmanager
+async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator[T]]:
+    """Start all calls at once and yield their results in order, for a pipeline that streams:
+
+        @wherry.pipeline
+        async def by_line(text: str) -> AsyncIterator[str]:
+            calls = (sentiment.ainfer(line) for line in text.splitlines())
+            async with wherry.in_order(calls) as labels:
+                async for label in labels:
+                    yield label
+
+    When the block is left, no call is still running.
+    """
+    futures: list[asyncio.Future[T]] = []
+
+    async def results() -> AsyncIterator[T]:
+        for future in futures:
+            yield await future
+
+    try:
+        futures.extend(asyncio.ensure_future(call) for call in calls)
+        yield results()
+    finally:
+        await stop(futures)
+
+
+async def stop(futures: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel what is unfinished of these, and return when nothing of it is running."""
+    unfinished = [future for future in futures if future.cancel()]
+    if unfinished:
+        await asyncio.wait(unfinished)
+    for future in futures:
+        if not future.cancelled():
+            future.exception()  # retrieved: else asyncio logs exceptions never retrieved
+
 
 log = logging.getLogger("wherry")
 

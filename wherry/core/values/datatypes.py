@@ -19,6 +19,9 @@ import numpy.typing as npt
 
 from wherry.core.values.media import MediaSpec
 
+Buffer = bytes | bytearray | memoryview
+
+
 Shape = tuple[int, ...]
 
 

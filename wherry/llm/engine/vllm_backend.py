@@ -35,7 +35,7 @@ from wherry.triton.api import (
     TritonInput,
     TritonOutput,
     TritonTransactionPolicy,
-    parameters,
+    parameter_text,
 )
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class VllmBackendModel(RepositoryModel, StepModel):
         if self._has_adapters(arguments):
             ours["adapters"] = _json_object(self.version_folder, ADAPTERS, name)
         others = {key: value for key, value in arguments.items() if key != "model"}
-        requested = parameters.text(self.triton, "ENGINE")
+        requested = parameter_text(self.triton, "ENGINE")
         try:
             made, engine = engine_of(
                 checkpoint, name=name, requested=requested, ours=ours, vllm=others

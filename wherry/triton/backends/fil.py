@@ -18,11 +18,15 @@ import msgspec
 import numpy as np
 
 from wherry.core.api import DATATYPES, Array, Column, Columns, ConfigError, Device, InvalidRequest
-from wherry.triton.backends import parameters
 from wherry.triton.backends.completing import with_batching
-from wherry.triton.backends.library import library
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared
+from wherry.triton.backends.shared import (
+    Shared,
+    library,
+    parameter_number,
+    parameter_text,
+    parameter_truth,
+)
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInput,
@@ -61,10 +65,10 @@ class ForestOutput:
     @classmethod
     def of(cls, config: TritonConfig) -> ForestOutput:
         # output_class is the older name of is_classifier.
-        named = [parameters.truth(config, name) for name in ("is_classifier", "output_class")]
-        proba = parameters.truth(config, "predict_proba") or False
+        named = [parameter_truth(config, name) for name in ("is_classifier", "output_class")]
+        proba = parameter_truth(config, "predict_proba") or False
         said = next((value for value in named if value is not None), proba)
-        return cls(said, proba, parameters.number(config, "threshold"))
+        return cls(said, proba, parameter_number(config, "threshold"))
 
     def width(self, scores: int) -> int:
         """How many numbers the output of a row with `scores` scores has."""
@@ -161,7 +165,7 @@ class Forest:
     def read(cls, folder: str, config: TritonConfig) -> Forest:
         """The forest in a version's folder. ConfigError if there is none that can be read."""
         kind, path = model_file(folder, config)
-        if kind == "sklearn" and not parameters.truth(config, "ALLOW_PICKLE"):
+        if kind == "sklearn" and not parameter_truth(config, "ALLOW_PICKLE"):
             raise ConfigError(
                 f"model {config.name!r}: {os.path.basename(path)} is a pickle, and reading one runs"
                 " its code: save the model as treelite.sklearn.import_model(model)"
@@ -189,7 +193,7 @@ class Forest:
 
 def model_file(folder: str, config: TritonConfig) -> tuple[str, str]:
     """The model_type and the path of a version's file."""
-    kind = parameters.text(config, "model_type")
+    kind = parameter_text(config, "model_type")
     if kind is not None and kind not in FILES:
         raise ConfigError(
             f"model {config.name!r}: parameter 'model_type' must be one of {', '.join(FILES)}, not"
@@ -215,7 +219,7 @@ def model_file(folder: str, config: TritonConfig) -> tuple[str, str]:
 def _read(treelite: Any, kind: str, path: str, config: TritonConfig) -> Any:
     if kind.startswith("xgboost"):
         form = {"xgboost_json": "json", "xgboost_ubj": "ubjson"}.get(kind, "inspect")
-        lenient = parameters.truth(config, "xgboost_allow_unknown_field") or False
+        lenient = parameter_truth(config, "xgboost_allow_unknown_field") or False
         load = treelite.frontend.load_xgboost_model
         try:
             return load(path, format_choice=form, allow_unknown_field=lenient)

@@ -16,12 +16,11 @@ import msgspec
 
 from wherry.core.api import ConfigError, Plugins, gpu_count
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository.checksum import mismatches
 from wherry.triton.repository.kind import is_ensemble
 from wherry.triton.repository.layout import is_name
 from wherry.triton.repository.problems import BadConfig, is_blank, unfilled
 from wherry.triton.repository.triton_config import TritonConfig
-from wherry.triton.repository.validate import problems_of
+from wherry.triton.repository.validate import mismatches, problems_of
 
 log = logging.getLogger("wherry")
 

@@ -3,12 +3,18 @@
 In threads that share one session for each device: ONNX Runtime releases the GIL while it computes
 and is thread-safe, so one copy of the weights serves all instances. An operator uses one thread
 unless configured otherwise: instances fill the cores, at about half the CPU time for each row.
+
+Rows of different shapes (`allow_ragged_batch`) are concatenated in one dimension. `batch_input`:
+generated tensors that say where each row ends. `batch_output`: a flat output, split like the rows
+of an input. A row counts as one item, whether it came alone or in a larger request.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
@@ -16,6 +22,7 @@ import numpy as np
 
 from wherry.core.api import (
     Array,
+    BadModelOutput,
     Column,
     Columns,
     ConfigError,
@@ -25,19 +32,105 @@ from wherry.core.api import (
     Signature,
     cpu_instead,
 )
-from wherry.triton.backends import completing, parameters, ragged
+from wherry.triton.backends import completing
 from wherry.triton.backends.completing import FileTensor
-from wherry.triton.backends.library import library
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared
+from wherry.triton.backends.shared import Shared, library, parameter_whole
 from wherry.triton.backends.tensors import from_model, to_model
-from wherry.triton.repository.inside import inside
+from wherry.triton.repository.kind import inside
+from wherry.triton.repository.mapping import datatype_of
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDataType,
     TritonInput,
     TritonOutput,
 )
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+def ragged_inputs(config: TritonConfig) -> set[str]:
+    """The names of inputs whose rows arrive as a list of arrays."""
+    return {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
+
+
+def made_inputs(config: TritonConfig) -> set[str]:
+    """The names of the inputs that the server generates from others."""
+    return {name for one in config.batch_input for name in one.target_name}
+
+
+def scattered_outputs(config: TritonConfig) -> dict[str, str]:
+    """The outputs that are split like an input's rows, with that input."""
+    return {name: one.source_input[0] for one in config.batch_output for name in one.target_name}
+
+
+def check_ragged(config: TritonConfig) -> None:
+    """Raise ConfigError if a source is not a ragged input of the model."""
+    ragged = ragged_inputs(config)
+    sources = [(f"batch_input[{i}]", one.source_input) for i, one in enumerate(config.batch_input)]
+    sources += [
+        (f"batch_output[{i}]", one.source_input) for i, one in enumerate(config.batch_output)
+    ]
+    for place, names in sources:
+        if len(names) != 1 or names[0] not in ragged:
+            raise ConfigError(
+                f"model {config.name!r}: {place}.source_input must be one input that has"
+                f" allow_ragged_batch, not {names}"
+            )
+
+
+def joined(column: Column) -> Array:
+    """The elements of all rows, concatenated."""
+    rows = cast(Sequence[Array], column)
+    return np.concatenate([row.ravel() for row in rows])
+
+
+def shapes_of(columns: Columns, names: set[str]) -> dict[str, Shapes]:
+    return {
+        name: [row.shape for row in cast(Sequence[Array], columns[name])]
+        for name in names
+        if name in columns
+    }
+
+
+def batch_inputs(config: TritonConfig, shapes: Mapping[str, Shapes]) -> Iterator[tuple[str, Array]]:
+    """The generated input tensors by name."""
+    for one in config.batch_input:
+        source = shapes.get(one.source_input[0])
+        if source is None:
+            continue  # an optional input that was not sent
+        values = _MADE[one.kind](source)
+        array = np.asarray(values, datatype_of(one.data_type).dtype)
+        for name in one.target_name:
+            yield name, array
+
+
+def scattered(result: Array, shapes: Shapes, output: str, model: str) -> list[Array]:
+    """Split a flat output into rows of these shapes."""
+    ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
+    flat = result.ravel()
+    if len(flat) != ends[-1]:
+        raise BadModelOutput(
+            f"model {model!r}: output {output!r} has {len(flat)} elements; the rows of the input"
+            f" that it is cut like have {ends[-1]}"
+        )
+    pieces = np.split(flat, ends[:-1])
+    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def _counts(shapes: Shapes) -> list[int]:
+    return [math.prod(shape) for shape in shapes]
+
+
+_MADE: Final[dict[str, Callable[[Shapes], object]]] = {
+    "BATCH_ELEMENT_COUNT": _counts,
+    "BATCH_ACCUMULATED_ELEMENT_COUNT": lambda s: list(itertools.accumulate(_counts(s))),
+    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": lambda s: [0, *itertools.accumulate(_counts(s))],
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": lambda s: np.zeros(max(_counts(s))),
+    "BATCH_ITEM_SHAPE": list,
+    "BATCH_ITEM_SHAPE_FLATTEN": lambda s: [size for shape in s for size in shape],
+}
+
 
 FILE: Final = "model.onnx"
 
@@ -68,7 +161,7 @@ class OnnxModel(RepositoryModel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._session: Shared[Any] = Shared()
-        self._ragged = ragged.ragged_inputs(self.triton)
+        self._ragged = ragged_inputs(self.triton)
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
@@ -97,7 +190,7 @@ class OnnxModel(RepositoryModel):
     def signature(self, name: str = "") -> Signature:
         """The signature. Rows of an output that is split like an input have different shapes."""
         signature = super().signature(name)
-        cut = ragged.scattered_outputs(self.triton)
+        cut = scattered_outputs(self.triton)
         outputs = [
             replace(spec, form=Form.ARRAYS) if spec.name in cut else spec
             for spec in signature.outputs
@@ -106,15 +199,15 @@ class OnnxModel(RepositoryModel):
 
     def execute(self, **columns: Column) -> Columns:
         batched = self.triton.max_batch_size > 0
-        shapes = ragged.shapes_of(columns, self._ragged)
+        shapes = shapes_of(columns, self._ragged)
         feeds = {
-            tensor.name: ragged.joined(columns[tensor.name])
+            tensor.name: joined(columns[tensor.name])
             if tensor.name in shapes
             else _texts(to_model(columns[tensor.name], tensor, batched))
             for tensor in self.inside.input
             if tensor.name in columns
         }
-        feeds.update(ragged.batch_inputs(self.triton, shapes))
+        feeds.update(batch_inputs(self.triton, shapes))
         names = [tensor.name for tensor in self.inside.output]
         try:
             results = self._session.value.run(names, feeds)
@@ -123,9 +216,9 @@ class OnnxModel(RepositoryModel):
                 raise
             # The inputs' shapes contradict each other, which is the caller's mistake.
             raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
-        model, cut = self.triton.name, ragged.scattered_outputs(self.triton)
+        model, cut = self.triton.name, scattered_outputs(self.triton)
         return {
-            tensor.name: ragged.scattered(result, shapes[cut[tensor.name]], tensor.name, model)
+            tensor.name: scattered(result, shapes[cut[tensor.name]], tensor.name, model)
             if tensor.name in cut
             else from_model(result, tensor, batched, model)
             for tensor, result in zip(self.inside.output, results, strict=True)
@@ -145,15 +238,15 @@ class OnnxModel(RepositoryModel):
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     """`config` completed by ONNX Runtime's descriptions of the file's inputs and outputs."""
-    ragged.check(config)
-    made = ragged.made_inputs(config)
+    check_ragged(config)
+    made = made_inputs(config)
     inputs = _of_callers(inputs, inside(config).input, config.input)
     outputs = _of_callers(outputs, inside(config).output, config.output)
     return completing.complete(
         config,
         [_tensor(config.name, tensor) for tensor in inputs if tensor.name not in made],
         [_tensor(config.name, tensor) for tensor in outputs],
-        flat=ragged.ragged_inputs(config) | set(ragged.scattered_outputs(config)),
+        flat=ragged_inputs(config) | set(scattered_outputs(config)),
     )
 
 
@@ -239,7 +332,7 @@ def providers(config: TritonConfig, device: Device) -> list[Any]:
 
 
 def _whole(config: TritonConfig, name: str, default: int) -> int:
-    setting = parameters.whole(config, name)
+    setting = parameter_whole(config, name)
     return default if setting is None else setting
 
 

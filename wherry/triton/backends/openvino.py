@@ -15,11 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from wherry.core.api import Array, Column, Columns, ConfigError, Device, InvalidRequest
-from wherry.triton.backends import parameters
 from wherry.triton.backends.completing import FileTensor, complete, with_batching
-from wherry.triton.backends.library import library
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared
+from wherry.triton.backends.shared import Shared, library, parameter_text, parameter_truth
 from wherry.triton.backends.tensors import called_with
 from wherry.triton.repository.triton_config import (
     TritonConfig,
@@ -85,7 +83,7 @@ class CompiledModel:
 
     def __init__(self, folder: str, config: TritonConfig) -> None:
         core, model = _read(folder, config)
-        target = parameters.text(config, "TARGET_DEVICE") or "CPU"
+        target = parameter_text(config, "TARGET_DEVICE") or "CPU"
         try:
             self._model = core.compile_model(model, target, _properties(config))
         except Exception as error:  # its errors have no base class of their own
@@ -117,7 +115,7 @@ def _read(folder: str, config: TritonConfig) -> tuple[Any, Any]:
     openvino = library("openvino", config.name, "'wherry[openvino]'")
     path = model_file(folder, config)
     core = openvino.Core()
-    if (extension := parameters.text(config, "CPU_EXTENSION_PATH")) is not None:
+    if (extension := parameter_text(config, "CPU_EXTENSION_PATH")) is not None:
         core.add_extension(extension)
     try:
         model = core.read_model(path)
@@ -146,10 +144,10 @@ def _sizes(config: TritonConfig, model: Any) -> dict[Any, list[int]]:
     """The shapes to which inputs are set: those of config.pbtxt if it says RESHAPE_IO_LAYERS, else
     with an open batch dimension if there are batches and it does not say that this fails."""
     batched = config.max_batch_size > 0
-    if parameters.truth(config, "RESHAPE_IO_LAYERS"):
+    if parameter_truth(config, "RESHAPE_IO_LAYERS"):
         lead = [-1] if batched else []
         return {_port(one.name, model.inputs): [*lead, *one.dims] for one in config.input}
-    if not batched or parameters.truth(config, "SKIP_OV_DYNAMIC_BATCHSIZE"):
+    if not batched or parameter_truth(config, "SKIP_OV_DYNAMIC_BATCHSIZE"):
         return {}
     shapes = {port: _shape(port) for port in model.inputs}
     fixed = any(shape and shape[0] != -1 for shape in shapes.values())
@@ -157,9 +155,9 @@ def _sizes(config: TritonConfig, model: Any) -> dict[Any, list[int]]:
 
 
 def _properties(config: TritonConfig) -> dict[str, str]:
-    properties = {name: parameters.text(config, name) for name in _PROPERTIES}
+    properties = {name: parameter_text(config, name) for name in _PROPERTIES}
     found = {name: value for name, value in properties.items() if value is not None}
-    if parameters.truth(config, "HINT_BF16"):
+    if parameter_truth(config, "HINT_BF16"):
         found["INFERENCE_PRECISION_HINT"] = "bf16"
     # One stream with all cores unless it says otherwise: what waits is in the batch.
     return {"PERFORMANCE_HINT": "LATENCY", **found}

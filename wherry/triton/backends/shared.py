@@ -1,10 +1,71 @@
-"""How do several instances of a model in one process share its weights?"""
+"""What do backends share: the import of a library, parameters of a configuration, and weights that
+several instances in one process use?
+
+A parameter is always text. The functions return None if it is not there, and raise ConfigError if
+it is no such value.
+"""
 
 from __future__ import annotations
 
+import importlib
+import math
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+from wherry.core.api import ConfigError
+from wherry.triton.repository.triton_config import TritonConfig
+
+_TRUTH: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def parameter_text(config: TritonConfig, name: str) -> str | None:
+    found = config.parameters.get(name)
+    return None if found is None else found.string_value
+
+
+def parameter_truth(config: TritonConfig, name: str) -> bool | None:
+    setting = parameter_text(config, name)
+    if setting is None:
+        return None
+    if setting.strip().lower() not in _TRUTH:
+        raise _wrong(config, name, "true or false", setting)
+    return _TRUTH[setting.strip().lower()]
+
+
+def parameter_whole(config: TritonConfig, name: str) -> int | None:
+    setting = parameter_text(config, name)
+    try:
+        return None if setting is None else int(setting)
+    except ValueError:
+        raise _wrong(config, name, "a whole number", setting) from None
+
+
+def parameter_number(config: TritonConfig, name: str) -> float | None:
+    setting = parameter_text(config, name)
+    try:
+        value = None if setting is None else float(setting)
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise _wrong(config, name, "a number", setting)
+    return value
+
+
+def _wrong(config: TritonConfig, name: str, kind: str, setting: str | None) -> ConfigError:
+    return ConfigError(f"model {config.name!r}: parameter {name!r} must be {kind}, not {setting!r}")
+
+
+def library(name: str, model: str, install: str) -> Any:
+    """The module of this name, imported for a model. ConfigError says what to install."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"model {model!r}: it needs {name.partition('.')[0]}, which cannot be imported"
+            f" ({error}): pip install {install}"
+        ) from error
+
 
 T = TypeVar("T")
 

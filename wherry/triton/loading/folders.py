@@ -1,22 +1,62 @@
 """What do the model repositories hold of a name, and what may a client send in place of it?
 
-Errors begin with Triton's words; the rest is what only its log says.
+Errors begin with Triton's words; the rest is what only its log says. Of the files that a client
+sends none is written before every name is found right; their size altogether is bounded by that of
+the request.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from wherry.core.api import ConfigError, ModelNotFound, ModelNotReady, Tag
-from wherry.triton.repository import layout, upload
+from wherry.triton.repository import layout
 from wherry.triton.repository.json_form import from_json, patched
-from wherry.triton.repository.layout import Fingerprint, Found
+from wherry.triton.repository.layout import Fingerprint, Found, is_name
 from wherry.triton.repository.mirror import is_remote, source_of
 from wherry.triton.repository.problems import BadConfig
 from wherry.triton.repository.triton_config import TritonConfig
 from wherry.triton.repository.validate import problems_of
+
+MAX_FILES: Final = 1024
+MAX_PATH_CHARS: Final = 512
+MAX_DEPTH: Final = 16
+
+
+class BadUpload(Exception):
+    """Raised for a file whose name leads elsewhere or cannot be written, and for too many files."""
+
+
+def save(files: Mapping[str, bytes], root: str) -> None:
+    """Write the files (path in the model's folder -> content) below `root`, a new folder."""
+    if len(files) > MAX_FILES:
+        raise BadUpload(f"{len(files)} files were sent, of at most {MAX_FILES}")
+    places = {path: os.path.join(root, *_parts(path)) for path in files}
+    for path, content in files.items():
+        try:
+            os.makedirs(os.path.dirname(places[path]), exist_ok=True)
+            with open(places[path], "xb") as file:
+                file.write(content)
+        except OSError as error:
+            raise BadUpload(f"{path!r} cannot be written: {error.strerror}") from None
+
+
+def _parts(path: str) -> list[str]:
+    if len(path) > MAX_PATH_CHARS:
+        raise BadUpload(f"a file's path has {len(path)} characters, of at most {MAX_PATH_CHARS}")
+    # Triton joins the name to the folder's, so that "file:/1/model.py" is the same file.
+    parts = path.removeprefix("/").split("/")
+    if len(parts) > MAX_DEPTH or not all(is_name(part) and _can_be_written(part) for part in parts):
+        raise BadUpload(f"{path!r} is no file of its folder")
+    return parts
+
+
+def _can_be_written(name: str) -> bool:
+    """Whether the file system takes this name: JSON may hold lone surrogates."""
+    return name.isprintable() and len(os.fsencode(name)) <= 255
+
 
 Config = TritonConfig | Mapping[str, Any] | str | bytes
 Patch = Mapping[str, Any] | str | bytes
@@ -124,9 +164,9 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
     root = os.path.join(folder, name)
     try:
         changed = _config_of(config)
-        upload.save(files, root)
+        save(files, root)
         return layout.read(root, config=changed)
-    except upload.BadUpload as error:
+    except BadUpload as error:
         raise cannot_load(name, [str(error)]) from None
     except BadConfig as error:
         raise cannot_load(name, error.problems) from None

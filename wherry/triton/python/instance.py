@@ -39,10 +39,9 @@ from wherry.core.api import (
     rows_of,
 )
 from wherry.triton.python.calls import CallAnswer, Called, Calls, Host
-from wherry.triton.python.model_requests import ModelRequests
+from wherry.triton.python.model_requests import ModelRequests, RunningBatch
 from wherry.triton.python.process import load_failed
 from wherry.triton.python.request_codec import RequestCodec
-from wherry.triton.python.running_batch import RunningBatch
 from wherry.triton.python.stub.wire import Incoming
 from wherry.triton.python.stub_protocol import Plain, StubMemory, StubMessage
 

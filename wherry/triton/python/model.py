@@ -25,9 +25,8 @@ from wherry.core.api import (
 )
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.python.calls import Host
-from wherry.triton.python.environment import interpreter
 from wherry.triton.python.instance import PythonInstance
-from wherry.triton.python.process import PythonProcess
+from wherry.triton.python.process import PythonProcess, interpreter
 from wherry.triton.python.stub.text import sent
 from wherry.triton.repository.json_form import from_json, to_json
 from wherry.triton.repository.normalise import normalised

@@ -1,15 +1,123 @@
-"""How is the process of a Python model started, and its file imported?"""
+"""How is the process of a Python model started, with which Python, and its file imported?"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
-from collections.abc import Sequence
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from wherry.core.api import FrameSocket, Garbage, LoadFailed, shortage, start_worker
-from wherry.triton.python.environment import Interpreter
+from wherry.core.api import (
+    ConfigError,
+    FrameSocket,
+    Garbage,
+    LoadFailed,
+    for_children,
+    shortage,
+    start_worker,
+)
 from wherry.triton.python.stub import wire
 from wherry.triton.python.stub_protocol import Plain, StubDecoder, StubEncoder, StubMemory
+
+log = logging.getLogger("wherry")
+
+_MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The program to start and its environment variables."""
+
+    python: str
+    environment: Mapping[str, str]
+
+
+def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter:
+    """The interpreter for a model in `folder`. ConfigError if there is none. Blocks: unpacking may
+    take minutes."""
+    if not execution_env_path:
+        return Interpreter(sys.executable, for_children())
+    where = execution_env_path.replace(_MODEL_DIRECTORY, folder)
+    if not os.path.isabs(where):
+        where = os.path.join(folder, where)
+    if not os.path.exists(where):
+        raise ConfigError(
+            f"model {model!r}: EXECUTION_ENV_PATH {execution_env_path!r} is not there: put an"
+            " environment's folder or its .tar.gz (conda-pack) there, or leave the parameter out to"
+            " run the model with wherry's own Python"
+        )
+    if os.path.isfile(where):
+        where = str(_unpacked(model, Path(where)))
+    python = os.path.join(where, "bin", "python")
+    if not os.access(python, os.X_OK):
+        raise ConfigError(
+            f"model {model!r}: EXECUTION_ENV_PATH {execution_env_path!r} must be an environment's"
+            " folder (with bin/python in it) or its .tar.gz"
+        )
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+    }
+    environment["VIRTUAL_ENV"] = where
+    for name, folder in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
+        own, others = os.path.join(where, folder), environment.get(name)
+        environment[name] = os.pathsep.join([own, others]) if others else own
+    return Interpreter(python, environment)
+
+
+def _unpacked(model: str, archive: Path) -> Path:
+    """The folder of the unpacked archive, in the user's cache, identified by the archive's path,
+    size and time of change."""
+    status = archive.stat()
+    identity = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
+    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = cache / "wherry" / "environments" / name
+    if place.is_dir():
+        return place
+    # In Triton's words, which those who wait for minutes look for.
+    log.info("Extracting Python execution env", extra={"model": model, "archive": archive.name})
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix="unpacking-") as unpacking:
+        whole = Path(unpacking) / "environment"
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(whole, filter=_inside)
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise ConfigError(
+                f"model {model!r}: EXECUTION_ENV_PATH {archive.name!r} cannot be unpacked: {error}"
+            ) from None
+        try:
+            whole.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another process has unpacked it
+                raise
+    repair = place / "bin" / "conda-unpack"
+    if repair.exists():  # its scripts contain the path where it was packed
+        subprocess.run([place / "bin" / "python", repair], check=False, stdin=subprocess.DEVNULL)
+    return place
+
+
+def _inside(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
+    """Refuse a file that would leave the environment, in the words of Triton's library.
+
+    Links may lead out of it, as those of conda environments do ("data" would refuse them), but
+    nothing is written through them.
+    """
+    if member.name.startswith("/"):
+        raise tarfile.TarError(f"Path is absolute: {member.name}")
+    if ".." in member.name.split("/"):
+        raise tarfile.TarError(f"Path contains '..': {member.name}")
+    return tarfile.tar_filter(member, place)
+
 
 _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")
 

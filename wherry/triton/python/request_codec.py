@@ -1,4 +1,6 @@
-"""How does a request become a message to a Python model's process, and its response an answer?"""
+"""How does a request become a message to a Python model's process, its response an
+answer, and an error a code?
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -15,20 +17,69 @@ import numpy as np
 from wherry.core.api import (
     BF16,
     LARGE_BYTES,
+    AlreadyRegistered,
+    Cancelled,
     Columns,
     Failure,
     Form,
     InferRequest,
+    InvalidRequest,
     ModelConfig,
+    ModelFailed,
+    ModelNotFound,
+    ModelNotReady,
     Signature,
     TensorSpec,
+    Unsupported,
     WherryError,
 )
-from wherry.triton.python.codes import error_of
+from wherry.triton.python.stub.pb_utils import TritonError
 from wherry.triton.python.stub.wire import Incoming, Outgoing
 from wherry.triton.python.tensors import get, put
 from wherry.triton.repository.kind import is_decoupled
 from wherry.triton.repository.triton_config import TritonConfig
+
+
+class UnknownModelError(ModelFailed):
+    """A model's TritonError with the code UNKNOWN."""
+
+    http_status = 400
+    grpc_code = "UNKNOWN"
+
+
+ERRORS: Final[dict[int, type[WherryError]]] = {
+    TritonError.UNKNOWN: UnknownModelError,
+    TritonError.INTERNAL: ModelFailed,
+    TritonError.NOT_FOUND: ModelNotFound,
+    TritonError.INVALID_ARG: InvalidRequest,
+    TritonError.UNAVAILABLE: ModelNotReady,
+    TritonError.UNSUPPORTED: Unsupported,
+    TritonError.ALREADY_EXISTS: AlreadyRegistered,
+    TritonError.CANCELLED: Cancelled,
+}
+
+_CODES: Final = {
+    "UNKNOWN": TritonError.UNKNOWN,
+    "NOT_FOUND": TritonError.NOT_FOUND,
+    "INVALID_ARGUMENT": TritonError.INVALID_ARG,
+    "UNAVAILABLE": TritonError.UNAVAILABLE,
+    "RESOURCE_EXHAUSTED": TritonError.UNAVAILABLE,
+    "DEADLINE_EXCEEDED": TritonError.UNAVAILABLE,
+    "UNIMPLEMENTED": TritonError.UNSUPPORTED,
+    "ALREADY_EXISTS": TritonError.ALREADY_EXISTS,
+    "CANCELLED": TritonError.CANCELLED,
+}
+
+
+def error_of(code: int, message: str) -> WherryError:
+    """The error that a caller gets for a model's TritonError(message, code)."""
+    return ERRORS.get(code, ModelFailed)(message)
+
+
+def code_of(error: Exception) -> int:
+    """The Triton error code that a model gets for this error of its call."""
+    return _CODES.get(getattr(error, "grpc_code", ""), TritonError.INTERNAL)
+
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 

@@ -5,12 +5,13 @@ Pure: what needs the model's files or its neighbours is found elsewhere.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from wherry.triton.repository import checksum, metric_control
 from wherry.triton.repository.ensemble_graph import graph_problems
 from wherry.triton.repository.kind import is_decoupled, is_ensemble
 from wherry.triton.repository.problems import Path, Problem
@@ -19,6 +20,7 @@ from wherry.triton.repository.triton_config import (
     TritonDynamicBatching,
     TritonInput,
     TritonInstanceGroup,
+    TritonMetricsMetricControl,
     TritonOutput,
     TritonSequenceBatching,
     TritonSequenceBatchingControl,
@@ -54,7 +56,7 @@ def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Pr
         yield from _warmup(("model_warmup", index), sample, config)
     yield from _file(("default_model_filename",), config.default_model_filename)
     yield from _checksums(config)
-    yield from metric_control.problems(config)
+    yield from _bucket_problems(config)
     yield from _ensemble(config)
     if is_decoupled(config) and config.response_cache is not None and config.response_cache.enable:
         yield Problem(("response_cache",), "a decoupled model's responses cannot be cached")
@@ -65,10 +67,10 @@ def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(config, name):
             yield name, why
-    yield from metric_control.without_effect(config)
+    yield from _buckets_without_effect(config)
     for agent in config.model_repository_agents.agents if config.model_repository_agents else ():
-        if agent.name != checksum.NAME:
-            yield f"model_repository_agents {agent.name!r}", f"the only agent is {checksum.NAME!r}"
+        if agent.name != _CHECKSUM:
+            yield f"model_repository_agents {agent.name!r}", f"the only agent is {_CHECKSUM!r}"
     for name, why in _GROUP_WITHOUT_EFFECT.items():
         if any(getattr(group, name) for group in config.instance_group):
             yield f"instance_group.{name}", why
@@ -295,9 +297,9 @@ def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[
 
 
 def _checksums(config: TritonConfig) -> Iterator[Problem]:
-    known = ", ".join(checksum.ALGORITHMS)
-    for path, algorithm, file, _ in checksum.expected(config):
-        if algorithm.lower() not in checksum.ALGORITHMS:
+    known = ", ".join(_ALGORITHMS)
+    for path, algorithm, file, _ in _expected(config):
+        if algorithm.lower() not in _ALGORITHMS:
             yield Problem(path, f"the key must be ALGORITHM:FILE, the algorithm one of {known}")
         elif not file:
             yield Problem(path, "it names no file")
@@ -321,3 +323,68 @@ def _twice(path: Path, names: Sequence[Any], what: str) -> Iterator[Problem]:
         if name in seen and name != "":
             yield Problem((*path, index), f"{what} {name!r} is there already")
         seen.add(name)
+
+
+_CHECKSUM: Final = "checksum"
+#: Triton's agent knows the first.
+_ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha384", "sha512")
+
+
+def _expected(config: TritonConfig) -> Iterator[tuple[Path, str, str, str]]:
+    """Where each checksum stands, its algorithm, the file in the model's folder, and its value."""
+    agents = config.model_repository_agents
+    for index, agent in enumerate(agents.agents if agents is not None else ()):
+        if agent.name == _CHECKSUM:
+            for key, value in agent.parameters.items():
+                path = ("model_repository_agents", "agents", index, "parameters", key)
+                algorithm, _, file = key.partition(":")
+                yield path, algorithm, file, value
+
+
+def mismatches(folder: str, config: TritonConfig) -> Iterator[Problem]:
+    """What differs from the checksums. Reads each of the files that they name."""
+    for path, algorithm, file, value in _expected(config):
+        try:
+            with open(os.path.join(folder, file), "rb") as source:
+                found = hashlib.file_digest(source, algorithm.lower()).hexdigest()
+        except OSError as error:
+            yield Problem(path, f"failed to open file {file!r}: {error.strerror}")
+            continue
+        if found != value.lower():
+            yield Problem(
+                path, f"Mismatched {algorithm} hash for file {file}, expect: {value}, got: {found}"
+            )
+
+
+#: The one family whose buckets can be set.
+FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
+
+
+def buckets(config: TritonConfig) -> dict[str, list[float]]:
+    """Return the buckets by family."""
+    return {
+        one.metric_identifier.family: one.histogram_options.buckets
+        for one in _metric_controls(config)
+        if one.metric_identifier is not None and one.histogram_options is not None
+    }
+
+
+def _bucket_problems(config: TritonConfig) -> Iterator[Problem]:
+    for index, one in enumerate(_metric_controls(config)):
+        path: Path = ("model_metrics", "metric_control", index)
+        if one.metric_identifier is None or not one.metric_identifier.family:
+            yield Problem((*path, "metric_identifier"), "it needs a family")
+        bounds = one.histogram_options.buckets if one.histogram_options is not None else []
+        if not bounds:
+            yield Problem((*path, "histogram_options"), "it needs buckets")
+        elif sorted(set(bounds)) != bounds:
+            yield Problem((*path, "histogram_options", "buckets"), "each must be above the last")
+
+
+def _buckets_without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
+    for family in buckets(config).keys() - {FIRST_RESPONSE}:
+        yield f"model_metrics of {family!r}", f"the only such histogram is {FIRST_RESPONSE}"
+
+
+def _metric_controls(config: TritonConfig) -> list[TritonMetricsMetricControl]:
+    return config.model_metrics.metric_control if config.model_metrics is not None else []

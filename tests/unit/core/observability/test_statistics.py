@@ -4,12 +4,16 @@
 """
 
 from wherry.core.observability.statistics import (
+    KEPT,
     MAX_RESPONSE_POSITIONS,
+    MOST_TEXT,
     Compute,
     Duration,
+    Failures,
     ModelStatistics,
     ResponseCount,
 )
+from wherry.core.values.errors import Cancelled, ModelFailed, QueueFull
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferRequest
 
@@ -89,3 +93,35 @@ def request(rows: int, enqueued_at: float) -> InferRequest:
     made = InferRequest({}, rows, Reply(lambda _: None))
     made.enqueued_at = enqueued_at
     return made
+
+
+def test_a_flood_of_one_kind_hides_no_other() -> None:
+    failures = Failures()
+    failures.add(ModelFailed("broken"))
+    for size in range(1000):
+        failures.add(QueueFull("m", size))
+
+    last = failures.last(16)
+
+    assert failures == {"BACKEND": 1, "REJECTED": 1000}
+    assert [(one.kind, one.times) for one in last] == [
+        *[(QueueFull, 1000)] * KEPT,
+        (ModelFailed, 1),
+    ]
+    assert "999" in last[0].text
+    assert failures.last(2) == last[:2]
+
+
+def test_a_long_text_is_cut() -> None:
+    failures = Failures()
+    failures.add(ModelFailed("x" * 10**6))
+
+    assert failures.last(1)[0].text == "x" * MOST_TEXT
+
+
+def test_a_client_that_left_is_counted_and_is_no_error() -> None:
+    failures = Failures()
+    failures.add(Cancelled("left"))
+
+    assert failures["CANCELED"] == 1
+    assert failures.last(16) == []

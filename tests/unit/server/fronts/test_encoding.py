@@ -10,7 +10,7 @@ import wherry
 from wherry.core.values.errors import InvalidRequest, Overloaded, WherryError, WorkerDied
 from wherry.server.fronts.encoding import CLASSES, card_of, error_of, refused, signature_of
 from wherry.server.fronts.link_protocol import ModelCard
-from wherry.triton.python.codes import UnknownModelError
+from wherry.triton.python.request_codec import UnknownModelError
 
 
 class Media(wherry.Model):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.properties import examples
 from tests.unit.server.grpc.raw import MANY, ONE, WATCH, ManualApplication, Peer, prefixed, turned
-from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import Buffer
 from wherry.server.connections.limits import Limits
 from wherry.server.grpc import frames
 from wherry.server.grpc.rpc import Rpc

@@ -33,7 +33,7 @@ from tests.unit.server.grpc.raw import (
     prefixed,
     turned,
 )
-from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import Buffer
 from wherry.server.calls.offload import LARGE_BYTES, Offload
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.open_connections import RESERVE

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.server.grpc.raw import looped, prefixed, turned
-from wherry.core.values.buffer import Buffer
+from wherry.core.values.datatypes import Buffer
 from wherry.server.calls.offload import Offload
 from wherry.server.connections.held import FREE_BYTES, HeldBytes
 from wherry.server.connections.kept_buffers import KeptBuffers

@@ -1,4 +1,4 @@
-"""triton/backends/ragged.py: rows of different shapes share a batch of a model that asks for it."""
+"""triton/backends/onnx.py: rows of different shapes share a batch of a model that asks for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from onnx import TensorProto, helper
 
 import wherry
 from wherry.core.values.errors import BadModelOutput, ConfigError
-from wherry.triton.backends import ragged
-from wherry.triton.backends.onnx import OnnxModel
+from wherry.triton.backends.onnx import OnnxModel, batch_inputs
 from wherry.triton.repository import pbtxt
 
 CONFIG = """max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 60000000 }
@@ -90,14 +89,14 @@ def test_an_output_of_another_size_is_the_models_mistake(tmp_path: Path) -> None
 )
 def test_each_kind_of_batch_input_says_where_rows_end(kind: str, tensor: list[Any]) -> None:
     config = pbtxt.parse(CONFIG.replace("BATCH_ELEMENT_COUNT", kind), "config.pbtxt")
-    ((name, array),) = ragged.batch_inputs(config, {"X": [(4, 1), (1, 2), (2, 3)]})
+    ((name, array),) = batch_inputs(config, {"X": [(4, 1), (1, 2), (2, 3)]})
     assert name == "COUNT"
     assert array.dtype == np.float32
     assert array.tolist() == tensor
 
 
 def test_an_optional_source_that_nobody_sent_makes_nothing() -> None:
-    assert list(ragged.batch_inputs(pbtxt.parse(CONFIG, "config.pbtxt"), {})) == []
+    assert list(batch_inputs(pbtxt.parse(CONFIG, "config.pbtxt"), {})) == []
 
 
 @pytest.mark.parametrize(

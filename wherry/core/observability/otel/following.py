@@ -10,8 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from wherry.core.observability.otel.context import TraceContext
-from wherry.core.observability.otel.drafts import SpanDraft, SpanKind
+from wherry.core.observability.otel.context import SpanDraft, SpanKind, TraceContext
 from wherry.core.observability.otel.tracing import RequestTrace, Tracing
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import Batch, InferRequest, InferResponse

@@ -4,6 +4,8 @@
     OTEL_EXPORTER_OTLP_ENDPOINT      an address: then `otlp` need not be said
 
 The SDK reads all others itself. A program that has set a provider of its own is traced by that.
+In a worker process a provider is made once the code of the model has loaded OpenTelemetry: a model
+without spans pays for none of it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from wherry.core.observability.otel.context import TraceContext, context_of
+from wherry.core.observability.otel.user_code import current, read_by_propagators
 from wherry.core.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -149,9 +152,8 @@ def _tracing(
 ) -> Tracing | None:
     from opentelemetry.sdk.trace import Tracer
 
-    from wherry.core.observability.otel.sampling import TraceSampling
     from wherry.core.observability.otel.spans import SpanSink
-    from wherry.core.observability.otel.tracing import Tracing
+    from wherry.core.observability.otel.tracing import TraceSampling, Tracing
 
     tracer = provider.get_tracer("wherry", version)
     if not isinstance(tracer, Tracer):  # OTEL_SDK_DISABLED
@@ -170,8 +172,6 @@ def _reader(propagators: str) -> Callable[[Mapping[str, str]], TraceContext | No
     names = {name.strip() for name in propagators.split(",")}
     if names <= {"tracecontext", "baggage"} and "tracecontext" in names:
         return context_of
-    from wherry.core.observability.otel.foreign import read_by_propagators
-
     return read_by_propagators
 
 
@@ -180,3 +180,48 @@ def shut_down(provider: TracerProvider, timeout: float) -> None:
     thread = threading.Thread(target=provider.shutdown, name="wherry-otel-end", daemon=True)
     thread.start()
     thread.join(timeout)
+
+
+#: Seconds to send what waits, at the end.
+FLUSH: Final = 3.0
+
+
+class WorkerSpans:
+    """The spans of one worker process. For its main thread."""
+
+    def __init__(self) -> None:
+        #: The provider that was made here.
+        self._provider: TracerProvider | None = None
+        self._is_set_up = False
+
+    def set_up(self) -> None:
+        """Make the provider, if it is wanted and there is none."""
+        if self._is_set_up or "opentelemetry.trace" not in sys.modules:
+            return
+        self._is_set_up = True
+        names = exporters_of("traces", os.environ)
+        if not names or own_provider() is not None:
+            return
+        from opentelemetry import context, trace
+
+        from wherry.core.observability.otel.spans import context_with
+
+        self._provider = provider_of(names)
+        start(self._provider, names)
+        trace.set_tracer_provider(self._provider)
+        # A batch that is not traced has no spans: without this each would begin a trace of its own.
+        context.attach(context_with(TraceContext(1, 1, flags=0), is_remote=True))
+
+    def run(self, headers: Mapping[str, str], call: Callable[..., None], *arguments: Any) -> None:
+        """Call, with the span of these headers as the current one."""
+        self.set_up()
+        if not self._is_set_up:
+            call(*arguments)
+            return
+        with current(headers):
+            call(*arguments)
+
+    def close(self) -> None:
+        """Send what waits. Blocks for FLUSH seconds at most."""
+        if self._provider is not None:
+            shut_down(self._provider, FLUSH)

@@ -20,8 +20,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from wherry.core.observability.otel.context import TraceContext
-from wherry.core.observability.otel.drafts import SpanDraft, SpanKind
+from wherry.core.observability.otel.context import SpanDraft, SpanKind, TraceContext
 
 log = logging.getLogger("wherry")
 

@@ -1,4 +1,5 @@
-"""Which OTEL_ variables does tritonserver's --trace-config mean in its mode of OpenTelemetry?
+"""Which OTEL_ variables does tritonserver's --trace-config mean in its mode of OpenTelemetry,
+and which metrics its --metrics-config?
 
 --trace-config mode=opentelemetry --trace-config opentelemetry,url=http://HOST:4318/v1/traces
 --trace-config level=TIMESTAMPS   --trace-config rate=100
@@ -6,7 +7,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from wherry.core.values.errors import ConfigError, InvalidRequest
@@ -87,3 +90,48 @@ def _sampler(rate: str) -> dict[str, str]:
         return {"OTEL_TRACES_SAMPLER": "parentbased_always_off"}
     ratio = f"{1 / int(rate):.6g}"
     return {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": ratio}
+
+
+log = logging.getLogger("wherry")
+
+_SWITCHES: Final = ("counter_latencies", "histogram_latencies")
+#: Triton's quantiles of the last minute: a Prometheus makes them of histograms.
+_NOT_HERE: Final = ("summary_latencies", "summary_quantiles")
+_TRUTH: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """What is exposed besides the counts of requests."""
+
+    #: The sums of durations.
+    counter_latencies: bool = True
+    #: The time to a request's first response.
+    histogram_latencies: bool = False
+    #: Triton's metrics only, as its dashboards expect them.
+    only_triton: bool = False
+    #: The form in which every answer tells how busy the server is; "": none does unasked.
+    load_report: str = ""
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], *, only_triton: bool = False, load_report: str = ""
+    ) -> MetricsConfig:
+        """Read words such as histogram_latencies=true.
+
+        ConfigError names the word that makes no sense; one of Triton's that changes nothing here
+        is warned of.
+        """
+        values: dict[str, bool] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if name in _NOT_HERE:
+                log.warning("metrics_config has no effect", extra={"word": word})
+            elif name not in _SWITCHES or not equals:
+                known = ", ".join(_SWITCHES)
+                raise ConfigError(f"metrics_config {word!r}: what there is to set: {known}")
+            elif value.lower() not in _TRUTH:
+                raise ConfigError(f"metrics_config {word!r}: the value must be true or false")
+            else:
+                values[name] = _TRUTH[value.lower()]
+        return cls(**values, only_triton=only_triton, load_report=load_report)

@@ -49,6 +49,18 @@ def current_context() -> TraceContext | None:
     return TraceContext(span.trace_id, span.span_id, flags, state, carrier.get("baggage", ""))
 
 
+def read_by_propagators(headers: Mapping[str, str]) -> TraceContext | None:
+    """The context in headers, as B3's, Jaeger's or others' propagators (OTEL_PROPAGATORS) read
+    it."""
+    from opentelemetry import context, propagate
+
+    token = context.attach(propagate.extract(headers, context.Context()))
+    try:
+        return current_context()
+    finally:
+        context.detach(token)
+
+
 def current_headers() -> dict[str, str]:
     """What a request that is sent from here says of the current span, by the propagators of this
     program; nothing unless it has loaded OpenTelemetry."""

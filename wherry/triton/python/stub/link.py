@@ -3,22 +3,185 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 import weakref
 from collections import deque
 from typing import Any, Callable, Iterable  # noqa: UP035 - for Python 3.8
 
-from . import pb_utils
+from . import pb_utils, wire
+from .exchanges import RequestExchange, ServerCall
 from .forks import ForkedCall, Forks
-from .inbox import Inbox
-from .outbox import Outbox
-from .request_exchange import RequestExchange
-from .server_call import ServerCall
 from .text import clean, write_record
 from .wire import Channel, Incoming, Outgoing, SlabViews
 
 _LEVELS = {0: 20, 1: 30, 2: 40, 3: 10}
+
+
+class Inbox:
+    """The reading end of the connection, which the threads of a worker share: one that waits for a
+    message reads for all others. So a model without threads needs no thread to read; a running
+    event loop also reads when there is something.
+
+    `take` is called with each message, under this object's lock."""
+
+    def __init__(self, channel: Channel, take: Callable[[list[Any], Incoming], None]) -> None:
+        self._channel = channel
+        self._take = take
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._reading = False
+        #: Number of threads waiting for another thread's reading.
+        self._waiting = 0
+        #: Event loops that read, with their number of `watch` calls.
+        self._watchers: dict[int, int] = {}
+
+    def wait_for(self, done: Callable[[], object]) -> None:
+        """Block until `done()`; read if no other thread does."""
+        lock = self._lock
+        with lock:
+            while not done():
+                if self._reading:
+                    self._waiting += 1
+                    self._changed.wait()
+                    self._waiting -= 1
+                    continue
+                self._reading = True
+                lock.release()
+                try:
+                    messages = self._receive()
+                finally:
+                    lock.acquire()
+                    self._reading = False
+                    if self._waiting:
+                        self._changed.notify_all()
+                for message, incoming in messages:
+                    self._take(message, incoming)
+
+    def pump(self) -> None:
+        """Process the messages that have arrived. Does not block."""
+        with self._lock:
+            if self._reading:
+                return  # another thread reads
+            while self._channel.readable():
+                for message, incoming in self._receive():
+                    self._take(message, incoming)
+            self._changed.notify_all()
+
+    def watch(self, loop: Any) -> None:
+        """Have an event loop read, until `unwatch` is called as often."""
+        count = self._watchers.get(id(loop), 0)
+        self._watchers[id(loop)] = count + 1
+        if not count:
+            loop.add_reader(self._channel.fileno(), self.pump)
+        self.pump()
+
+    def unwatch(self, loop: Any) -> None:
+        self._watchers[id(loop)] -= 1
+        if not self._watchers[id(loop)]:
+            del self._watchers[id(loop)]
+            loop.remove_reader(self._channel.fileno())
+
+    def _receive(self) -> list[tuple[list[Any], Incoming]]:
+        try:
+            return self._channel.receive()
+        except (OSError, EOFError):
+            os._exit(1)  # the server has ended
+
+
+class Outbox:
+    """The sending end. The second element of each message reports the parts of the slab that were
+    released, and the measurements made, since the previous message."""
+
+    def __init__(self, channel: Channel, memory: Any, views: SlabViews, forks: Forks) -> None:
+        self._channel = channel
+        #: The shared memory, of which the second half is for sending; the arrays over what was
+        #: received in it.
+        self._memory = memory
+        self._arena = wire.Arena(len(memory) // 2, len(memory))
+        self._views = views
+        self._forks = forks
+        self._lock = threading.Lock()
+        #: From destructors, which may run during a send and must not wait for the lock.
+        self._late: deque[list[Any]] = deque()
+        self._measured: list[list[Any]] = []
+
+    def send(self, message: list[Any]) -> None:
+        """Send a message without tensors. Blocks while the connection is full. ValueError if it is
+        too large."""
+        self.send_with_tensors(lambda _: message, in_slab=False)
+
+    def send_with_tensors(
+        self, build: Callable[[Outgoing], list[Any]], *, in_slab: bool = True
+    ) -> None:
+        """Send the message that `build` returns, with the tensors that it adds to its argument:
+        into the slab if `in_slab`."""
+        if self._forks.forked:
+            raise pb_utils.TritonModelException(
+                "a process that the model has forked cannot send responses: do it in the model's"
+                " own process"
+            )
+        with self._lock:
+            tensors = Outgoing(self._memory, self._arena if in_slab else None)
+            try:
+                message = build(tensors)
+            except BaseException:
+                tensors.give_up()
+                raise
+            self._send(message, tensors)
+        if self._late:
+            self._send_late()
+
+    def post(self, message: list[Any]) -> None:
+        """Send a message from a destructor, which may interrupt a send of this thread."""
+        if self._forks.forked:  # the object belongs to the parent
+            return
+        self._late.append(message)
+        self._send_late()
+
+    def measure(self, measurement: list[Any]) -> None:
+        """Send a measurement now, so that a scrape during execute() includes it."""
+        if self._forks.forked:
+            self._forks.ask("measure", measurement)
+            return
+
+        def build(_: Outgoing) -> list[Any]:
+            self._measured.append(measurement)
+            return ["measured"]
+
+        self.send_with_tensors(build, in_slab=False)
+
+    def was_released(self, offsets: list[int]) -> None:
+        """Note that the server has no use any more for the tensors at these offsets of the slab."""
+        for offset in offsets:
+            self._arena.release(offset)
+
+    def _send_late(self) -> None:
+        while self._late and self._lock.acquire(blocking=False):
+            try:
+                while self._late:
+                    self._send(self._late.popleft(), Outgoing())
+            finally:
+                self._lock.release()
+
+    def _send(self, message: list[Any], tensors: Outgoing) -> None:
+        """Send, under the lock."""
+        released = self._views.take_released()
+        measured, self._measured = self._measured, []
+        message.insert(1, [released, measured])
+        try:
+            self._channel.send(message, tensors)
+        except (OSError, EOFError):
+            os._exit(1)  # the server has ended
+        except (ValueError, TypeError):
+            self._views.put_back(released)
+            self._measured += measured
+            tensors.give_up()
+            raise
+        finally:
+            if tensors.file is not None:
+                tensors.close()
 
 
 class Link:

@@ -6,7 +6,7 @@ import pytest
 
 import wherry
 from tests.fakes import until
-from wherry.core.observability.otel.drafts import SpanDraft
+from wherry.core.observability.otel.context import SpanDraft
 from wherry.core.observability.otel.tracing import Tracing
 from wherry.core.runtime.runtime import Runtime
 from wherry.testing.gated import GatedModel
@@ -15,7 +15,7 @@ pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
-from wherry.core.observability.otel.sampling import TraceSampling
+from wherry.core.observability.otel.tracing import TraceSampling
 
 
 class Spans:

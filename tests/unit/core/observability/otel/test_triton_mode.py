@@ -1,8 +1,10 @@
+"""core/observability/otel/triton_mode.py: the words of --metrics-config."""
+
 from __future__ import annotations
 
 import pytest
 
-from wherry.core.observability.otel.triton_mode import environment_of
+from wherry.core.observability.otel.triton_mode import MetricsConfig, environment_of
 from wherry.core.values.errors import ConfigError
 
 WANTED = ["mode=opentelemetry", "level=TIMESTAMPS"]
@@ -55,3 +57,24 @@ def test_with_rate_0_only_requests_with_a_context_are_traced() -> None:
 def test_a_setting_that_there_is_not_is_refused(word: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         environment_of([*WANTED, word])
+
+
+def test_words_are_read_as_triton_does() -> None:
+    read = MetricsConfig.of(["counter_latencies=false", "histogram_latencies=TRUE"])
+    assert (read.counter_latencies, read.histogram_latencies) == (False, True)
+    assert MetricsConfig.of([]) == MetricsConfig()
+    assert MetricsConfig.of([], only_triton=True).only_triton
+
+
+def test_summaries_of_triton_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    words = ["summary_latencies=true", "summary_quantiles=0.5:0.05,0.99:0.001"]
+    assert MetricsConfig.of(words) == MetricsConfig()
+    assert caplog.text.count("metrics_config has no effect") == 2
+
+
+@pytest.mark.parametrize(
+    "word", ["counter_latencies", "latencies=true", "counter_latencies=1", "counter_latencies="]
+)
+def test_a_word_that_is_none_is_named(word: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_config"):
+        MetricsConfig.of([word])

@@ -1,6 +1,6 @@
 """Which inputs and outputs does a model have that its callers do not see?"""
 
-from wherry.triton.repository.inside import inside
+from wherry.triton.repository.kind import inside
 from wherry.triton.repository.pbtxt import parse
 
 TEXT = """

@@ -1,4 +1,4 @@
-"""triton/python/running_batch.py: what becomes of each request of a batch."""
+"""triton/python/model_requests.py: what becomes of each request of a batch."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from wherry.core.instances.execution import Failure
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import Batch, InferRequest
-from wherry.triton.python.running_batch import NothingToSend, RunningBatch
+from wherry.triton.python.model_requests import NothingToSend, RunningBatch
 from wherry.triton.python.stub.wire import Outgoing
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wherry.core.values.errors import ConfigError
-from wherry.triton.python.environment import interpreter
+from wherry.triton.python.process import interpreter
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.costs import assert_linear
 from wherry.core.values.errors import AccessDenied, InvalidRequest
 from wherry.server.v2.administration import load_options
-from wherry.triton.repository.upload import MAX_DEPTH, MAX_FILES, MAX_PATH_CHARS, BadUpload, save
+from wherry.triton.loading.folders import MAX_DEPTH, MAX_FILES, MAX_PATH_CHARS, BadUpload, save
 
 
 def test_files_are_written_below_the_folder(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from opentelemetry.sdk.trace import sampling
 
 from wherry.core.observability.otel.context import TraceContext
-from wherry.core.observability.otel.sampling import TraceSampling
+from wherry.core.observability.otel.tracing import TraceSampling
 
 PARENT = TraceContext(2**64, 7)
 
