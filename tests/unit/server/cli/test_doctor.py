@@ -8,30 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from wherry.server.cli import main
-from wherry.server.cli.doctor import command, findings, gpus
-from wherry.server.cli.doctor.findings import MIB, Finding
+from wherry.server.cli import doctor, main
+from wherry.server.cli.doctor import MIB, Finding
 
 
 @pytest.mark.parametrize(
     ("finding", "state", "told"),
     [
-        (findings.of_extra("onnx", [], {"onnxruntime": "1.2"}), "ok", "onnxruntime 1.2"),
-        (findings.of_extra("onnx", ["onnxruntime"], {}), "note", "not installed: onnxruntime"),
-        (findings.of_torch("2.13", "", "", 0), "ok", "on the CPU"),
-        (findings.of_torch("2.13", "", "", 1), "wrong", "built without CUDA"),
-        (findings.of_torch("2.13", "12.8", "driver too old", 1), "wrong", "driver too old"),
-        (findings.of_torch("2.13", "12.8", "", 1), "ok", "CUDA 12.8"),
-        (findings.of_memory(8192 * MIB, 4096 * MIB), "ok", "4,096 MiB of 8,192 MiB"),
-        (findings.of_memory(256 * MIB, 200 * MIB), "wrong", "200 MiB of 256 MiB"),
-        (findings.of_memory(None, None), "note", "not known"),
-        (findings.of_processors(8, None), "ok", "8"),
-        (findings.of_processors(8, 2.5), "note", "the time of 2.5"),
-        (findings.of_open_files(1024, 20_000, 4096), "ok", "20,000 at most"),
-        (findings.of_open_files(1024, 2048, 4096), "note", "2,048 at most"),
-        (findings.of_open_files(256, 256, 4096), "wrong", "256 at most"),
-        (findings.of_port("--port", 8000, ""), "ok", "is free"),
-        (findings.of_port("--port", 8000, "in use"), "note", "in use"),
+        (doctor.of_extra("onnx", [], {"onnxruntime": "1.2"}), "ok", "onnxruntime 1.2"),
+        (doctor.of_extra("onnx", ["onnxruntime"], {}), "note", "not installed: onnxruntime"),
+        (doctor.of_torch("2.13", "", "", 0), "ok", "on the CPU"),
+        (doctor.of_torch("2.13", "", "", 1), "wrong", "built without CUDA"),
+        (doctor.of_torch("2.13", "12.8", "driver too old", 1), "wrong", "driver too old"),
+        (doctor.of_torch("2.13", "12.8", "", 1), "ok", "CUDA 12.8"),
+        (doctor.of_memory(8192 * MIB, 4096 * MIB), "ok", "4,096 MiB of 8,192 MiB"),
+        (doctor.of_memory(256 * MIB, 200 * MIB), "wrong", "200 MiB of 256 MiB"),
+        (doctor.of_memory(None, None), "note", "not known"),
+        (doctor.of_processors(8, None), "ok", "8"),
+        (doctor.of_processors(8, 2.5), "note", "the time of 2.5"),
+        (doctor.of_open_files(1024, 20_000, 4096), "ok", "20,000 at most"),
+        (doctor.of_open_files(1024, 2048, 4096), "note", "2,048 at most"),
+        (doctor.of_open_files(256, 256, 4096), "wrong", "256 at most"),
+        (doctor.of_port("--port", 8000, ""), "ok", "is free"),
+        (doctor.of_port("--port", 8000, "in use"), "note", "in use"),
     ],
 )
 def test_each_fact_is_judged(finding: Finding, state: str, told: str) -> None:
@@ -41,16 +40,16 @@ def test_each_fact_is_judged(finding: Finding, state: str, told: str) -> None:
 
 
 def test_gpus_are_told_one_by_one() -> None:
-    assert [one.state for one in findings.of_gpus({0: "", 1: "cuInit says 3"}, False)] == [
+    assert [one.state for one in doctor.of_gpus({0: "", 1: "cuInit says 3"}, False)] == [
         "ok",
         "wrong",
     ]
-    (none,) = findings.of_gpus({}, hidden=True)
+    (none,) = doctor.of_gpus({}, hidden=True)
     assert "CUDA_VISIBLE_DEVICES" in none.found
 
 
 def test_shared_memory_of_a_container_is_noticed() -> None:
-    refused, small = findings.of_shared_memory(64 * MIB, 60 * MIB, anonymous=False)
+    refused, small = doctor.of_shared_memory(64 * MIB, 60 * MIB, anonymous=False)
     assert (refused.state, small.state) == ("wrong", "note")
     assert "--shm-size" in small.remedy
 
@@ -60,9 +59,9 @@ H100 = "0, NVIDIA H100, 550.1, 81559, 80994, 700.00, 700.00, 1980, 16, 16, Enabl
 
 
 def of_driver(**changed: str) -> list[tuple[str, str, str]]:
-    told = dict(zip(gpus.FIELDS, H100.split(", "), strict=True))
+    told = dict(zip(doctor.FIELDS, H100.split(", "), strict=True))
     told |= {name.replace("__", "."): value for name, value in changed.items()}
-    return [(one.state, one.topic, one.found) for one in gpus.of_driver(told)]
+    return [(one.state, one.topic, one.found) for one in doctor.of_driver(told)]
 
 
 def test_a_gpu_that_is_ready_is_told_without_a_note() -> None:
@@ -94,7 +93,7 @@ def test_what_is_less_than_it_could_be_is_told(
 
 
 @pytest.mark.parametrize("value", ["[N/A]", "[Not Supported]", "N/A", "", "nan", "[Unknown Error]"])
-@pytest.mark.parametrize("field", gpus.FIELDS)
+@pytest.mark.parametrize("field", doctor.FIELDS)
 def test_no_field_is_needed(field: str, value: str) -> None:
     told = of_driver(**{field.replace(".", "__"): value})
     assert {state for state, _, _ in told} == {"ok"}
@@ -125,7 +124,7 @@ def test_a_gpu_that_does_not_answer_any_more_is_wrong() -> None:
 def test_a_driver_is_new_enough_for_the_cuda_of_torch_or_not(
     driver: str, cuda: str, state: str
 ) -> None:
-    found = [one.state for one in gpus.of_versions({"cuda": cuda}, driver)]
+    found = [one.state for one in doctor.of_versions({"cuda": cuda}, driver)]
     assert found == [state] * (state == "wrong")
 
 
@@ -141,7 +140,7 @@ def test_triton_needs_a_compiler_and_headers(
     compiler: str, headers: bool, state: str, told: str
 ) -> None:
     about = {"triton": True, "compiler": compiler, "headers": headers}
-    (finding,) = gpus.of_versions(about, "")
+    (finding,) = doctor.of_versions(about, "")
     assert (finding.state, told in finding.found) == (state, True)
 
 
@@ -166,14 +165,14 @@ def test_a_build_of_torch_has_kernels_for_a_gpu_or_not(
     capability: tuple[int, int], built: list[str], expected: bool
 ) -> None:
     told = {"built": built, "apart": [], "gpus": [{"capability": capability, "pinned_gb_s": 50}]}
-    (finding,) = gpus.of_torch(told)
-    assert gpus.runs(capability, built) is (finding.state == "ok") is expected
+    (finding,) = doctor.of_torch_gpus(told)
+    assert doctor.runs(capability, built) is (finding.state == "ok") is expected
 
 
 def test_gpus_that_do_not_reach_each_other_are_named() -> None:
     one = {"capability": (9, 0), "pinned_gb_s": 6.0}
     told = {"built": ["sm_90"], "apart": ["0-1", "1-0"], "gpus": [one, one]}
-    *slow, peers = gpus.of_torch(told)
+    *slow, peers = doctor.of_torch_gpus(told)
     assert [finding.state for finding in slow] == ["note", "note"]
     assert (peers.state, peers.found) == ("note", "not between 0-1, 1-0")
 
@@ -187,25 +186,27 @@ def test_a_driver_and_a_torch_are_asked_once_each(
     monkeypatch.setenv("PATH", str(tmp_path))
     told = '{"built": ["sm_90"], "apart": [], "gpus": [{"capability": [9, 0], "pinned_gb_s": 50}]}'
     about = '{"cuda": "13.0", "triton": false}'
-    monkeypatch.setattr(gpus, "_TORCH", f"print('{about}'); print('a warning'); print('{told}')")
-    found = [*gpus.look_at_gpus()]
+    monkeypatch.setattr(
+        doctor, "_GPU_PROBE", f"print('{about}'); print('a warning'); print('{told}')"
+    )
+    found = [*doctor.look_at_gpus()]
     assert {one.state for one in found} == {"ok"}  # torch works, as old as the driver may be
     assert found[-1].found == "has kernels for it; 50.0 GB/s from pinned memory"
-    monkeypatch.setattr(gpus, "_TORCH", f"print('{about}'); raise RuntimeError('too old')")
+    monkeypatch.setattr(doctor, "_GPU_PROBE", f"print('{about}'); raise RuntimeError('too old')")
     program.write_text(f"""#!/bin/sh
     case "$1" in *mig*) echo 'Field "mig.mode.current" is not a valid field.'; exit 2;; esac
     echo '{H100.rpartition(",")[0]}'; echo 'WARNING: infoROM is corrupted at gpu 0000:00:1E.0'
     """)
-    *read, warning, driver, last = gpus.look_at_gpus()
+    *read, warning, driver, last = doctor.look_at_gpus()
     assert [one.state for one in read] == ["ok"] * 5
     assert warning.found.startswith("WARNING: infoROM")
     assert "550.1 is too old for CUDA 13.0" in driver.found
     assert last.found == "RuntimeError: too old"
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed: no driver'; exit 9\n")
-    (failed,) = gpus.look_at_gpus()
+    (failed,) = doctor.look_at_gpus()
     assert (failed.state, failed.found) == ("note", "NVIDIA-SMI has failed: no driver")
     program.unlink()
-    (missing,) = gpus.look_at_gpus()
+    (missing,) = doctor.look_at_gpus()
     assert "nvidia-smi" in missing.found
 
 
@@ -226,7 +227,7 @@ def test_one_wrong_thing_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [Finding("ok", "a", "b"), Finding("wrong", "memory", "none\x1b[2J", "buy some")]
-    monkeypatch.setattr(command, "look", lambda ports: iter(found))
+    monkeypatch.setattr(doctor, "look", lambda ports: iter(found))
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
     assert "WRONG  memory" in told

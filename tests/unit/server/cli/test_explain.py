@@ -15,8 +15,7 @@ from tests.properties import examples
 from wherry.core.observability.model_values import CUT_REASONS
 from wherry.core.runtime.runtime import Runtime
 from wherry.server.cli import main
-from wherry.server.cli.charts import COLUMNS, WIDTH
-from wherry.server.cli.explain import REASONS, charts, lines, page
+from wherry.server.cli.explain import COLUMNS, REASONS, WIDTH, charts, lines, page
 from wherry.server.v2.batching import batching
 
 

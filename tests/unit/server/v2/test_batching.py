@@ -13,8 +13,7 @@ from wherry.core.runtime.runtime import Runtime
 from wherry.core.scheduler.decisions import Decision
 from wherry.core.values.quantities import duration
 from wherry.core.values.request import SequenceStep
-from wherry.server.cli.charts import COLUMNS
-from wherry.server.cli.explain import lines, page
+from wherry.server.cli.explain import COLUMNS, lines, page
 from wherry.server.v2.batching import LEFT, batching, beliefs, summary
 
 BACK = [[0.0003, 0.5], [0.0006, 0.95], [0.002, 1.0]]

@@ -48,6 +48,6 @@ def init(args: argparse.Namespace) -> int:
 
 def content(name: str) -> str:
     """What a file begins with."""
-    package = resources.files("wherry.server.cli.init") / "project"
+    package = resources.files("wherry.server.cli") / "project"
     text = (package / f"{name.removeprefix('.')}.txt").read_text(encoding="utf-8")
     return text.replace("{version}", __version__)

@@ -1,1 +1,0 @@
-"""`wherry doctor`: what of this machine would keep a server from serving well?"""

@@ -1,1 +1,0 @@
-"""`wherry init`: a folder with a model, its test, its settings and its image."""
