@@ -26,9 +26,9 @@ from wherry.core.values.errors import WherryError
 from wherry.core.values.media import AUDIO_TYPES, IMAGE_TYPES, AudioSpec, ImageSpec
 from wherry.core.workers.encoding import MessageDecoder, MessageEncoder
 from wherry.core.workers.frames import Garbage
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.completion import CompletionRequest
-from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.chat_request import ChatRequest
+from wherry.llm.openai.completions import CompletionRequest
+from wherry.llm.openai.reading import decoded
 from wherry.server.access.api_keys import parse_key_file
 from wherry.server.connections.kept_buffers import KeptBuffers
 from wherry.server.fronts.link_protocol import FromFront, Hello, OneRequest, Rows

@@ -22,8 +22,8 @@ from wherry.llm import LLM
 from wherry.llm.engine.constraint import Matcher
 from wherry.llm.engine.engine import Engine, Event
 from wherry.llm.engine.request import Detokenizer
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.completion import CompletionRequest
+from wherry.llm.openai.chat_request import ChatRequest
+from wherry.llm.openai.completions import CompletionRequest
 
 pytestmark = pytest.mark.timeout(120)
 

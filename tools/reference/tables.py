@@ -24,10 +24,10 @@ from wherry.core.observability.metrics import Metrics
 from wherry.core.observability.model_values import LABELS
 from wherry.core.values import errors
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.completion import CompletionRequest
-from wherry.llm.openai.fields.embeddings import EmbeddingRequest
-from wherry.llm.openai.fields.generating import Request
+from wherry.llm.openai.chat_request import ChatRequest
+from wherry.llm.openai.completions import CompletionRequest
+from wherry.llm.openai.generation_request import Request
+from wherry.llm.openai.task_requests import EmbeddingRequest
 from wherry.server.calls.admission import Admission
 from wherry.server.fronts.processes import FiguresOfFronts
 from wherry.server.http_app import HttpApp

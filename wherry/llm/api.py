@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from wherry.llm.anthropic.errors import AnthropicError as AnthropicError
-    from wherry.llm.anthropic.errors import error_body as error_body
+    from wherry.llm.anthropic.answer import AnthropicError as AnthropicError
+    from wherry.llm.anthropic.answer import error_body as error_body
     from wherry.llm.anthropic.routes import MESSAGES as MESSAGES
     from wherry.llm.engine.choice import AUTO as AUTO
     from wherry.llm.engine.choice import choose as choose
@@ -26,35 +26,31 @@ if TYPE_CHECKING:
     from wherry.llm.engines import language_model as language_model
     from wherry.llm.engines import with_engine as with_engine
     from wherry.llm.engines import with_options as with_options
-    from wherry.llm.openai.embedding import CUTS as CUTS
+    from wherry.llm.openai.chat_request import MOST_ROLE_CHARS as MOST_ROLE_CHARS
     from wherry.llm.openai.errors import OpenAIError as OpenAIError
     from wherry.llm.openai.errors import error_object as error_object
-    from wherry.llm.openai.fields.beside import BESIDE as BESIDE
-    from wherry.llm.openai.fields.chat_messages import MOST_ROLE_CHARS as MOST_ROLE_CHARS
-    from wherry.llm.openai.fields.embeddings import MOST_INPUTS as MOST_INPUTS
-    from wherry.llm.openai.fields.scores import MOST_PAIRS as MOST_PAIRS
-    from wherry.llm.openai.fits import VectorFit as VectorFit
-    from wherry.llm.openai.fits import vector_fit as vector_fit
+    from wherry.llm.openai.errors import speaks_openai as speaks_openai
     from wherry.llm.openai.models import ABLE as ABLE
+    from wherry.llm.openai.models import VectorFit as VectorFit
     from wherry.llm.openai.models import abilities as abilities
-    from wherry.llm.openai.paths import speaks_openai as speaks_openai
+    from wherry.llm.openai.models import vector_fit as vector_fit
+    from wherry.llm.openai.task_requests import BESIDE as BESIDE
+    from wherry.llm.openai.task_requests import MOST_INPUTS as MOST_INPUTS
+    from wherry.llm.openai.task_requests import MOST_PAIRS as MOST_PAIRS
+    from wherry.llm.openai.tasks import CUTS as CUTS
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "anthropic.errors": "AnthropicError error_body",
+            "anthropic.answer": "AnthropicError error_body",
             "anthropic.routes": "MESSAGES",
             "engine.choice": "AUTO choose facts_of here is_local",
             "engine.memory": "Needs free_bytes needs_of parts_on_cpu total_bytes",
             "engines": "TargetError is_checkpoint language_model with_engine with_options",
-            "openai.embedding": "CUTS",
-            "openai.errors": "OpenAIError error_object",
-            "openai.fields.beside": "BESIDE",
-            "openai.fields.embeddings": "MOST_INPUTS",
-            "openai.fields.chat_messages": "MOST_ROLE_CHARS",
-            "openai.fields.scores": "MOST_PAIRS",
-            "openai.fits": "VectorFit vector_fit",
-            "openai.models": "ABLE abilities",
-            "openai.paths": "speaks_openai",
+            "openai.chat_request": "MOST_ROLE_CHARS",
+            "openai.errors": "OpenAIError error_object speaks_openai",
+            "openai.models": "ABLE VectorFit abilities vector_fit",
+            "openai.task_requests": "BESIDE MOST_INPUTS MOST_PAIRS",
+            "openai.tasks": "CUTS",
         },
     )

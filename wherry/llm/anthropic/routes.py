@@ -13,19 +13,17 @@ from wherry.llm.anthropic.answer import (
     MessageCountAnswer,
     MessageEvent,
     MessageObject,
+    error_body,
 )
-from wherry.llm.anthropic.errors import error_body
-from wherry.llm.anthropic.fields import CountRequest, MessagesRequest
+from wherry.llm.anthropic.request import CountRequest, MessagesRequest
 from wherry.llm.openai.chat_answer import ChatAnswer
+from wherry.llm.openai.chat_request import AllowedCalls, note_not_followed
 from wherry.llm.openai.errors import UnknownRoute, fail
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.fields.tools import note_not_followed
 from wherry.llm.openai.generation import Generation
+from wherry.llm.openai.generation_request import Prompts
 from wherry.llm.openai.models import AbleModels
-from wherry.llm.openai.prompts import Prompts
-from wherry.llm.openai.reading import Reader, Start, read_and_start
-from wherry.llm.openai.token_answers import CountedTokens
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.reading import Reader, Start, decoded, read_and_start
+from wherry.llm.openai.tokens import CountedTokens
 from wherry.server.api import Exchange, HttpEntry, Route, generation, inference, request_id_of
 
 T = TypeVar("T")

@@ -11,10 +11,8 @@ import msgspec
 
 from wherry.core.api import AccessDenied, Buffer, VariantStore
 from wherry.llm.openai.errors import BadField, fail
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.fields.not_done import NotDone
 from wherry.llm.openai.models import AbleModels
-from wherry.llm.openai.reading import read_and_start
+from wherry.llm.openai.reading import NotDone, decoded, read_and_start
 from wherry.server.api import (
     ANY_TEXT,
     TEXT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,8 +12,8 @@ import msgspec
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.calls import MessagePart, ToolCall
 from wherry.llm.formats.families import FORCED
-from wherry.llm.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
-from wherry.llm.openai.tool_calls import AllowedCalls, call_id
+from wherry.llm.openai.chat_request import AllowedCalls
+from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
 from wherry.server.api import new_request_id
 
 #: Of a message without thoughts: clients of vLLM look at the second in each message.
@@ -232,3 +233,10 @@ def _chat_logprobs(tokens: Sequence[Mapping[str, Any]]) -> Json | None:
         {**logprob_of(t), "top_logprobs": [logprob_of(top) for top in t["top"]]} for t in tokens
     ]
     return {"content": content, "refusal": None}
+
+
+def call_id(answer: str, number: int, family: str) -> str:
+    """One for each call of an answer, which is named by its id and its index; as unique as that.
+    Templates of Mistral's models refuse all but nine letters and digits."""
+    digest = blake2b(f"{answer}/{number}".encode(), digest_size=12).hexdigest()
+    return digest[:9] if family == "mistral" else f"call_{digest}"

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from wherry.core.api import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
 from wherry.server.api import Exchange, describe
+
+#: Where Jina, Cohere, vLLM and SageMaker have what others have below /v1.
+BESIDE_V1: Final = frozenset(
+    (
+        "/tokenize", "/detokenize", "/score", "/rerank", "/v2/rerank", "/invocations",
+    )
+)  # fmt: skip
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether a refusal on this path has OpenAI's form."""
+    return path.startswith("/v1/") or path in BESIDE_V1
 
 
 class OpenAIErrorFields(msgspec.Struct, kw_only=True):

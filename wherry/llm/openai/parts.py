@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from wherry.llm.openai.answers import ChoiceDelta, Json, OpenAIAnswer
 from wherry.llm.openai.chat_answer import ChatAnswer
+from wherry.llm.openai.generation import ChoiceDelta, Json, OpenAIAnswer
 
 Kind = Literal["reasoning", "text", "call"]
 

@@ -1,15 +1,24 @@
-"""How is a body read, here or in another thread, before its request begins?"""
+"""How does a body become a request, and what of it is refused or ignored?
+
+The JSON parser says at which byte it has stopped, not in which field. A depth that it still takes
+may be too much for what reads the values later: templates, grammars, other processes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
-from wherry.core.api import Buffer
-from wherry.llm.openai.errors import ErrorForm, error_object, fail
-from wherry.llm.openai.fields.decoding import header_of
+import msgspec
+
+from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge
+from wherry.llm.openai.errors import BadField, ErrorForm, error_object, fail
 from wherry.server.api import (
     JSON,
+    LARGE_BYTES,
     Body,
     Exchange,
     Headers,
@@ -19,6 +28,289 @@ from wherry.server.api import (
     client_request_id,
     request_id_of,
 )
+
+#: What 64 bits hold: a larger number could not even be carried to the model.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+#: The same, of what there must be at least one.
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+#: How many alternatives' log probabilities may be asked for.
+Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]
+
+
+#: How deeply arrays and objects may be nested; real schemas have a tenth of it.
+MAX_DEPTH: Final = 100
+#: Of a body whose fault is looked for.
+MAX_BYTES: Final = 2**20
+_TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} deep"
+
+# Possessive, and up to the end where a quote is missing: nothing is looked at twice.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?+\Z)'
+_PARTS: Final = re.compile(_STRING + rb"(?=\s*+(:?))|[\[\]{}]|-?+(?:NaN|Infinity)\b", re.DOTALL)
+_OPENS, _CLOSES = (b"[", b"{"), (b"]", b"}")
+
+
+def check_depth(body: Buffer) -> None:
+    """Raise BadField if the body is nested more than MAX_DEPTH deep. Costs next to nothing for
+    bodies of few brackets. Of large ones `check_values` has told."""
+    if len(body) > LARGE_BYTES:
+        return
+    text = bytes(body)  # the same object, as a body most often is
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return
+    if (fault := _first_fault(text, of_strings=False)) is not None and fault.is_depth:
+        raise BadField(fault.field, fault.problem)
+
+
+def fault_of(body: Buffer) -> BadField | None:
+    """The first text that is no Unicode, number that is none, or nesting that is too deep, with
+    its field; None if it is something else, or too long to be looked for."""
+    fault = None if len(body) > MAX_BYTES else _first_fault(bytes(body), of_strings=True)
+    return None if fault is None else BadField(fault.field, fault.problem)
+
+
+def json_in(text: str, where: str) -> Any:
+    """The JSON value that a text of the request holds, within the same bounds as the request.
+    BadField names the text's field; RequestTooLarge."""
+    encoded = text.encode()
+    if len(encoded) > LARGE_BYTES:
+        try:
+            check_values(encoded)
+        except RequestTooLarge:
+            raise
+        except InvalidRequest:
+            raise BadField(where, _TOO_DEEP) from None
+    elif (fault := _first_fault(encoded, of_strings=False)) is not None and fault.is_depth:
+        raise BadField(where, fault.problem)
+    try:
+        return msgspec.json.decode(encoded)
+    except msgspec.DecodeError:
+        raise BadField(where, "is not JSON") from None
+
+
+class _Fault(msgspec.Struct):
+    #: The name of the outermost object's member; None: it is not inside of one.
+    field: str | None
+    problem: str
+    is_depth: bool = False
+
+
+def _first_fault(text: bytes, *, of_strings: bool) -> _Fault | None:
+    depth, field = 0, None
+    for part in _PARTS.finditer(text):
+        token = part[0]
+        if token in _OPENS:
+            depth += 1
+            if depth > MAX_DEPTH:
+                return _Fault(field, _TOO_DEEP, is_depth=True)
+        elif token in _CLOSES:
+            depth -= 1
+        elif not token.startswith(b'"'):
+            return _Fault(field, f"is not JSON: {token.decode()} is not a number")
+        elif not part[1]:
+            return None  # a string without an end
+        elif depth == 1 and part[2]:
+            field, problem = _read(token)
+            if problem:
+                return _Fault(None, f"the name of a field {problem}")
+        elif of_strings and (problem := _read(token)[1]):
+            return _Fault(field, problem)
+    return None
+
+
+def _read(token: bytes) -> tuple[str, str]:
+    """A JSON string as text, and what is wrong with it."""
+    try:
+        return msgspec.json.decode(token, type=str), ""
+    except UnicodeDecodeError:
+        return "", "is not UTF-8"
+    except msgspec.DecodeError as error:
+        if "surrogate" in str(error) or "truncated" in str(error):
+            return "", "has half of a surrogate pair, which is no Unicode text"
+        return "", f"is not JSON: {error}"
+
+
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+#: Longest name of a field, in characters, that is compared with those that are known, or told.
+MAX_NAME_CHARS: Final = 64
+#: What some clients put in front of UTF-8; it says nothing.
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+#: What is said of a field that is not known.
+UNKNOWN: Final = "is not a field that is known here"
+#: The most names in a header.
+MAX_NAMES: Final = 16
+#: What may not stand in a name of that list.
+_UNFIT: Final = re.compile(r"[^!-+\--~]")
+
+
+class NotDone(msgspec.Struct, frozen=True):
+    """A field that is known and yet not done: it is refused, unless its value is one of `neutral`.
+
+    It is never ignored: the caller counts on what it asks for.
+    """
+
+    #: Values that ask for nothing.
+    neutral: tuple[Any, ...] = ()
+    #: What to send in its place.
+    use: str = ""
+
+    @property
+    def instead(self) -> str:
+        return f"; send {self.use} instead" if self.use else ""
+
+    def asks_nothing(self, value: bytes) -> bool:
+        """Whether this JSON asks for nothing."""
+        try:
+            return msgspec.json.decode(value) in self.neutral
+        except msgspec.ValidationError:  # a number beyond all floats
+            return False
+
+
+def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) -> Fields:
+    """A request's body; BadField names what is wrong in it.
+
+    A field that is not known is left out and its name appended to `ignored`; None: it is refused.
+    """
+    if body[:3] == BYTE_ORDER_MARK:
+        body = bytes(body)[3:]
+    check_depth(body)
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            if not _is_unknown(str(error)):
+                raise
+            return msgspec.json.decode(_known(body, kind, ignored), type=kind)
+    except msgspec.ValidationError as error:
+        raise named(str(error), kind) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise fault_of(body) or BadField(None, f"the body is not JSON: {error}") from None
+
+
+def header_of(ignored: Sequence[str]) -> str:
+    """The names of ignored fields as the value of a header: short, and nothing but ASCII."""
+    names = [_UNFIT.sub("?", name[:MAX_NAME_CHARS]) for name in ignored[:MAX_NAMES]]
+    return ", ".join([*names, "..."] if len(ignored) > MAX_NAMES else names)
+
+
+def _known(
+    body: Buffer, kind: type[msgspec.Struct], ignored: list[str] | None, where: str = ""
+) -> bytes:
+    """An object without what is not known, here and in the objects and lists that it has."""
+    names = {*kind.__struct_fields__, kind.__struct_config__.tag_field}
+    inner = _objects(kind)
+    not_done: Mapping[str, NotDone] = getattr(kind, "not_done", {})
+    kept: dict[str, msgspec.Raw] = {}
+    for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+        if name in inner:
+            value = _known_value(value, inner[name], ignored, f"{where}{name}")
+        elif name not in names:
+            text = bytes(value)
+            if text == b"null":  # "not given"
+                continue
+            if name in not_done:
+                if not not_done[name].asks_nothing(text):
+                    raise BadField(f"{where}{name}", f"is not supported{not_done[name].instead}")
+                continue
+            if ignored is not None:
+                ignored.append(f"{where}{name}")
+                continue
+        kept[name] = value
+    return msgspec.json.encode(kept)
+
+
+def _known_value(
+    value: msgspec.Raw, kinds: _Kinds, ignored: list[str] | None, where: str
+) -> msgspec.Raw:
+    """A value that is an object of one of these kinds, or a list of such, without what is not
+    known."""
+    text = bytes(value)
+    if text.startswith(b"["):
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        known = [
+            _known_value(item, kinds, ignored, f"{where}[{i}]") for i, item in enumerate(items)
+        ]
+        return msgspec.Raw(msgspec.json.encode(known))
+    if not text.startswith(b"{"):
+        return value
+    kind = kinds.get(None)
+    if kind is None:
+        tag = msgspec.json.decode(text, type=_Tagged).type
+        kind = kinds.get(tag) if isinstance(tag, str) else None
+    return value if kind is None else msgspec.Raw(_known(text, kind, ignored, f"{where}."))
+
+
+class _Tagged(msgspec.Struct):
+    type: Any = None
+
+
+#: Objects whose members are all known, by their tags; None: of the only kind, which has none.
+_Kinds = dict[str | None, type[msgspec.Struct]]
+
+
+@cache
+def _objects(kind: type[msgspec.Struct]) -> dict[str, _Kinds]:
+    """The fields that hold such objects."""
+    found: dict[str, _Kinds] = {}
+    for field in msgspec.structs.fields(kind):
+        for part in _parts(field.type):
+            config = getattr(part, "__struct_config__", None)
+            if config is not None and config.forbid_unknown_fields:
+                found.setdefault(field.name, {})[config.tag] = part
+    return found
+
+
+def _is_unknown(problem: str) -> bool:
+    return problem.startswith("Object contains unknown field")
+
+
+def named(problem: str, kind: type[msgspec.Struct], where: str = "") -> BadField:
+    """msgspec's words with the field's name in front, and for an unknown one what may be meant.
+    `where` is the place of what was read, where that is not the whole body."""
+    text, _, place = problem.partition(" - at `$")
+    field = place.strip("`").replace("[...]", "")  # a member whose name is free
+    field = (where + field).lstrip(".")
+    if _is_unknown(text):
+        name = text.split("`")[1]
+        path = f"{field}.{name}" if field else name
+        near = kind.__struct_fields__ if len(name) <= MAX_NAME_CHARS else ()
+        close = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
+        hint = f"; did you mean '{close[0]}'?" if close and not field else ""
+        return BadField(path, UNKNOWN + hint)
+    if text.startswith("Object missing required field"):
+        name = text.split("`")[1]
+        return BadField(f"{field}.{name}" if field else name, "is missing")
+    if text.startswith(_NOT_AMONG) and (among := _choices(kind, field)):
+        value = text.removeprefix(_NOT_AMONG)
+        value = value if len(value) <= MAX_NAME_CHARS else f"{value[:MAX_NAME_CHARS]}..."
+        return BadField(field, f"must be one of {', '.join(map(repr, among))}, not {value}")
+    return BadField(field or None, text[0].lower() + text[1:].replace("`", ""))
+
+
+#: How msgspec says that a value is none of a Literal's.
+_NOT_AMONG: Final = "Invalid enum value "
+
+
+def _choices(kind: Any, field: str) -> list[Any]:
+    """The values that the field may have, of which a Literal tells; empty if none does."""
+    for name in re.sub(r"\[\d*\]", "", field).split("."):
+        members = {
+            member.encode_name: member.type
+            for part in _parts(kind)
+            if hasattr(part, "__struct_fields__")
+            for member in msgspec.structs.fields(part)
+        }
+        kind = members.get(name)
+    return [one for part in _parts(kind) if get_origin(part) is Literal for one in get_args(part)]
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """The types of which a type is made, down to Literals and Structs."""
+    yield kind
+    if get_origin(kind) is not Literal:
+        for part in get_args(kind):
+            yield from _parts(part)
+
 
 HEADER: Final = "X-Wherry-Ignored"
 ID: Final = "X-Request-Id"

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.llm.openai.answers import ChoiceDelta, Json
 from wherry.llm.openai.chat_answer import ChatAnswer
+from wherry.llm.openai.generation import ChoiceDelta, Json
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
 
 

@@ -1,44 +1,44 @@
 """Which model answers an OpenAI request, and how does the answer go out?
 
 Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes.
-An LLM of wherry's engine does all that OpenAI's fields ask
-for; of a plain model a request may ask what it has inputs for, and is refused otherwise.
+An LLM of wherry's engine does all that OpenAI's fields ask for; of a plain model a request may ask
+what it has inputs for, and is refused otherwise. Which route a request to `/invocations` means, the
+only path that SageMaker calls, its body's fields and the model decide, as vLLM does it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from wherry.core.api import Buffer
 from wherry.llm.openai.adapter_routes import AdapterRoutes
-from wherry.llm.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
-from wherry.llm.openai.errors import UnknownRoute, fail
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.completion import CompletionRequest
-from wherry.llm.openai.fields.conversion import (
-    Conversion,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.fields.generating import Request
-from wherry.llm.openai.fields.tools import note_not_followed
-from wherry.llm.openai.generation import Generation
-from wherry.llm.openai.invocations import Invocations
+from wherry.llm.openai.chat_request import ChatRequest, note_not_followed
+from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
+from wherry.llm.openai.errors import BadField, UnknownRoute, fail
+from wherry.llm.openai.generation import AnswerParts, Generation, OpenAIAnswer
+from wherry.llm.openai.generation_request import Prompts, Request
 from wherry.llm.openai.models import ABLE, AbleModels, ModelName
-from wherry.llm.openai.prompts import Prompts
-from wherry.llm.openai.reading import Reader, Start, read_and_start
+from wherry.llm.openai.reading import Reader, Start, decoded, read_and_start
 from wherry.llm.openai.response_routes import ResponseRoutes
 from wherry.llm.openai.task_routes import TaskRoutes
-from wherry.llm.openai.text_answer import TextAnswer, TextCompletion
-from wherry.llm.openai.token_answers import PromptAnswer, TokenList, TokensAnswer, TokensText
+from wherry.llm.openai.tokens import (
+    Conversion,
+    DetokenizeRequest,
+    PromptAnswer,
+    TokenizeRequest,
+    TokenList,
+    TokensAnswer,
+    TokensText,
+)
 from wherry.server.api import (
+    EVENTS,
     Exchange,
     HttpEntry,
     Route,
@@ -48,6 +48,63 @@ from wherry.server.api import (
     respond,
     tells,
 )
+
+PATH: Final = "/invocations"
+_OF_TEXTS: Final = {"embeddings": "/v1/embeddings"}
+_SCORES: Final = dict.fromkeys(("scores", "cosines"), "/v1/score")
+#: A field that only some routes have, and the path for each ability that a model may have: the
+#: first of both that holds.
+MEANT: Final[Mapping[str, Mapping[str, str]]] = {
+    "messages": {"chat": "/v1/chat/completions", **_OF_TEXTS},
+    "prompt": {"completions": "/v1/completions"},
+    "query": dict.fromkeys(("scores", "cosines"), "/v1/rerank"),
+    **dict.fromkeys(("text_1", "text_2"), _SCORES),
+    "input": _OF_TEXTS,
+}
+
+
+#: The fields that tell the route, unread; what else is there is passed over.
+_Looked: Final = msgspec.defstruct(
+    "_Looked",
+    [
+        ("model", str | None, None),
+        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in MEANT),
+    ],
+)
+
+
+class Invocations:
+    """The route of one server; `routes` are those that may be meant, by their paths."""
+
+    def __init__(self, entry: HttpEntry, routes: Mapping[str, Route]) -> None:
+        self._entry = entry
+        self._models = AbleModels(entry.runtime)
+        self._routes = routes
+
+    def routes(self) -> dict[str, Route]:
+        summary = "The route that the body's fields and the model decide"
+        operation = inference(summary, {"type": "object"}, {}, {EVENTS: {}})
+        return {PATH: self._models.route(self._invoke, operation, *ABLE)}
+
+    def _invoke(self, exchange: Exchange) -> None:
+        read_and_start(self._entry, _look, self._pass_on, exchange)
+
+    def _pass_on(self, exchange: Exchange, looked: tuple[str | None, Mapping[str, str]]) -> None:
+        model, paths = looked
+        loaded = self._models.able(model, *paths)
+        path = next(path for able, path in paths.items() if ABLE[able](loaded))
+        self._routes[path].handlers["POST"](exchange)
+
+
+def _look(body: Buffer, _ignored: list[str] | None) -> tuple[str | None, Mapping[str, str]]:
+    """The model of a body, and the paths that may be meant. BadField."""
+    looked: Any = decoded(body, _Looked)
+    for name, paths in MEANT.items():
+        value = getattr(looked, name)
+        if value is not msgspec.UNSET and bytes(value) != b"null":
+            return looked.model, paths
+    raise BadField(None, f"the body has none of {', '.join(MEANT)}, which tell what is wanted")
+
 
 T = TypeVar("T")
 WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)

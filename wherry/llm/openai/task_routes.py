@@ -8,22 +8,18 @@ from typing import Any, Final
 import msgspec
 
 from wherry.core.api import Buffer
-from wherry.llm.openai.embedding import Embedding, Vectors
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.fields.embeddings import EmbeddingRequest
-from wherry.llm.openai.fields.scores import RerankRequest, ScoreRequest
-from wherry.llm.openai.fields.transcription import TranscriptionRequest, read_form
-from wherry.llm.openai.fits import hearing_fit
 from wherry.llm.openai.generation import Generation
-from wherry.llm.openai.models import AbleModels
-from wherry.llm.openai.prompts import Prompts
-from wherry.llm.openai.reading import read_and_start
-from wherry.llm.openai.rows_call import RowsCall
-from wherry.llm.openai.scores import PairScores, Ranking, Rerank, Score
+from wherry.llm.openai.generation_request import Prompts
+from wherry.llm.openai.models import AbleModels, hearing_fit
+from wherry.llm.openai.reading import decoded, read_and_start
+from wherry.llm.openai.task_requests import EmbeddingRequest, RerankRequest, ScoreRequest
+from wherry.llm.openai.tasks import PairScores, Ranking, RowsCall, Vectors, embedding, rerank, score
 from wherry.llm.openai.transcription import (
     Transcription,
     TranscriptionAnswer,
     TranscriptionEvent,
+    TranscriptionRequest,
+    read_form,
 )
 from wherry.server.api import (
     ANY_TEXT,
@@ -52,15 +48,15 @@ OF_PAIRS: Final = ("scores", "cosines")
 #: answers.
 TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, tuple[str, ...], Any]]] = {
     "/v1/embeddings": (
-        "Make vectors of texts", EmbeddingRequest, Vectors, ("embeddings",), Embedding
+        "Make vectors of texts", EmbeddingRequest, Vectors, ("embeddings",), embedding
     ),
     **dict.fromkeys(  # where Jina, vLLM and Cohere have it
         ("/v1/rerank", "/rerank", "/v2/rerank"),
-        ("Order documents by a query", RerankRequest, Ranking, OF_PAIRS, Rerank),
+        ("Order documents by a query", RerankRequest, Ranking, OF_PAIRS, rerank),
     ),
     **dict.fromkeys(
         ("/v1/score", "/score"),
-        ("Score pairs of texts", ScoreRequest, PairScores, OF_PAIRS, Score),
+        ("Score pairs of texts", ScoreRequest, PairScores, OF_PAIRS, score),
     ),
 }  # fmt: skip
 #: The model's ability, its input `task`, if it has one, and what it does.
@@ -111,9 +107,9 @@ class TaskRoutes:
         route = self._models.route
         tasks = {
             path: route(
-                partial(self._answer, takes, able, call), inference(summary, takes, gives), *able
+                partial(self._answer, takes, able, task), inference(summary, takes, gives), *able
             )
-            for path, (summary, takes, gives, able, call) in TASKS.items()
+            for path, (summary, takes, gives, able, task) in TASKS.items()
         }
         hearing = {
             path: route(partial(self._hear, ability, task), _hearing(summary), ability)
@@ -122,14 +118,12 @@ class TaskRoutes:
         return {**tasks, **hearing}
 
     def _answer(
-        self, fields: type[msgspec.Struct], able: tuple[str, ...], answers: Any, exchange: Exchange
+        self, fields: type[msgspec.Struct], able: tuple[str, ...], task_of: Any, exchange: Exchange
     ) -> None:
         def read(body: Buffer, ignored: list[str] | None) -> RowsCall:
             parsed: Any = decoded(body, fields, ignored)
             loaded = self._models.able(parsed.model, *able)
-            call: RowsCall = answers(self._entry, loaded, parsed)
-            call.prepare()
-            return call
+            return RowsCall(self._entry, loaded, parsed, task_of(loaded, parsed))
 
         def start(exchange: Exchange, call: RowsCall) -> None:
             call.submit(exchange)

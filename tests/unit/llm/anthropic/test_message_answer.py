@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from wherry.llm.anthropic.answer import MessageAnswer
-from wherry.llm.openai.answers import ChoiceDelta
 from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.chat_request import AllowedCalls
+from wherry.llm.openai.generation import ChoiceDelta
 
 USAGE = {"prompt_tokens": 40, "completion_tokens": 2, "cached_tokens": 32}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'

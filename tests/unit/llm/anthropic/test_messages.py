@@ -11,10 +11,10 @@ import pytest
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.core.values.errors import PromptTooLong
-from wherry.llm.anthropic.fields import CountRequest, MessagesRequest
+from wherry.llm.anthropic.request import CountRequest, MessagesRequest
+from wherry.llm.openai.chat_request import AllowedCalls
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.reading import decoded
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.v2.common import Common
 

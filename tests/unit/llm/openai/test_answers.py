@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from wherry.llm.openai.answers import AnswerParts, ChoiceDelta
 from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.text_answer import TextAnswer
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.chat_request import AllowedCalls
+from wherry.llm.openai.completions import TextAnswer
+from wherry.llm.openai.generation import AnswerParts, ChoiceDelta
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
 

@@ -7,9 +7,9 @@ import pytest
 from tests.costs import assert_linear
 from tests.unit.server.v2.http.test_costs import UNITS
 from wherry.core.values.errors import WherryError
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.completion import CompletionRequest
-from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.chat_request import ChatRequest
+from wherry.llm.openai.completions import CompletionRequest
+from wherry.llm.openai.reading import decoded
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,12 @@ from llguidance import LLMatcher, LLTokenizer
 from tests.http_exchange import MemoryExchange
 from wherry.core.values.errors import InvalidRequest
 from wherry.llm.engine.chat_form import in_texts
+from wherry.llm.openai.chat_request import ChatRequest, conversation
+from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.errors import BadField, described
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.chat_messages import conversation
-from wherry.llm.openai.fields.completion import CompletionRequest
-from wherry.llm.openai.fields.decoding import decoded, header_of
-from wherry.llm.openai.fields.embeddings import EmbeddingRequest
-from wherry.llm.openai.responses import ResponsesRequest
+from wherry.llm.openai.reading import decoded, header_of
+from wherry.llm.openai.response_request import ResponsesRequest
+from wherry.llm.openai.task_requests import EmbeddingRequest
 from wherry.server.http.exchange import HttpRequest, RequestHead
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -1,4 +1,4 @@
-"""llm/openai/invocations.py: one path for what several routes answer."""
+"""llm/openai/routes.py: one path for what several routes answer."""
 
 from __future__ import annotations
 

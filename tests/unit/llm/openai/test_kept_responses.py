@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.llm.openai.kept_responses import KEPT_FOR, KeptResponses, KeptTurn
+from wherry.llm.openai.response_routes import KEPT_FOR, KeptResponses, KeptTurn
 
 
 class Clock:

@@ -11,10 +11,10 @@ import pytest
 import wherry
 from tests.http_exchange import served
 from wherry.core.values.errors import RequestTooLarge
-from wherry.llm.openai import embedding, routes
+from wherry.llm.openai import routes, tasks
+from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.reading import decoded
 from wherry.server.v2.common import OpenAISettings
 
 LONG = "word " * 40_000
@@ -107,9 +107,7 @@ def test_many_vectors_are_written_beside_the_loop(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[str] = []
-    monkeypatch.setattr(
-        embedding, "give_way", lambda: pauses.append(threading.current_thread().name)
-    )
+    monkeypatch.setattr(tasks, "give_way", lambda: pauses.append(threading.current_thread().name))
     body = {"model": "embed", "input": ["a"] * 200, "encoding_format": encoding}
     with served(embed) as client:
         answer = client.post("/v1/embeddings", body)

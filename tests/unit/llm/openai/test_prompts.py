@@ -6,10 +6,10 @@ import pytest
 from wherry.core.values.errors import TooManyBytes
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferRequest, InferResponse, value_bytes
+from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.completion import CompletionRequest
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.prompts import Prompts
+from wherry.llm.openai.generation_request import Prompts
+from wherry.llm.openai.reading import decoded
 from wherry.server.calls.admission import Admission
 
 

@@ -8,12 +8,12 @@ import msgspec
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from wherry.llm.openai.answers import ChoiceDelta
 from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.fields.decoding import decoded
+from wherry.llm.openai.chat_request import AllowedCalls
+from wherry.llm.openai.generation import ChoiceDelta
+from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.response_answer import ResponseAnswer
-from wherry.llm.openai.responses import ResponsesRequest
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.response_request import ResponsesRequest
 
 EVENTS = TypeAdapter[Any](ResponseStreamEvent)
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}

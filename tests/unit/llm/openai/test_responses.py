@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from wherry.llm.engine.chat_form import text_of
+from wherry.llm.openai.chat_request import AllowedCalls
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.responses import ResponsesRequest
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.reading import decoded
+from wherry.llm.openai.response_request import ResponsesRequest
 
 ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 CITY = {"enum": ["Rome", "Oslo"]}

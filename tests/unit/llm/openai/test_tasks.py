@@ -11,8 +11,8 @@ import pytest
 
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.llm.openai.errors import BESIDE_V1
 from wherry.llm.openai.models import abilities
-from wherry.llm.openai.paths import BESIDE_V1
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.v2.common import Common
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from wherry.llm.openai.answers import ChoiceDelta
-from wherry.llm.openai.token_answers import PromptAnswer, TokensAnswer
+from wherry.llm.openai.generation import ChoiceDelta
+from wherry.llm.openai.tokens import PromptAnswer, TokensAnswer
 
 
 def test_tokens_come_with_their_number_and_the_room_there_is() -> None:

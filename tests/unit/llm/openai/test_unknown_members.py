@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from wherry.llm.anthropic.fields import MessagesRequest
+from wherry.llm.anthropic.request import MessagesRequest
+from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.chat import ChatRequest
-from wherry.llm.openai.fields.decoding import decoded
-from wherry.llm.openai.responses import ResponsesRequest
+from wherry.llm.openai.reading import decoded
+from wherry.llm.openai.response_request import ResponsesRequest
 
 NAMED = {"type": "function", "function": {"name": "f"}}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}

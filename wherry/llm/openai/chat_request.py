@@ -2,24 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import msgspec
 
 from wherry.llm.engine.chat_form import text_of
 from wherry.llm.engine.schemas import loosened
+from wherry.llm.formats.calls import Functions
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.chat_messages import conversation
-from wherry.llm.openai.fields.generating import Request
-from wherry.llm.openai.fields.kinds import Alternatives, Whole
-from wherry.llm.openai.fields.not_done import OF_CHATS, NotDone
-from wherry.llm.openai.fields.tools import (
-    AllowedTools,
-    FunctionSpec,
-    NamedTool,
-    Tools,
-    function_of,
-)
-from wherry.llm.openai.tool_calls import AllowedCalls
+from wherry.llm.openai.generation_request import OF_GENERATIONS, Request
+from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in, named
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+#: The parts that are texts, in whatever form of OpenAI's, and the member that has it.
+PARTS: Final = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    "refusal": "refusal",
+}
+#: The roles whose messages may be without a content: that of an answer which was only thought, or
+#: that has called, is null, and so may be what a function gives.
+SILENT: Final = ("assistant", "tool", "function")
+#: Longest role, in characters.
+MOST_ROLE_CHARS: Final = 64
+
+
+def conversation(
+    messages: Sequence[Mapping[str, Any]], where: str = "messages"
+) -> list[dict[str, Any]]:
+    """Messages for a chat template: as they were sent, but with the arguments of calls as objects,
+    and parts of one type. `where` is the field that has them."""
+    if not messages:
+        raise BadField(where, "must hold at least one message")
+    return [_message(message, f"{where}[{i}]") for i, message in enumerate(messages)]
+
+
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or not 0 < len(role) <= MOST_ROLE_CHARS:
+        problem = f"must be one of {', '.join(ROLES)}, or another that the chat template knows"
+        raise BadField(f"{where}.role", problem)
+    made = {**message, "role": "system" if role == "developer" else role}
+    if made.get("content") is not None:
+        made["content"] = _content(made["content"], f"{where}.content")
+    elif role not in SILENT:
+        raise BadField(f"{where}.content", "is missing")
+    calls = made.get("tool_calls")
+    if calls:
+        if not isinstance(calls, list):
+            raise BadField(f"{where}.tool_calls", "must be a list of calls")
+        made["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
+    else:  # null and an empty list are no calls; many templates ask only whether it is there
+        made.pop("tool_calls", None)
+    return made
+
+
+def _content(content: Any, where: str) -> str | list[dict[str, Any]]:
+    """A text, or parts that are texts, as chat templates have them."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadField(where, "must be a text or a list of parts")
+    return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
+
+
+def _part(part: Any, where: str) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind not in PARTS:
+        problem = f"only parts of type 'text' are supported, not {str(kind)[:40]!r}"
+        raise BadField(where, problem)
+    text = part.get(PARTS[kind])
+    if not isinstance(text, str):
+        raise BadField(f"{where}.{PARTS[kind]}", "must be a text")
+    return part if kind == "text" else {"type": "text", "text": text}
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadField(where, "must have a function with a name and arguments")
+    return {**call, "function": {**function, "arguments": arguments_in(function.get("arguments"))}}
+
+
+def arguments_in(arguments: Any) -> Any:
+    """The arguments of a call as an object. What a model wrote that is none, or was cut off, stays
+    the text that it is: its answer is to be taken back as it was given."""
+    if not isinstance(arguments, str):
+        return {} if arguments is None else arguments
+    try:
+        found = json_in(arguments.strip() or "{}", "")
+    except BadField:
+        return arguments
+    return found if isinstance(found, dict) else {} if found is None else arguments
+
+
+class FunctionSpec(msgspec.Struct, kw_only=True):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """What is read of a tool here. The model is told of it in the client's own words."""
+
+    type: str
+    function: FunctionSpec | None = None
+
+
+#: The most functions of a request (OpenAI: 128): each is told to the model, and is read again with
+#: each answer.
+MOST_TOOLS: Final = 1024
+Tools = Annotated[list[dict[str, Any]], msgspec.Meta(max_length=MOST_TOOLS)]
+
+
+def function_of(tool: Mapping[str, Any], where: str) -> FunctionSpec:
+    """The function of a tool that stands at `where`. BadField."""
+    try:
+        read = msgspec.convert(tool, Tool)
+    except msgspec.ValidationError as error:
+        raise named(str(error), Tool, where) from None
+    if read.type != "function" or read.function is None:
+        raise BadField(f"{where}.type", "only functions are supported")
+    return read.function
+
+
+def note_not_followed(places: list[str], ignored: list[str] | None) -> None:
+    """Append what no grammar can follow to what is ignored; BadField if nothing may be."""
+    if places and ignored is None:
+        raise BadField(places[0], "calls cannot be made to follow it: leave it out")
+    if ignored is not None:
+        ignored += places
+
+
+class NamedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    name: str
+
+
+class NamedTool(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="function", forbid_unknown_fields=True
+):
+    """A tool that must be called."""
+
+    function: NamedFunction
+
+
+class SomeTools(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class AllowedTools(
+    msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools", forbid_unknown_fields=True
+):
+    """Tools of which one may, or must, be called."""
+
+    allowed_tools: SomeTools
+
+    def names(self) -> set[str]:
+        return {tool.function.name for tool in self.allowed_tools.tools}
+
 
 #: Fields that are variables of the chat template by the same name.
 VARIABLES: Final = (
@@ -30,6 +177,28 @@ VARIABLES: Final = (
 
 #: Calls that `required` may have: small models go on with a list without end.
 MOST_CALLS: Final = 32
+
+
+#: Of chats alone.
+OF_CHATS: Final = {
+    **OF_GENERATIONS,
+    "audio": NotDone(),
+    "verbosity": NotDone(("medium",)),
+    "web_search_options": NotDone(),
+    "functions": NotDone(([],), use="tools"),
+    "function_call": NotDone(("none",), use="tool_choice"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedCalls:
+    """What a request lets its answers call."""
+
+    functions: Functions = field(default_factory=dict)
+    #: The most calls of an answer; None: any number. What goes beyond is left out.
+    most: int | None = None
+    #: The answer is constrained to be a call: bare JSON, whatever the model's own form is.
+    forced: bool = False
 
 
 class ChatRequest(Request):

@@ -5,22 +5,144 @@ The fields beyond OpenAI's own are those that vLLM's users send as `extra_body`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
-from wherry.llm.engine.sampling import MOST_STOPS, MOST_TOKENS_ALLOWED, MOST_TOKENS_NAMED
-from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.fields.form import (
-    FORMS,
-    Choices,
-    ResponseFormat,
-    StructuredOutputs,
-    schema_of,
+from wherry.core.api import value_bytes
+from wherry.llm.engine.constraint import MOST_CHARACTERS
+from wherry.llm.engine.sampling import (
+    MOST_LOGPROBS,
+    MOST_STOPS,
+    MOST_TOKENS_ALLOWED,
+    MOST_TOKENS_NAMED,
 )
-from wherry.llm.openai.fields.kinds import Alternatives, Whole
-from wherry.llm.openai.fields.not_done import OF_GENERATIONS, NotDone
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in
+
+#: The model's inputs for one row.
+Inputs = dict[str, Any]
+
+#: What all prompts of a request share counts once for each of them, as each is a request to the
+#: model, which may run in another process; together it may be so much.
+MOST_SHARED_BYTES: Final = 16 * 2**20
+#: Tokens of an answer that the request does not bound.
+LEAST_TOKENS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The model's inputs for each prompt of a request, and those that all of them share."""
+
+    own: Sequence[Inputs]
+    shared: Inputs
+    #: Bytes of the inputs of each prompt, the shared ones among them.
+    nbytes: Sequence[int]
+
+    @classmethod
+    def of(cls, own: Sequence[Inputs], shared: Inputs, field: str = "") -> Prompts:
+        """Measure them, which takes as long as reading them did. BadField, for the field of the
+        prompts, if they are too many for what they share."""
+        once = value_bytes(shared)
+        if len(own) > 1 and len(own) * once > MOST_SHARED_BYTES:
+            most = MOST_SHARED_BYTES // once
+            raise BadField(
+                field,
+                f"holds {len(own)}, and the fields that hold for each of them have {once} bytes;"
+                f" send at most {most or 1} at a time beside these",
+            )
+        parameters = shared.get("parameters") or {}
+        if len(own) > 1 and (logprobs := _logprobs(own, parameters)) > MOST_LOGPROBS:
+            raise BadField(
+                field,
+                f"holds {len(own)}, with up to {logprobs} log probabilities together; send at most"
+                f" {MOST_LOGPROBS * len(own) // logprobs or 1} at a time",
+            )
+        return cls(own, shared, [once + value_bytes(each) for each in own])
+
+    @classmethod
+    def single(cls, inputs: Inputs) -> Prompts:
+        """One prompt, by all its inputs."""
+        return cls.of([{}], inputs)
+
+
+def _logprobs(own: Sequence[Inputs], parameters: Mapping[str, Any]) -> int:
+    """How many log probabilities are asked for, at most: a token is a character at least."""
+    answers, most = parameters.get("n") or 1, parameters.get("logprobs")
+    each = 0 if most is None else answers * (1 + most)
+    of_a_token = each if parameters.get("echo") else 0
+    if (ranked := parameters.get("prompt_logprobs")) is not None:
+        of_a_token += 1 + ranked
+    tokens = sum(len(one.get("prompt") or one.get("token_ids") or "") for one in own)
+    return of_a_token * tokens + each * (parameters.get("max_tokens") or LEAST_TOKENS) * len(own)
+
+
+class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    #: Where llama.cpp's clients have it, with either type.
+    schema: dict[str, Any] | None = None
+
+    def constraint(self) -> dict[str, Any] | None:
+        """None: the answer is any text."""
+        if self.type == "text":
+            return None
+        schema = self.schema
+        if self.type == "json_schema" and self.json_schema is not None:
+            schema = self.json_schema.schema if schema is None else schema
+        if schema is not None:
+            return {"json_schema": schema}
+        if self.type == "json_schema":
+            raise BadField("response_format.json_schema.schema", "is missing")
+        return {"json_object": True}
+
+
+Choices = Annotated[list[str], msgspec.Meta(min_length=1)]
+
+#: vLLM's words for what an answer must look like, and the engine's.
+FORMS: Final = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The form that the answer must have, in vLLM's field."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def constraint(self) -> dict[str, Any]:
+        where = "structured_outputs"
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        value = {FORMS.get(n, n): v for n, v in values.items() if v not in (None, False)}
+        if len(value) != 1:
+            raise BadField(where, f"give exactly one of {', '.join(self.__struct_fields__)}")
+        if "json_schema" in value:
+            return {"json_schema": schema_of(value["json_schema"], f"{where}.json")}
+        return value
+
+
+def schema_of(value: Any, where: str) -> dict[str, Any]:
+    """A JSON schema, which vLLM takes as text, too."""
+    if isinstance(value, str):
+        text, value = value, json_in(value, where)
+        if len(text) > MOST_CHARACTERS:  # of which the engine would say so later
+            problem = f"it has {len(text)} characters; at most {MOST_CHARACTERS} are read"
+            raise BadField(where, problem)
+    if not isinstance(value, dict):
+        raise BadField(where, "must be a JSON schema, an object")
+    return value
+
 
 #: Fields that the engine calls by the same name.
 SAME: Final = (
@@ -39,6 +161,19 @@ RENAMED: Final = {
 NamedTokens = Annotated[list[Whole], msgspec.Meta(max_length=MOST_TOKENS_NAMED)]
 #: What vLLM says for "as many as the model takes".
 ALL: Final = -1
+
+
+#: Of chats and completions.
+OF_GENERATIONS: Final = {
+    "use_beam_search": NotDone((False,)),
+    "length_penalty": NotDone((1.0,)),
+    "early_stopping": NotDone((False,)),
+    "logits_processors": NotDone(([],)),
+    "kv_transfer_params": NotDone(({},)),
+    "vllm_xargs": NotDone(({},)),
+    "prompt_embeds": NotDone(([], "")),
+    "guided_whitespace_pattern": NotDone(),
+}
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,1 +1,0 @@
-"""What may stand in a request to each of OpenAI's routes?"""

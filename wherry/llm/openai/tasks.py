@@ -1,0 +1,422 @@
+"""How do texts, tokens or a conversation become vectors, pairs of texts scores, and documents an
+order?"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+
+from wherry.core.api import (
+    BadModelOutput,
+    Buffer,
+    Columns,
+    FollowedRequest,
+    Form,
+    InferRequest,
+    InferResponse,
+    LoadedModel,
+    Reply,
+    TensorSpec,
+)
+from wherry.llm.openai.errors import BadField, fail
+from wherry.llm.openai.generation import request_attributes
+from wherry.llm.openai.models import VectorFit, score_fit, vector_fit
+from wherry.llm.openai.task_requests import (
+    EmbeddingRequest,
+    Pairs,
+    RerankRequest,
+    ScoreRequest,
+    columns_beside,
+)
+from wherry.server.api import (
+    Exchange,
+    HttpEntry,
+    give_way,
+    held_bytes,
+    is_large,
+    request_id_of,
+    respond,
+    terms_of,
+)
+
+Numbers = np.ndarray[Any, Any]
+TaskRequest = EmbeddingRequest | RerankRequest | ScoreRequest
+
+#: Rows written between two pauses, which takes some milliseconds.
+ROWS_AT_ONCE: Final = 16
+#: Fields that are done here for tokens, and for all rows, if the model has no input of that name.
+CUTS: Final = frozenset(("truncate_prompt_tokens", "truncation_side"))
+ACTIVATION: Final = "use_activation"
+
+
+class ReadTokens(msgspec.Struct):
+    """How many tokens were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Vector(msgspec.Struct, kw_only=True):
+    """The vector of one text: numbers, or those of 32 bits in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Vectors(msgspec.Struct, kw_only=True):
+    """The vectors of texts, in their order."""
+
+    object: Literal["list"]
+    model: str
+    usage: ReadTokens
+    id: str
+    created: int
+    data: list[Vector]
+
+
+class DocumentText(msgspec.Struct):
+    """A document as it was sent."""
+
+    text: str
+
+
+class RankedDocument(msgspec.Struct, kw_only=True):
+    """A document, by its place in the request, and how well it answers."""
+
+    index: int
+    relevance_score: float
+    document: DocumentText | msgspec.UnsetType = msgspec.UNSET
+
+
+class Ranking(msgspec.Struct, kw_only=True):
+    """Documents, the best first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: ReadTokens
+
+
+class PairScore(msgspec.Struct, kw_only=True):
+    """How well two texts go together."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class PairScores(msgspec.Struct, kw_only=True):
+    """The scores of pairs of texts, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: ReadTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a model is given for one request, and what answers it."""
+
+    #: What it does, in a span.
+    operation: str
+    columns: Columns
+    rows: int
+    #: The answer in parts, of a response and the request's id. Another thread, if it is large.
+    encode: Callable[[InferResponse, str], Sequence[Buffer]]
+
+
+class RowsCall:
+    """One request of several rows, batched with other callers', to a model that does not stream."""
+
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, request: TaskRequest, task: Task
+    ) -> None:
+        """Measures the columns, which is for the thread that has read the request."""
+        self._entry = entry
+        self._loaded = loaded
+        self._request = request
+        self._operation, self._encode = task.operation, task.encode
+        self._columns, self._rows = task.columns, task.rows
+        self._nbytes = held_bytes(task.columns)
+
+    def submit(self, exchange: Exchange) -> None:
+        """Send the request; what is refused at once is raised."""
+        self._exchange = exchange
+        headers, port = exchange.request.headers, self._entry.port()
+        terms = terms_of(headers, self._entry.common.tenant_key)
+        reply: Reply[InferResponse] = Reply(self._settled, port)
+        request = self._loaded.request(
+            self._columns,
+            self._rows,
+            reply,
+            timeout=terms.timeout,
+            priority=self._request.priority or 0,
+            tenant=terms.tenant_of(exchange.request.caller),
+        )
+        request.nbytes = self._nbytes
+        self._columns = {}  # they are the request's
+        if (trace := self._exchange.request.head.trace) is not None:
+            loaded = self._loaded
+            FollowedRequest(trace, loaded.name, loaded.version).follow(request)
+            trace.draft.attributes.update(request_attributes(self._request, self._operation))
+        self._entry.admission.enter(request)
+        self._exchange.request.body = b""  # free it: the columns hold what is needed
+        self._exchange.on_disconnect = lambda: self._cancel(request)
+        port.submit(self._loaded, request)
+
+    def _cancel(self, request: InferRequest) -> None:
+        self._loaded.cancel(request)
+
+    def _settled(self, reply: Reply[InferResponse]) -> None:
+        self._entry.admission.leave()
+        self._exchange.on_disconnect = None
+        try:
+            response = reply.result()
+            write = partial(self._encode, response, request_id_of(self._exchange))
+            if is_large(response.outputs):
+                self._entry.off_loop(self._exchange, write, self._send, fail, reads=False)
+            else:
+                self._send(write())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(self._exchange, error)
+
+    def _send(self, body: Sequence[Buffer]) -> None:
+        respond(self._exchange, b"".join(body))
+
+
+def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
+    """A row for each text, list of tokens or conversation, of which the model makes a vector.
+    BadField."""
+    fit = vector_fit(loaded.signature)
+    assert fit is not None
+    size = fit.vector.shape[0]
+    if request.dimensions is not None and 0 <= size < request.dimensions:
+        raise BadField("dimensions", f"the model '{loaded.name}' has {size}")
+    to_one = False  # vectors are brought to length 1 here
+    if request.use_activation is not None and loaded.signature.input(ACTIVATION) is None:
+        if not request.use_activation:
+            problem = f"the model '{loaded.name}' has no other numbers than those that it tells"
+            raise BadField(ACTIVATION, problem)
+        to_one = True
+    spec, column, tokens = _read(loaded, fit, request)
+    # Tokens are cut here, texts where they are tokenized.
+    done = {ACTIVATION} | (CUTS if spec is fit.tokens else frozenset())
+    beside = columns_beside(request, loaded, len(column), frozenset(done))
+
+    def encode(response: InferResponse, id: str) -> Sequence[Buffer]:
+        vectors: Numbers = np.asarray(response.outputs[fit.vector.name], np.dtype("<f4"))
+        about = Vectors(
+            object="list",
+            model=loaded.reported_name(request.model),
+            usage=_usage(response, tokens),
+            id=f"embd-{id}",
+            created=int(time.time()),
+            data=[],
+        )
+        shown = _shortened(loaded, request, vectors, to_one=to_one)
+        return _encoded(loaded, request, shown, about)
+
+    return Task("embeddings", {spec.name: column, **beside}, len(column), encode)
+
+
+def _encoded(
+    loaded: LoadedModel, request: EmbeddingRequest, vectors: Numbers, about: Vectors
+) -> Sequence[Buffer]:
+    """`about` with its vectors, which are written one after the other."""
+    as_json = request.encoding_format != "base64"
+    if as_json and not np.isfinite(vectors).all():
+        raise BadModelOutput(f"model '{loaded.name}': a number is not finite")
+    parts: list[Buffer] = [msgspec.json.encode(about).removesuffix(b"]}")]
+    for index, vector in enumerate(vectors):
+        shown = vector.tolist() if as_json else base64.b64encode(vector.tobytes()).decode()
+        one = Vector(object="embedding", index=index, embedding=shown)
+        parts += [b"," if index else b"", msgspec.json.encode(one)]
+        if not index % ROWS_AT_ONCE:
+            give_way()
+    return [*parts, b"]}"]
+
+
+def _shortened(
+    loaded: LoadedModel, request: EmbeddingRequest, vectors: Numbers, *, to_one: bool
+) -> Numbers:
+    """The first numbers of each vector, of length 1, as OpenAI shortens them."""
+    most, width = request.dimensions, vectors.shape[1]
+    if most is not None and most > width:
+        raise BadField("dimensions", f"the model '{loaded.name}' has {width}")
+    if most is not None and most < width:
+        return of_length_one(np.ascontiguousarray(vectors[:, :most]))
+    return of_length_one(vectors) if to_one else vectors
+
+
+def _read(
+    loaded: LoadedModel, fit: VectorFit, request: EmbeddingRequest
+) -> tuple[TensorSpec, Any, int]:
+    """The input for what was sent, its column, and the tokens that were sent as such. BadField:
+    the model has no such input."""
+    read, name = request.rows(), loaded.name
+    if read.texts:
+        if fit.text is None:
+            takes = "tokens" if fit.tokens else "messages"
+            raise BadField("input", f"the model '{name}' takes {takes}, and no texts")
+        return fit.text, read.texts, 0
+    if read.conversations:
+        if fit.messages is None:
+            raise BadField("messages", f"the model '{name}' does not support it; send input")
+        return fit.messages, read.conversations, 0
+    if fit.tokens is None:
+        takes = "texts" if fit.text else "messages"
+        raise BadField("input", f"the model '{name}' takes {takes}, and no tokens")
+    tokens = _cut(loaded, request, read.tokens)
+    return fit.tokens, _token_column(tokens, fit.tokens, name), sum(map(len, tokens))
+
+
+def _cut(
+    loaded: LoadedModel, request: EmbeddingRequest, tokens: Sequence[list[int]]
+) -> Sequence[list[int]]:
+    """The tokens that are to be read, unless the model itself cuts them."""
+    most = request.truncate_prompt_tokens
+    if most in (None, -1) or loaded.signature.input("truncate_prompt_tokens"):
+        return tokens
+    if most == 0:
+        raise BadField("truncate_prompt_tokens", "leaves no token")
+    left = request.truncation_side == "left"
+    return [row[-most:] if left else row[:most] for row in tokens]
+
+
+def _token_column(tokens: Sequence[list[int]], spec: TensorSpec, model: str) -> Any:
+    if spec.form is Form.JSON:
+        return tokens
+    most = np.iinfo(spec.datatype.dtype.name).max
+    for place, row in enumerate(tokens):
+        if max(row) > most:
+            raise BadField(f"input[{place}]", f"the model '{model}' has tokens up to {most}")
+    rows = [np.array(row, spec.datatype.dtype) for row in tokens]
+    if spec.form is Form.ARRAYS:
+        return rows
+    if len(set(map(len, rows))) > 1:
+        raise BadField("input", f"the model '{model}' takes lists of tokens of one length")
+    return np.stack(rows)
+
+
+def of_length_one(vectors: Numbers) -> Numbers:
+    """Vectors, the last dimension each, of length 1; one of zeros stays."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    made: Numbers = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return made
+
+
+def rerank(loaded: LoadedModel, request: RerankRequest) -> Task:
+    """Documents, by how well they answer a query."""
+    pairs = request.pairs()
+    columns, rows, scores_of = _scored(loaded, request, pairs)
+
+    def encode(response: InferResponse, id: str) -> Sequence[Buffer]:
+        scores = scores_of(response)
+        # Of two that are alike, the earlier.
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: request.top_n]
+        results = [RankedDocument(index=i, relevance_score=scores[i]) for i in order]
+        if request.return_documents is not False:
+            for one in results:
+                one.document = DocumentText(pairs[1][one.index])
+        ranking = Ranking(
+            id=f"rerank-{id}",
+            object="list",
+            model=loaded.reported_name(request.model),
+            results=results,
+            usage=_usage(response),
+        )
+        return [msgspec.json.encode(ranking)]
+
+    return Task("rerank", columns, rows, encode)
+
+
+def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
+    """A score for each pair of texts, in their order."""
+    columns, rows, scores_of = _scored(loaded, request, request.pairs())
+
+    def encode(response: InferResponse, id: str) -> Sequence[Buffer]:
+        data = [
+            PairScore(index=i, object="score", score=one)
+            for i, one in enumerate(scores_of(response))
+        ]
+        made = PairScores(
+            id=f"score-{id}",
+            object="list",
+            created=int(time.time()),
+            model=loaded.reported_name(request.model),
+            data=data,
+            usage=_usage(response),
+        )
+        return [msgspec.json.encode(made)]
+
+    return Task("score", columns, rows, encode)
+
+
+def _scored(
+    loaded: LoadedModel, request: RerankRequest | ScoreRequest, pairs: Pairs
+) -> tuple[Columns, int, Callable[[InferResponse], list[float]]]:
+    """Columns and rows of pairs, and what makes their scores of the response."""
+    columns, numbers_of = _cross_encoded(loaded, pairs) or _cosines(loaded, pairs)
+    rows = len(next(iter(columns.values())))
+
+    def scores_of(response: InferResponse) -> list[float]:
+        scores = numbers_of(response)
+        if not np.isfinite(scores).all():
+            raise BadModelOutput(f"model '{loaded.name}': a score is not a finite number")
+        made: list[float] = scores.tolist()
+        return made
+
+    return {**columns, **columns_beside(request, loaded, rows)}, rows, scores_of
+
+
+def _cross_encoded(
+    loaded: LoadedModel, pairs: Pairs
+) -> tuple[dict[str, list[str]], Callable[[InferResponse], Numbers]] | None:
+    """How pairs go to a model that reads two texts at once; None: it does not."""
+    fit = score_fit(loaded.signature)
+    if fit is None:
+        return None
+    score = fit.score.name
+
+    def numbers_of(response: InferResponse) -> Numbers:
+        return np.asarray(response.outputs[score], np.float64).reshape(-1)
+
+    return {fit.query.name: pairs[0], fit.document.name: pairs[1]}, numbers_of
+
+
+def _cosines(
+    loaded: LoadedModel, pairs: Pairs
+) -> tuple[dict[str, list[str]], Callable[[InferResponse], Numbers]]:
+    """How pairs go to a model that makes a vector of each text, once of each that is alike."""
+    fit = vector_fit(loaded.signature)
+    assert fit is not None
+    assert fit.text is not None
+    vector = fit.vector.name
+    places = {text: i for i, text in enumerate(dict.fromkeys((*pairs[0], *pairs[1])))}
+
+    def numbers_of(response: InferResponse) -> Numbers:
+        vectors = of_length_one(np.asarray(response.outputs[vector], np.float64))
+        left, right = (vectors[[places[text] for text in side]] for side in pairs)
+        made: Numbers = (left * right).sum(axis=1)
+        return made
+
+    return {fit.text.name: list(places)}, numbers_of
+
+
+def _usage(response: InferResponse, otherwise: int = 0) -> ReadTokens:
+    """The tokens that were read, of models that have an output `tokens`."""
+    counts = response.outputs.get("tokens")
+    tokens = otherwise if counts is None else int(sum(int(count) for count in counts))
+    return ReadTokens(tokens, tokens)
