@@ -14,7 +14,7 @@ from wherry.core.models.model import Device
 from wherry.core.values.errors import ConfigError
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.ensemble import EnsembleModel
-from wherry.triton.repository.kind import is_ensemble
+from wherry.triton.repository.normalise import is_ensemble
 from wherry.triton.repository.triton_config import TritonConfig
 
 CONFIG = """backend: "fake" max_batch_size: 8 dynamic_batching { }

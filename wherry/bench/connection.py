@@ -19,7 +19,7 @@ import httptools
 import msgspec
 
 from wherry.bench.answers import READERS, AnswerReader
-from wherry.bench.record import OK
+from wherry.bench.figures import OK
 from wherry.core.api import ConfigError
 
 #: Seconds for a server to show its certificate.

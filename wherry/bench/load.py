@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from wherry.bench import load_protocol
 from wherry.bench.connection import Encoded, Wire
+from wherry.bench.figures import Recorder
 from wherry.bench.plan import Plan
-from wherry.bench.record import Recorder
 from wherry.core.api import WherryError, for_children
 
 #: Seconds between "all are ready" and the common beginning.

@@ -23,8 +23,8 @@ from wherry.bench.connection import (
     make_connection,
     tls_context,
 )
+from wherry.bench.figures import OK, Recorder
 from wherry.bench.plan import Closed, Plan
-from wherry.bench.record import OK, Recorder
 from wherry.bench.sources import Arrivals, Callers
 
 #: Connections being made at the same moment: a server's backlog is finite.

@@ -17,12 +17,12 @@ import msgspec
 
 from wherry.bench import inputs
 from wherry.bench.answers import AnswerReader
-from wherry.bench.encode import columns_of
+from wherry.bench.figures import OK, Recorder
+from wherry.bench.inputs import columns_of
 from wherry.bench.load import Raw
 from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.observe import Observer
 from wherry.bench.plan import Closed, Plan, joins, moments, thinks
-from wherry.bench.record import OK, Recorder
 from wherry.bench.report import TargetFacts
 from wherry.bench.targets import Sending, rows_for
 from wherry.core.api import (

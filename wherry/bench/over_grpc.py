@@ -18,9 +18,8 @@ import msgspec
 from wherry.bench.answers import AnswerReader
 from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, shown_by, tls_context
 from wherry.bench.control import Address, NotThere, Unreachable
-from wherry.bench.encode import columns_of
-from wherry.bench.inputs import Row
-from wherry.bench.record import OK
+from wherry.bench.figures import OK
+from wherry.bench.inputs import Row, columns_of
 from wherry.core.api import ConfigError, ModelDescription, advice, infer_body
 from wherry.server.api import Schema, load
 

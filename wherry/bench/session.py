@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wherry.bench.connection import Encoded
-from wherry.bench.continuous import silence
 from wherry.bench.figures import Interval, MeasuredWindow, Table, figures, timeline, window
 from wherry.bench.load import LoadProcesses, Raw
 from wherry.bench.load_protocol import LoadProgress
 from wherry.bench.local import Local
+from wherry.bench.objective import silence
 from wherry.bench.observe import Observer, is_here, listener
 from wherry.bench.plan import Closed, Plan
 from wherry.bench.report import ClientSide, Point, TargetFacts, number

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from wherry.bench import encode, inputs, over_grpc
+from wherry.bench import inputs, over_grpc
 from wherry.bench.connection import Encoded, Wire
 from wherry.bench.control import Address, HttpControl, NotThere, Unreachable, address
 from wherry.bench.inputs import Lengths
@@ -149,13 +149,13 @@ def _v2(where: Address, control: HttpControl, sending: Sending, protocol: Protoc
         made = []
         for batch in inputs.batches(rows, size):
             if protocol == "infer":
-                body, more = encode.infer(model, batch, binary=sending.binary)
+                body, more = inputs.infer_request(model, batch, binary=sending.binary)
             elif size == 1:
-                body, more = encode.generate(batch[0]), {"Content-Type": "application/json"}
+                body, more = inputs.generate(batch[0]), {"Content-Type": "application/json"}
             else:
                 raise ConfigError(f"{protocol} takes one row a request, not {size}")
             more |= headers
-            made.append(encode.http("POST", f"{path}/{protocol}", where.name, more, body, size))
+            made.append(inputs.encoded("POST", f"{path}/{protocol}", where.name, more, body, size))
         return made
 
     return Target(
@@ -309,7 +309,7 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
     stream = sending.stream and protocol != "embeddings"
     more = {"Content-Type": "application/json"}
     if protocol == "messages":
-        more |= encode.anthropic_headers(sending.api_key)
+        more |= inputs.anthropic_headers(sending.api_key)
     headers = {**more, **sending.all_headers()}
 
     def requests(size: int) -> list[Encoded]:
@@ -318,12 +318,12 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
         made = []
         for batch in inputs.batches(rows, size):
             if protocol == "embeddings":
-                body = encode.embedding(batch, model)
+                body = inputs.embedding(batch, model)
             else:
-                body = encode.PROMPTS[protocol](
+                body = inputs.PROMPTS[protocol](
                     batch[0], model, stream=stream, max_tokens=sending.max_tokens
                 )
-            made.append(encode.http("POST", path, where.name, headers, body, size))
+            made.append(inputs.encoded("POST", path, where.name, headers, body, size))
         return made
 
     words = "anthropic" if protocol == "messages" else "openai"
@@ -355,7 +355,7 @@ def _plain(where: Address, sending: Sending) -> Target:
             headers["Content-Type"] = kind
 
     def requests(size: int) -> list[Encoded]:
-        return [encode.http(method, where.path, where.name, headers, b, size) for b in bodies]
+        return [inputs.encoded(method, where.path, where.name, headers, b, size) for b in bodies]
 
     wire = _wire(where, sending, "status")
     return Target("http", where, wire, requests, None, source)
@@ -363,7 +363,7 @@ def _plain(where: Address, sending: Sending) -> Target:
 
 def _bodies(sending: Sending) -> tuple[list[bytes], str]:
     if sending.inputs is not None:
-        return [encode.body_of(value) for value in inputs.values_of(sending.inputs)], sending.inputs
+        return [inputs.body_of(value) for value in inputs.values_of(sending.inputs)], sending.inputs
     if sending.body is None:
         return [b""], "no body"
     if not sending.body.startswith("@"):

@@ -69,8 +69,10 @@ if TYPE_CHECKING:
     from wherry.core.models.step_model import StepModel as StepModel
     from wherry.core.observability.custom_metrics import CustomMetrics as CustomMetrics
     from wherry.core.observability.custom_metrics import Kind as Kind
+    from wherry.core.observability.fronts import BUCKETS as BUCKETS
     from wherry.core.observability.fronts import FrontFigures as FrontFigures
     from wherry.core.observability.fronts import FrontsSource as FrontsSource
+    from wherry.core.observability.fronts import LoopStall as LoopStall
     from wherry.core.observability.fronts import ProcessFigures as ProcessFigures
     from wherry.core.observability.fronts import process_figures as process_figures
     from wherry.core.observability.fronts import with_fronts as with_fronts
@@ -81,11 +83,11 @@ if TYPE_CHECKING:
     from wherry.core.observability.logging import formatter_of as formatter_of
     from wherry.core.observability.logging import one_line as one_line
     from wherry.core.observability.logging import severities as severities
-    from wherry.core.observability.loop_stall import BUCKETS as BUCKETS
-    from wherry.core.observability.loop_stall import LoopStall as LoopStall
     from wherry.core.observability.machine import Machine as Machine
     from wherry.core.observability.machine import Use as Use
     from wherry.core.observability.metrics import Metrics as Metrics
+    from wherry.core.observability.numbers import FRESH as FRESH
+    from wherry.core.observability.numbers import LoadReport as LoadReport
     from wherry.core.observability.numbers import RateWindow as RateWindow
     from wherry.core.observability.numbers import Reading as Reading
     from wherry.core.observability.numbers import Readings as Readings
@@ -104,8 +106,6 @@ if TYPE_CHECKING:
     from wherry.core.observability.otel.tracing import RequestTrace as RequestTrace
     from wherry.core.observability.otel.tracing import Tracing as Tracing
     from wherry.core.observability.otel.triton_mode import MetricsConfig as MetricsConfig
-    from wherry.core.observability.server_load import FRESH as FRESH
-    from wherry.core.observability.server_load import LoadReport as LoadReport
     from wherry.core.observability.statistics import SECONDS_BUCKETS as SECONDS_BUCKETS
     from wherry.core.observability.statistics import Compute as Compute
     from wherry.core.observability.statistics import Duration as Duration
@@ -129,8 +129,6 @@ if TYPE_CHECKING:
     from wherry.core.scheduler.overload import late as late
     from wherry.core.values import errors as errors
     from wherry.core.values import quantities as quantities
-    from wherry.core.values.budget import Budget as Budget
-    from wherry.core.values.budget import Reservation as Reservation
     from wherry.core.values.datatypes import BF16 as BF16
     from wherry.core.values.datatypes import BOOL as BOOL
     from wherry.core.values.datatypes import BYTES as BYTES
@@ -186,10 +184,12 @@ if TYPE_CHECKING:
     from wherry.core.values.reply import tell as tell
     from wherry.core.values.request import Array as Array
     from wherry.core.values.request import Batch as Batch
+    from wherry.core.values.request import Budget as Budget
     from wherry.core.values.request import Column as Column
     from wherry.core.values.request import Columns as Columns
     from wherry.core.values.request import InferRequest as InferRequest
     from wherry.core.values.request import InferResponse as InferResponse
+    from wherry.core.values.request import Reservation as Reservation
     from wherry.core.values.request import SequenceStep as SequenceStep
     from wherry.core.values.request import ShapedRow as ShapedRow
     from wherry.core.values.request import ShapedRows as ShapedRows
@@ -249,17 +249,17 @@ else:
             "models.step_model": "Step StepModel",
             "observability.custom_metrics": "CustomMetrics Kind",
             "observability.fronts": (
-                "FrontFigures FrontsSource ProcessFigures process_figures with_fronts"
+                "BUCKETS FrontFigures FrontsSource LoopStall ProcessFigures process_figures "
+                "with_fronts"
             ),
             "observability.internal_errors": "log_internal_error",
             "observability.logging": (
                 "HumanFormatter JsonFormatter configure formatter_of one_line severities"
             ),
-            "observability.loop_stall": "BUCKETS LoopStall",
             "observability.machine": "Machine Use",
             "observability.metrics": "Metrics",
             "observability.numbers": (
-                "RateWindow Reading Readings quantile reading significant summed"
+                "FRESH LoadReport RateWindow Reading Readings quantile reading significant summed"
             ),
             "observability.otel": "triton_mode",
             "observability.otel.context": "SpanKind",
@@ -267,7 +267,6 @@ else:
             "observability.otel.providers": "metrics_of tracing_of",
             "observability.otel.tracing": "RequestTrace Tracing",
             "observability.otel.triton_mode": "MetricsConfig",
-            "observability.server_load": "FRESH LoadReport",
             "observability.statistics": (
                 "Compute Duration Histogram ModelStatistics SECONDS_BUCKETS"
             ),
@@ -283,7 +282,6 @@ else:
             "scheduler.decisions": "Decision",
             "scheduler.overload": "late",
             "values": "errors quantities",
-            "values.budget": "Budget Reservation",
             "values.datatypes": (
                 "BF16 BOOL BYTES Buffer DATATYPES Datatype FP16 FP32 Form TensorSpec UINT64"
             ),
@@ -302,8 +300,9 @@ else:
             "values.quantities": "duration number rows",
             "values.reply": "Reply StreamReply tell",
             "values.request": (
-                "Array Batch Column Columns InferRequest InferResponse SequenceStep ShapedRow "
-                "ShapedRows bytes_of concatenate parted rows_of shared value_bytes"
+                "Array Batch Budget Column Columns InferRequest InferResponse Reservation "
+                "SequenceStep ShapedRow ShapedRows bytes_of concatenate parted rows_of shared "
+                "value_bytes"
             ),
             "values.tensors": "for_code is_tensor view",
             "workers.descendants": "end_descendants",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from wherry.triton.repository.ensemble_graph import members as members
     from wherry.triton.repository.json_form import filled as filled
     from wherry.triton.repository.json_form import to_json as to_json
-    from wherry.triton.repository.kind import platform_of as platform_of
     from wherry.triton.repository.layout import Fingerprint as Fingerprint
     from wherry.triton.repository.layout import Found as Found
     from wherry.triton.repository.layout import fingerprint as fingerprint
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from wherry.triton.repository.mapping import triton_config as triton_config
     from wherry.triton.repository.mirror import is_remote as is_remote
     from wherry.triton.repository.mirror import source_of as source_of
+    from wherry.triton.repository.normalise import platform_of as platform_of
     from wherry.triton.repository.triton_config import TritonConfig as TritonConfig
     from wherry.triton.repository.triton_config import TritonInput as TritonInput
     from wherry.triton.repository.triton_config import TritonOutput as TritonOutput
@@ -51,10 +51,10 @@ else:
             "loading.loader": "log_ready",
             "repository.ensemble_graph": "members",
             "repository.json_form": "filled to_json",
-            "repository.kind": "platform_of",
             "repository.layout": "Fingerprint Found fingerprint is_name look names",
             "repository.mapping": "triton_config",
             "repository.mirror": "is_remote source_of",
+            "repository.normalise": "platform_of",
             "repository.triton_config": (
                 "TritonConfig TritonInput TritonOutput TritonTransactionPolicy"
             ),

@@ -9,8 +9,8 @@ import pytest
 
 import wherry
 from wherry.bench.connection import Wire
-from wherry.bench.encode import http
 from wherry.bench.figures import Table
+from wherry.bench.inputs import encoded
 from wherry.bench.load import LoadFailure, LoadProcesses
 from wherry.bench.load_protocol import Begin, Frames, LoadProgress, StopLoad, ToChild, frame
 from wherry.bench.plan import Bursts, Closed, Plan
@@ -25,7 +25,7 @@ def echo(text: list[str]) -> list[str]:
 
 
 PATH = "/v2/models/echo/generate"
-REQUESTS = [http("POST", PATH, "localhost", {}, b'{"text": "%d"}' % n) for n in (1, 2)]
+REQUESTS = [encoded("POST", PATH, "localhost", {}, b'{"text": "%d"}' % n) for n in (1, 2)]
 
 
 @contextmanager

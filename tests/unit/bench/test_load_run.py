@@ -15,13 +15,12 @@ import uvloop
 from tests.unit.bench.script import Answer, Scripted, events, ok, raw, silence
 from wherry.bench import load_run
 from wherry.bench.connection import Encoded, Wire
-from wherry.bench.encode import http
-from wherry.bench.figures import Table
+from wherry.bench.figures import OK, Table
+from wherry.bench.inputs import encoded
 from wherry.bench.load_run import LoadRun
 from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay
-from wherry.bench.record import OK
 
-BODIES = [http("POST", "/", "test", {}, b"body %d" % n) for n in range(3)]
+BODIES = [encoded("POST", "/", "test", {}, b"body %d" % n) for n in range(3)]
 
 
 class Ran:
@@ -72,8 +71,8 @@ def test_every_caller_sends_its_requests_on_a_connection_of_its_own() -> None:
 
 def test_a_request_larger_than_the_socket_takes_at_once_arrives_whole() -> None:
     large = [bytes([65 + n]) * 3_000_000 for n in range(2)]
-    encoded = [http("POST", "/", "test", {}, body) for body in large]
-    ran = run(ok(), Closed(callers=1, loops=4), requests_of=encoded)
+    requests = [encoded("POST", "/", "test", {}, body) for body in large]
+    ran = run(ok(), Closed(callers=1, loops=4), requests_of=requests)
     assert ran.outcomes == {OK: 4}
     assert ran.server.bodies == large * 2
 

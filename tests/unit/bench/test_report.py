@@ -10,8 +10,7 @@ import pytest
 
 from tests.unit.bench.reports import answer, point, report
 from wherry.bench import report as reports
-from wherry.bench.figures import Table
-from wherry.bench.record import OK, Recorder
+from wherry.bench.figures import OK, Recorder, Table
 from wherry.core.values.errors import ConfigError
 
 

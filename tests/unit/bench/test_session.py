@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tests.unit.bench.reports import point
-from wherry.bench.figures import spread
+from wherry.bench.figures import Recorder, spread
 from wherry.bench.load import Raw
 from wherry.bench.plan import Closed, Plan, Rate
-from wherry.bench.record import Recorder
 from wherry.bench.report import ClientSide, Point
 from wherry.bench.session import notes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wherry.core.observability.server_load import LoadReport
+from wherry.core.observability.numbers import LoadReport
 from wherry.deploy.on_load import answer_seconds, replicas_needed, routing_stats
 
 

@@ -15,9 +15,16 @@ from wherry import __version__
 from wherry.bench import compare as comparing
 from wherry.bench import inputs, show
 from wherry.bench import report as reports
-from wherry.bench.cli.interrupts import INTERRUPTED, Interrupts, exit_code
 from wherry.bench.cli.options import BenchOptions, counts_of, seconds_of, shape_of
-from wherry.bench.cli.run import OUTPUTS, BenchRun, Outputs, without_secrets
+from wherry.bench.cli.run import (
+    INTERRUPTED,
+    OUTPUTS,
+    BenchRun,
+    Interrupts,
+    Outputs,
+    exit_code,
+    without_secrets,
+)
 from wherry.bench.compare import turns
 from wherry.bench.observe import facts
 from wherry.bench.offline import Offline, OfflineReport, length_of

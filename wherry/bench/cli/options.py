@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from wherry.bench.inputs import lengths
+from wherry.bench.objective import Objective
 from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay
-from wherry.bench.search import Objective
 from wherry.bench.targets import Sending
 from wherry.core.api import ConfigError
 from wherry.server.api import PREFIX

@@ -22,7 +22,7 @@ from wherry.core.client.wire import (
     outputs_of,
     row_of,
 )
-from wherry.core.observability.otel.user_code import current_headers
+from wherry.core.observability.otel.context import current_headers
 from wherry.core.values.errors import DeadlineExceeded, InvalidRequest, WherryError
 from wherry.core.values.request import Columns
 

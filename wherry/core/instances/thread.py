@@ -21,8 +21,8 @@ from wherry.core.instances.reruns import Sent
 from wherry.core.instances.stream_run import StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
+from wherry.core.observability.otel.context import within
 from wherry.core.observability.otel.following import begun
-from wherry.core.observability.otel.user_code import within
 from wherry.core.values.request import Batch, Columns, InferRequest, concatenate, rows_of
 from wherry.core.values.tensors import for_code
 

@@ -17,8 +17,7 @@ from wherry.core.observability.custom_metrics import (
     as_prometheus,
     merged,
 )
-from wherry.core.observability.fronts import FrontsSource, front_metrics, with_fronts
-from wherry.core.observability.loop_stall import LoopStall
+from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, with_fronts
 from wherry.core.observability.machine import Machine, Use, gpus
 from wherry.core.observability.model_values import LABELS, Loaded, ModelValues, cumulative
 from wherry.core.observability.otel.triton_mode import MetricsConfig

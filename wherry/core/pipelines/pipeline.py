@@ -24,7 +24,7 @@ from wherry.core.instances.runner import Refused, Runner
 from wherry.core.instances.timer import Alarm, Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Caller, PipelineCall, current_call
-from wherry.core.observability.otel.user_code import enter
+from wherry.core.observability.otel.context import enter
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.observability.tracing import CallTraces, Span
 from wherry.core.scheduler.deadlines import Deadlines

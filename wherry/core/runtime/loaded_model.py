@@ -25,7 +25,6 @@ from wherry.core.pipelines.pipeline import PipelineRunner
 from wherry.core.runtime.cache import ModelCache
 from wherry.core.runtime.row_sizes import RowSize
 from wherry.core.runtime.shape_keys import ShapeKeys
-from wherry.core.values.budget import Budget, Reservation
 from wherry.core.values.datatypes import Form, TensorSpec
 from wherry.core.values.errors import (
     Cancelled,
@@ -38,9 +37,11 @@ from wherry.core.values.errors import (
 from wherry.core.values.media_codec import is_converted, to_caller
 from wherry.core.values.reply import Reply, StreamReply
 from wherry.core.values.request import (
+    Budget,
     Columns,
     InferRequest,
     InferResponse,
+    Reservation,
     SequenceStep,
     bytes_of,
 )

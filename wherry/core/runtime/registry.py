@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.core.models.model import Caller
-from wherry.core.observability.server_load import LoadMeter, LoadReport
+from wherry.core.observability.numbers import LoadMeter, LoadReport
 from wherry.core.runtime.lifecycle import ANY, Lifecycle
 from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.runtime.threads import side_by_side

@@ -16,9 +16,9 @@ import msgspec
 
 from wherry.core.api import ConfigError, Plugins, gpu_count
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.repository.kind import is_ensemble
 from wherry.triton.repository.layout import is_name
-from wherry.triton.repository.problems import BadConfig, is_blank, unfilled
+from wherry.triton.repository.normalise import is_ensemble
+from wherry.triton.repository.schema import BadConfig, is_blank, unfilled
 from wherry.triton.repository.triton_config import TritonConfig
 from wherry.triton.repository.validate import mismatches, problems_of
 

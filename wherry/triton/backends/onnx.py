@@ -35,10 +35,9 @@ from wherry.core.api import (
 from wherry.triton.backends import completing
 from wherry.triton.backends.completing import FileTensor
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared, library, parameter_whole
-from wherry.triton.backends.tensors import from_model, to_model
-from wherry.triton.repository.kind import inside
+from wherry.triton.backends.shared import Shared, from_model, library, parameter_whole, to_model
 from wherry.triton.repository.mapping import datatype_of
+from wherry.triton.repository.normalise import inside
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDataType,

@@ -17,8 +17,13 @@ import numpy as np
 from wherry.core.api import Array, Column, Columns, ConfigError, Device, InvalidRequest
 from wherry.triton.backends.completing import FileTensor, complete, with_batching
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared, library, parameter_text, parameter_truth
-from wherry.triton.backends.tensors import called_with
+from wherry.triton.backends.shared import (
+    Shared,
+    called_with,
+    library,
+    parameter_text,
+    parameter_truth,
+)
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDataType,

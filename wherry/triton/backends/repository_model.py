@@ -44,8 +44,8 @@ from wherry.core.api import (
     or_on_cpu,
 )
 from wherry.triton.repository import layout, mapping
-from wherry.triton.repository.kind import inside
 from wherry.triton.repository.mapping import datatype_of
+from wherry.triton.repository.normalise import inside
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInstanceGroup,

@@ -32,8 +32,7 @@ from wherry.core.api import (
 from wherry.triton.backends import torch_program
 from wherry.triton.backends.completing import complete
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared, library
-from wherry.triton.backends.tensors import called_with
+from wherry.triton.backends.shared import Shared, called_with, library
 from wherry.triton.backends.torch_program import Program
 from wherry.triton.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 

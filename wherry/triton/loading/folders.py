@@ -16,7 +16,7 @@ from wherry.triton.repository import layout
 from wherry.triton.repository.json_form import from_json, patched
 from wherry.triton.repository.layout import Fingerprint, Found, is_name
 from wherry.triton.repository.mirror import is_remote, source_of
-from wherry.triton.repository.problems import BadConfig
+from wherry.triton.repository.schema import BadConfig
 from wherry.triton.repository.triton_config import TritonConfig
 from wherry.triton.repository.validate import problems_of
 

@@ -35,8 +35,8 @@ from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.loading.folders import Config, Patch, RepositoryFolders, cannot_load, uploaded
 from wherry.triton.loading.instance_update import InstanceUpdate, LoadedFrom
 from wherry.triton.repository.ensemble_graph import decoupled, member_problems, members
-from wherry.triton.repository.kind import is_ensemble
 from wherry.triton.repository.layout import Found
+from wherry.triton.repository.normalise import is_ensemble
 from wherry.triton.repository.triton_config import TritonConfig, TritonTransactionPolicy
 
 log = logging.getLogger("wherry")

@@ -34,10 +34,9 @@ from wherry.core.api import (
     follow_below,
 )
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.python.request_codec import code_of
+from wherry.triton.python.request_codec import code_of, fits, get, put
 from wherry.triton.python.stub.pb_utils import TritonError
 from wherry.triton.python.stub.wire import Incoming, Outgoing
-from wherry.triton.python.tensors import fits, get, put
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 

@@ -40,10 +40,9 @@ from wherry.core.api import (
 )
 from wherry.triton.python.calls import CallAnswer, Called, Calls, Host
 from wherry.triton.python.model_requests import ModelRequests, RunningBatch
-from wherry.triton.python.process import load_failed
+from wherry.triton.python.process import Plain, StubMemory, StubMessage, load_failed
 from wherry.triton.python.request_codec import RequestCodec
 from wherry.triton.python.stub.wire import Incoming
-from wherry.triton.python.stub_protocol import Plain, StubMemory, StubMessage
 
 
 class WarmUp:

@@ -26,9 +26,9 @@ from wherry.core.api import (
     are_large,
     begun,
 )
+from wherry.triton.python.process import Plain
 from wherry.triton.python.request_codec import Decoded, ModelAnswer, RequestCodec
 from wherry.triton.python.stub.wire import Outgoing
-from wherry.triton.python.stub_protocol import Plain
 
 #: The outcome of a request that has none yet.
 _NO_OUTCOME = Failure("NoOutcome", "")

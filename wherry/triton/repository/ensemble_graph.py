@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from wherry.triton.repository.kind import is_decoupled, is_ensemble
-from wherry.triton.repository.problems import nearest
+from wherry.triton.repository.normalise import is_decoupled, is_ensemble
+from wherry.triton.repository.schema import nearest
 from wherry.triton.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 
 #: The configuration of a member, by name; None if there is no such model.

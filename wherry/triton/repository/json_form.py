@@ -13,8 +13,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from wherry.triton.repository.normalise import normalised
-from wherry.triton.repository.problems import BadConfig, Path, Problem, unknown
-from wherry.triton.repository.schema import ConfigField, TritonMessage, fields_of, one_of_twice
+from wherry.triton.repository.schema import (
+    BadConfig,
+    ConfigField,
+    Path,
+    Problem,
+    TritonMessage,
+    fields_of,
+    one_of_twice,
+    unknown,
+)
 from wherry.triton.repository.triton_config import TritonConfig
 
 M = TypeVar("M", bound=TritonMessage)

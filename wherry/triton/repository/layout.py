@@ -15,8 +15,8 @@ import msgspec
 
 from wherry.core.api import wrong_name
 from wherry.triton.repository import pbtxt
-from wherry.triton.repository.kind import is_ensemble
-from wherry.triton.repository.problems import BadConfig, is_blank
+from wherry.triton.repository.normalise import is_ensemble
+from wherry.triton.repository.schema import BadConfig, is_blank
 from wherry.triton.repository.triton_config import TritonConfig, TritonVersionPolicy
 from wherry.triton.repository.validate import without_effect
 

@@ -27,7 +27,7 @@ from wherry.core.api import (
     Signature,
     TensorSpec,
 )
-from wherry.triton.repository.kind import default_count, is_decoupled
+from wherry.triton.repository.normalise import default_count, is_decoupled
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDataType,

@@ -11,8 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-from wherry.triton.repository.problems import BadConfig, Path, Problem, shown, unfilled, unknown
-from wherry.triton.repository.schema import ConfigField, TritonMessage, fields_of, one_of_twice
+from wherry.triton.repository.schema import (
+    BadConfig,
+    ConfigField,
+    Path,
+    Problem,
+    TritonMessage,
+    fields_of,
+    one_of_twice,
+    shown,
+    unfilled,
+    unknown,
+)
 from wherry.triton.repository.triton_config import TritonConfig
 from wherry.triton.repository.validate import problems_of
 

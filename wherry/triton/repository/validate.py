@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from wherry.triton.repository.ensemble_graph import graph_problems
-from wherry.triton.repository.kind import is_decoupled, is_ensemble
-from wherry.triton.repository.problems import Path, Problem
+from wherry.triton.repository.normalise import is_decoupled, is_ensemble
+from wherry.triton.repository.schema import Path, Problem
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDynamicBatching,

@@ -15,8 +15,7 @@ import pytest
 from tests.unit.bench.reports import point, report
 from wherry.bench import report as reports
 from wherry.bench.cli.flags import add_flags
-from wherry.bench.cli.interrupts import Interrupts
-from wherry.bench.cli.run import without_secrets
+from wherry.bench.cli.run import Interrupts, without_secrets
 from wherry.bench.figures import Figures
 from wherry.bench.report import Report
 from wherry.server.cli import main

@@ -7,10 +7,9 @@ import pytest
 
 from tests.fakes import Call
 from wherry.core.instances.split import split
-from wherry.core.values.budget import Budget, Reservation
 from wherry.core.values.errors import BadModelOutput, Cancelled, ModelFailed
 from wherry.core.values.reply import Reply
-from wherry.core.values.request import InferRequest, InferResponse
+from wherry.core.values.request import Budget, InferRequest, InferResponse, Reservation
 
 
 class Parts:

@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from wherry.core.observability.fronts import FrontFigures, ProcessFigures, with_fronts
-from wherry.core.observability.loop_stall import BUCKETS
+from wherry.core.observability.fronts import BUCKETS, FrontFigures, ProcessFigures, with_fronts
 from wherry.core.observability.statistics import Histogram
 from wherry.server.fronts.link_protocol import FrontMeasured, Measure
 from wherry.server.fronts.processes import FiguresOfFronts

@@ -9,7 +9,7 @@ import pytest
 from tests.costs import assert_linear
 from wherry.triton.repository import json_form, pbtxt
 from wherry.triton.repository.ensemble_graph import decoupled, graph_problems
-from wherry.triton.repository.problems import LONGEST_PROBLEM, MOST_PROBLEMS, BadConfig
+from wherry.triton.repository.schema import LONGEST_PROBLEM, MOST_PROBLEMS, BadConfig
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonEnsembling,

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from tests.unit.triton.repository.strategies import configs
 from wherry.triton.repository.json_form import from_json, patched, set_fields, to_json
-from wherry.triton.repository.problems import BadConfig
+from wherry.triton.repository.schema import BadConfig
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonDynamicBatching,

@@ -13,7 +13,7 @@ from tritonclient.grpc import model_config_pb2
 from tests.unit.triton.repository.strategies import configs
 from wherry.triton.repository import pbtxt
 from wherry.triton.repository.json_form import from_json, set_fields
-from wherry.triton.repository.problems import BadConfig
+from wherry.triton.repository.schema import BadConfig
 from wherry.triton.repository.triton_config import (
     TritonConfig,
     TritonInput,

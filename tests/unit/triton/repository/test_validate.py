@@ -10,7 +10,7 @@ import pytest
 from wherry.core.values.errors import ConfigError
 from wherry.triton.backends.load import backend_for
 from wherry.triton.repository import pbtxt
-from wherry.triton.repository.problems import BadConfig
+from wherry.triton.repository.schema import BadConfig
 from wherry.triton.repository.triton_config import TritonConfig
 from wherry.triton.repository.validate import mismatches, problems_of, without_effect
 

@@ -18,8 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from wherry.core.observability.otel.context import TraceContext, context_of
-from wherry.core.observability.otel.user_code import current, read_by_propagators
+from wherry.core.observability.otel.context import (
+    TraceContext,
+    context_of,
+    current,
+    read_by_propagators,
+)
 from wherry.core.values.errors import ConfigError
 
 if TYPE_CHECKING:

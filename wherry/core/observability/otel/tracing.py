@@ -18,8 +18,8 @@ from wherry.core.observability.otel.context import (
     SpanKind,
     TraceContext,
     context_of,
+    current_context,
 )
-from wherry.core.observability.otel.user_code import current_context
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler

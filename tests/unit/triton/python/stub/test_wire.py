@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from wherry.core.workers.frames import Garbage
 from wherry.core.workers.message_socket import FrameSocket
+from wherry.triton.python.process import Plain, StubDecoder, StubEncoder, StubMemory
 from wherry.triton.python.stub import wire
 from wherry.triton.python.stub.wire import (
     Arena,
@@ -28,7 +29,6 @@ from wherry.triton.python.stub.wire import (
     Outgoing,
     SlabViews,
 )
-from wherry.triton.python.stub_protocol import Plain, StubDecoder, StubEncoder, StubMemory
 
 STUB = Path(wire.__file__).parent
 

@@ -1,4 +1,4 @@
-"""bench/continuous.py: a report for continuous integration."""
+"""bench/objective.py: a report for continuous integration."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import xml.etree.ElementTree as ET
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.bench.reports import point
 from tests.unit.bench.reports import report as report_of
-from wherry.bench.continuous import (
+from wherry.bench.figures import OK, Figures, MeasuredWindow, Recorder, Table, spread
+from wherry.bench.objective import (
     CORRECTED,
+    Objective,
+    Search,
     junit,
     missed,
     no_measurement,
@@ -20,11 +25,8 @@ from wherry.bench.continuous import (
     summary,
     target_lost,
 )
-from wherry.bench.figures import MeasuredWindow, Table
 from wherry.bench.plan import Rate
-from wherry.bench.record import OK, Recorder
 from wherry.bench.report import Point
-from wherry.bench.search import Objective
 
 
 def test_a_point_that_misses_a_threshold_is_a_failure() -> None:
@@ -151,3 +153,83 @@ def test_a_rate_and_a_first_token_may_be_asked_for() -> None:
     assert str(Objective({"p95": 0.1}, 0.01, 5.0, 0.2)) == (
         "p95 <= 100 ms, first token p95 <= 200 ms, requests/s >= 5, errors <= 1 %"
     )
+
+
+def run(search: Search, limit: float) -> list[float]:
+    """Every load up to `limit` meets the target."""
+    tried: list[float] = []
+    while (load := search.next()) is not None:
+        tried.append(load)
+        assert len(tried) < 60, tried
+        search.tell(load, load <= limit)
+    return tried
+
+
+@given(st.integers(1, 60000))
+def test_callers_are_found_to_within_five_percent(limit: int) -> None:
+    search = Search(whole=True)
+    run(search, limit)
+    assert search.found is not None
+    assert search.found == int(search.found)
+    assert limit * 0.94 - 1 <= search.found <= limit
+
+
+@given(st.floats(0.5, 60000))
+def test_rates_are_found_to_within_five_percent(limit: float) -> None:
+    search = Search(whole=False, start=10)
+    run(search, limit)
+    assert search.found is not None
+    assert limit * 0.94 <= search.found <= limit
+
+
+def test_nothing_is_found_if_one_caller_is_too_many() -> None:
+    search = Search(whole=True)
+    assert run(search, 0) == [1]
+    assert search.found is None
+
+
+def test_it_ends_where_a_rate_means_no_request() -> None:
+    search = Search(whole=False, start=1)
+    assert run(search, 0) == [1, 0.5, 0.25, 0.125]
+    assert search.found is None
+
+
+def test_it_ends_at_the_most_it_may_try() -> None:
+    search = Search(whole=True, most=100)
+    assert run(search, 1e9) == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert search.found == 100
+
+
+def test_a_failure_below_a_success_counts() -> None:
+    search = Search(whole=True)
+    for load, met in ((1, True), (2, True), (4, True), (8, False)):
+        search.tell(load, met)
+    search.tell(3, False)  # noise, or the 4 was luck
+    assert search.found == 2
+
+
+@given(st.lists(st.booleans(), min_size=60, max_size=60))
+def test_it_ends_whatever_it_is_told(answers: list[bool]) -> None:
+    search = Search(whole=True, most=1000)
+    for met in answers:
+        if (load := search.next()) is None:
+            return
+        search.tell(load, met)
+    pytest.fail("60 loads and no end")
+
+
+def test_an_objective_is_met_by_latency_and_errors_together() -> None:
+    objective = Objective({"p95": 0.2}, errors=0.01)
+
+    def told(latency: list[float], failed: int) -> Figures:
+        return Figures(
+            seconds=1, ok=len(latency), failed=failed, errors={}, requests_per_second=1,
+            rows_per_second=1, latency=spread(np.array(latency)),
+        )  # fmt: skip
+
+    assert objective.met(told([0.1] * 100, 0))
+    assert objective.met(told([0.1] * 100, 1))
+    assert not objective.met(told([0.1] * 100, 2))
+    assert not objective.met(told([0.3] * 100, 0))
+    assert not objective.met(told([], 5))
+    assert str(objective) == "p95 <= 200 ms, errors <= 1 %"

@@ -1,4 +1,4 @@
-"""core/observability/loop_stall.py: a loop that is held up is seen."""
+"""core/observability/fronts.py: a loop that is held up is seen."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tests.fakes import ManualClock
-from wherry.core.observability.loop_stall import IDLE_INTERVAL, INTERVAL, WINDOW, LoopStall
+from wherry.core.observability.fronts import IDLE_INTERVAL, INTERVAL, WINDOW, LoopStall
 
 
 class Loop:

@@ -7,14 +7,14 @@ import pytest
 
 from wherry.core.values.datatypes import BF16, BYTES, DATATYPES, FP32, INT32, Form, TensorSpec
 from wherry.core.values.request import Column
-from wherry.triton.python.stub.wire import Incoming, Outgoing
-from wherry.triton.python.tensors import (
+from wherry.triton.python.request_codec import (
     bf16_to_float32,
     fits,
     float32_to_bf16,
     get,
     put,
 )
+from wherry.triton.python.stub.wire import Incoming, Outgoing
 
 
 def through(spec: TensorSpec, column: Column, *, batched: bool = True) -> tuple[Column, int, Any]:
