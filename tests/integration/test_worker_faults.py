@@ -359,7 +359,7 @@ def test_close_ends_a_worker_that_unloads_for_ever(
         assert rt.infer("stubborn", "a") == "a"
         runner: Any = rt.model("stubborn").runner
         closing = callers.submit(runner.close, None)
-        until(lambda: runner._life.unloading)
+        until(lambda: runner.life.unloading)
     finally:
         rt.close(timeout=0.1)
     closing.result()
@@ -376,7 +376,7 @@ def test_a_worker_that_dies_while_the_model_is_unloaded_leaves_no_request_unansw
         runner: Any = rt.model("obedient").runner
         (worker,) = workers(rt)
         closing = callers.submit(runner.close)
-        until(lambda: runner._life.closing)
+        until(lambda: runner.life.closing)
         kill(worker.pid)
         release()
 

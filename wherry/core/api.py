@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from wherry.core.instances.restart import shortage as shortage
     from wherry.core.instances.runner import Refused as Refused
     from wherry.core.instances.runner import Runner as Runner
+    from wherry.core.instances.runner import refused_of as refused_of
     from wherry.core.instances.sequence_inputs import WARM_UP as WARM_UP
     from wherry.core.instances.sequence_inputs import SequenceInputs as SequenceInputs
     from wherry.core.instances.source import import_file as import_file
@@ -234,7 +235,7 @@ else:
             "instances.own_rows": "gather_rows",
             "instances.process": "are_large",
             "instances.restart": "shortage",
-            "instances.runner": "Refused Runner",
+            "instances.runner": "Refused Runner refused_of",
             "instances.sequence_inputs": "SequenceInputs WARM_UP",
             "instances.source": "import_file refuse_while_importing",
             "instances.stream_run": "StreamRun",

@@ -1,54 +1,64 @@
-"""What happens to a model's requests when one arrives, a batch ends, a worker dies or time passes?
+"""How do the batches of one model run on its instances?
 
-The shell around one model's scheduler: the real clock and one lock. Each event (a request arrives,
-a batch is finished, a moment has come) asks the scheduler under the lock and acts outside it.
+What runs next is decided by `ModelBatches`, which the dispatcher's lock guards; here it is done.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from math import inf
+from time import perf_counter_ns
 from typing import Any
 
-from wherry.core.instances.execution import Failure
-from wherry.core.instances.in_caller import InCaller
+from wherry.core.instances.caller_line import Waiter
+from wherry.core.instances.delivery import Delivery
+from wherry.core.instances.execution import RESCHEDULED, Execution, Failure, Outcome
 from wherry.core.instances.instance import BatchRun, Instance
 from wherry.core.instances.instance_runner import InstanceRunner, begun
-from wherry.core.instances.instance_scaler import InstanceScaler
-from wherry.core.instances.instance_table import InstanceTable
-from wherry.core.instances.outcomes import Outcomes
-from wherry.core.instances.placement import Assignment, Placement
-from wherry.core.instances.resources import Resources, share_of
+from wherry.core.instances.model_batches import Acts, ModelBatches
+from wherry.core.instances.poison_watch import PoisonWatch
+from wherry.core.instances.resources import ModelShare, Resources
 from wherry.core.instances.runner import Refused
 from wherry.core.instances.sequence_inputs import SequenceInputs
-from wherry.core.instances.stream_run import ModelStreams
+from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.statistics import ModelStatistics
-from wherry.core.scheduler.admission import QueueAdmission
-from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL
+from wherry.core.scheduler.open_sequences import NOT_READY
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import (
     Cancelled,
     DeadlineExceeded,
     ExecutionTimeout,
-    InvalidRequest,
+    LoadFailed,
     ModelNotReady,
     WherryError,
     WorkerDied,
 )
 from wherry.core.values.load import Load
-from wherry.core.values.request import Batch, Columns, InferRequest
+from wherry.core.values.reply import StreamReply
+from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
 
-#: What instances are given, which requests are given up, and whether an instance is to stop.
-Following = tuple[Sequence[Assignment], Sequence[Refused], bool]
+
+class WaitingCaller(Waiter):
+    """A thread that waits for an instance."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Released to wake the caller.
+        self.turn = threading.Lock()
+        self.turn.acquire()
 
 
 class Dispatcher(InstanceRunner[Instance]):
-    """One loaded model that runs batches: its queue, its instances, its counters."""
+    """One loaded model that runs batches."""
 
     def __init__(
         self,
@@ -63,187 +73,158 @@ class Dispatcher(InstanceRunner[Instance]):
         resources: Resources | None = None,
     ) -> None:
         super().__init__(config, make_instances, clock=clock, timer=timer, statistics=statistics)
+        self._timer = timer
         self._scheduler = scheduler
-        self._admission = QueueAdmission(config, scheduler)
-        table = self._instances = InstanceTable(config.execution_timeout)
-        share = self._share = share_of(resources, config, self)
-        self._placement = Placement(scheduler, table, share)
-        self.scaler = InstanceScaler(
-            self._life, table, scheduler, self._lock, config.unload_timeout
-        )
-        streams = ModelStreams(config, statistics, clock, self)
+        self._share: ModelShare | None = None
+        if resources is not None and config.resources:
+            self._share = ModelShare(resources, config, self.granted)
+        self._batches = ModelBatches(config, scheduler, self._share)
+        streams = ModelStreams(config, statistics, clock, self.fail, self.failed)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
-        self._in_caller = InCaller(
-            self, self._lock, clock, table, scheduler, share, line_size=_line_size(config)
-        )
-        self._assigned: list[Assignment] = []  #: To make room in the queue; not handed over yet.
 
     # Requests
 
-    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
-        deadline = request.deadline
-        if deadline is not None and deadline <= now:
-            return self._admission.late(request, now)
-        if deadline is not None or self._scheduler.queued_requests >= MIN_QUEUED_BEFORE_REFUSAL:
-            refusal = self._admission.refusal(request, now)
-            if refusal is not None:
-                self.statistics.predicted_late += 1
-                return refusal
-        try:
-            queued = self._scheduler.enqueue(request, now)
-            if not queued and self._placement.has_room():
-                self._assigned = self._assign(now)  # an instance may take what fills the queue
-                queued = self._scheduler.enqueue(request, now)
-        except InvalidRequest as error:  # a step of a sequence that did not start
-            return error
-        if not queued:
-            return self._admission.full(request)
-        if self._in_caller.lines_up and request.priority < self.config.default_priority:
-            self._in_caller.send_away()  # those in the line queue their rows behind it
-        if self._delivery.in_order:
-            self._delivery.arrived(request)
-        return None
+    def _arrived(self, requests: Sequence[InferRequest], now: float) -> Acts:
+        if not self._delivery.in_order:
+            return self._batches.arrived(requests, now)
+        come = [request for request in requests if not request.reply.settled]
+        acts = self._batches.arrived(come, now)
+        refused = {request for request, _ in acts.fail}
+        for request in come:
+            if request not in refused:
+                self._delivery.arrived(request)
+        return acts
+
+    def _hand_over(self, chosen: Acts, *, pass_on: bool = True) -> None:
+        """Do what is to be done, and give other models what is free of what they share."""
+        for instance, batches in chosen.give:
+            instance.give(batches)
+        for waiter in chosen.wake:
+            assert isinstance(waiter, WaitingCaller)
+            waiter.turn.release()
+        for instance in chosen.stop:
+            instance.stop()
+        if chosen.wake_at < inf:
+            self._timer.wake_at(chosen.wake_at, self.tick)
+        if pass_on and self._share is not None:
+            self._share.pass_on()
+        if chosen.predicted_late:
+            with self._lock:
+                self.statistics.predicted_late += chosen.predicted_late
+        if chosen.fail:
+            self._fail_all(chosen.fail)
+        for instance, batch in chosen.overdue:
+            limit = self.config.execution_timeout
+            why = f"the batch ran longer than {limit} s (execution_timeout)"
+            self._abandon(instance, why, batch)
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         with self._lock:
-            queued = self._scheduler.cancel(request)
-            broken = self._scheduler.broken()
+            queued, broken = self._batches.cancelled(request)
         if not queued and isinstance(error, Cancelled | DeadlineExceeded):
             for instance in self.instances:  # a model may ask whether its caller has left
                 instance.cancel(request)
         return broken
 
-    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        if self._poisons.active:  # rows are compared with those that have killed workers
-            return None
-        return self._in_caller.run(columns)
-
-    @property
-    def queued_requests(self) -> int:
-        return self._scheduler.queued_requests + self._in_caller.waiting
-
-    def running(self) -> list[tuple[str, int, float]]:
-        with self._lock:
-            return self._instances.running()
-
-    def load(self) -> Load:
-        with self._lock:
-            scheduler, up = self._scheduler, self._instances.up
-            full, seconds = scheduler.max_batch_size, scheduler.forecast.batch_seconds
-            busy = len(up) - len(self._instances.idle)
-            return Load(
-                ready=bool(up) and not self.readiness.reason,
-                instances=len(up),
-                busy=busy,
-                queued_rows=scheduler.queued_rows + self._in_caller.waiting,
-                running_rows=self._instances.running_rows if busy else 0,
-                free_after=self._instances.free_after(self._clock(), seconds) if busy else 0.0,
-                full_rows=full,
-                one_seconds=seconds(1),
-                full_seconds=seconds(full),
-            )
-
-    def explain(self) -> dict[str, Any]:
-        with self._lock:
-            decided = self._scheduler.decisions.copy(self._clock())
-            explained = self._scheduler.explain()
-        return {**explained, "held_seconds": decided.held_seconds, "decisions": decided}
-
-    # What runs next
-
-    def _assign(self, now: float) -> list[Assignment]:
-        assigned, wake_at = self._placement.assign(now)
-        if self._assigned:
-            assigned = [*self._assigned, *assigned]
-            self._assigned = []
-        if (deadline := self._scheduler.next_deadline()) is not None:
-            wake_at = min(wake_at, deadline)
-        if self.config.execution_timeout is not None:
-            wake_at = min(wake_at, self._instances.overruns_at())
-        if wake_at < inf:
-            self._alarm.set(wake_at)
-        return assigned
-
-    def _hand_over(self, chosen: Sequence[Assignment]) -> None:
-        """Give the instances their batches, and other models what is free of what they share."""
-        for instance, batches in chosen:
-            instance.give(batches)
-        if self._share.limits:
-            self._share.pass_on()
-
     def granted(self) -> None:
         """It is this model's turn on what it shares with others."""
         with self._lock:
-            self._share.granted()
-            assigned = self._assign(self._clock())
-            self._share.nothing_to_run()  # the instance that it was claimed for may be gone
-        for instance, batches in assigned:
-            instance.give(batches)
+            acts = self._batches.granted(self._clock())
+        self._hand_over(acts, pass_on=False)
 
     def tick(self) -> None:
-        """The timer: a wait is over, or a deadline has passed."""
         with self._lock:
-            now = self._clock()
-            self._alarm.rang(now)
-            expired = self._scheduler.expire(now)
-            broken = self._scheduler.broken()
-            overdue = self._instances.take_overdue(now)
-            assigned = self._assign(now)
-        self._hand_over(assigned)
-        late = [(request, self._admission.late(request, now)) for request in expired]
-        self._fail_all([*late, *broken])
-        why = f"the batch ran longer than {self.config.execution_timeout} s (execution_timeout)"
-        for instance, batch in overdue:
-            self._abandon(instance, why, batch)
+            acts = self._batches.tick(self._clock())
+        self._hand_over(acts)
+
+    def _is_quiet(self) -> bool:
+        return self._batches.is_quiet()
+
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        waiting, acts = self._batches.cleared()
+        self._hand_over(acts, pass_on=False)  # which only wakes callers
+        return waiting
+
+    # Rows that run in their callers' threads
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        if self._poisons.active:  # rows are compared with those that have killed workers
+            return None
+        batches, waiter = self._batches, None
+        with self._lock:
+            if self.readiness.reason:
+                return None
+            instance = batches.caller_came(self._clock())
+            if instance is None:
+                if not batches.may_wait():
+                    return None
+                waiter = WaitingCaller()
+                batches.line.join(waiter)
+        waited_ns = 0
+        if waiter is not None:
+            joined = perf_counter_ns()
+            instance = self._wait(waiter)
+            waited_ns = perf_counter_ns() - joined
+        if instance is None:
+            return None
+        started = perf_counter_ns()
+        try:
+            outcome = instance.run_in_caller(columns)
+        finally:  # Ctrl-C may have interrupted the caller: the instance is free all the same
+            ns = perf_counter_ns() - started
+            self._take_back(instance)
+        if isinstance(outcome, Failure):
+            self.statistics.failed(outcome.as_exception(), (waited_ns + ns) * 1e-9)
+        elif outcome is not None:
+            self.statistics.inlined(ns, waited_ns)
+        return outcome
+
+    def _wait(self, waiter: WaitingCaller) -> Instance | None:
+        """Block until an instance is this caller's. None: it waits no longer."""
+        try:
+            is_over = False
+            while not is_over:
+                waiter.turn.acquire()
+                acts = Acts()
+                with self._lock:
+                    is_over = self._batches.line.look(waiter, self._clock(), acts.wake)
+                self._hand_over(acts)
+            return waiter.instance
+        except BaseException:  # Ctrl-C: the next one must not wait for this one
+            acts = Acts()
+            with self._lock:
+                self._batches.line.leave(waiter, acts.wake)
+            self._hand_over(acts)
+            if waiter.instance is not None:
+                self._take_back(waiter.instance)
+            raise
+
+    def _take_back(self, instance: Instance) -> None:
+        with self._lock:
+            is_ready = not self.readiness.reason
+            acts = self._batches.caller_ran(instance, self._clock(), is_ready=is_ready)
+        if acts is not None:
+            self._hand_over(acts)
+        if not is_ready:
+            self.request_ended()
 
     # What has run
 
     def ended(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        """Batches of the instance have ended: let it go on, if it can meanwhile. Called before
+        their callers are told, as these may be back at once. `callers_answered` follows."""
         with self._lock:
-            now = self._clock()
-            self._placement.ended(instance, runs, now)
-            instance.is_telling = True
-            following: Following = (), (), False
-            if instance.takes_ahead:
-                following = self._following(instance, now)
-            elif self._share.limits:
-                self._share.may_run(self._scheduler, now)  # the next, while the callers are told
-        self._follow(instance, following)
+            acts = self._batches.ended(instance, runs, self._clock())
+        self._hand_over(acts)
 
     def callers_answered(self, instance: Instance) -> None:
-        was_telling, instance.is_telling = instance.is_telling, False
-        if not (was_telling and instance.takes_ahead):  # else it was given more before
-            with self._lock:
-                following = self._following(instance, self._clock())
-            self._follow(instance, following)
+        """The callers of all batches of the instance that have ended were told."""
+        with self._lock:
+            acts = self._batches.answered(instance, self._clock())
+        if acts is not None:
+            self._hand_over(acts)
         if not self.readiness.takes_requests:
             self.request_ended()
-
-    def _following(self, instance: Instance, now: float) -> Following:
-        """Under the lock: batches of this instance have ended; choose what follows."""
-        ends = self._life.closing or instance.is_let_go or instance not in self._instances.up
-        queued = self._scheduler.queued_requests
-        if not instance.batches:
-            line = self._in_caller
-            if ends or not line.lines_up or not line.assign(instance, at_once=queued > 0):
-                self._instances.free(instance, idle=not ends)
-        assigned: Sequence[Assignment] = ()
-        abandoned: Sequence[Refused] = ()
-        if not ends and (queued or self._scheduler.runs_sequences):
-            if queued >= MIN_QUEUED_BEFORE_REFUSAL and (abandoned := self._admission.give_up()):
-                self.statistics.predicted_late += len({one.whole or one for one, _ in abandoned})
-            assigned = self._assign(now)
-        elif self._share.limits:
-            self._share.nothing_to_run()
-        return assigned, abandoned, ends and not instance.batches
-
-    def _follow(self, instance: Instance, following: Following) -> None:
-        assigned, abandoned, stops = following
-        self._hand_over(assigned)
-        if stops:
-            instance.stop()
-        if abandoned:
-            self._fail_all(abandoned)
 
     def reschedule(self, request: InferRequest) -> bool:
         """Queue a request again that its model wants to run once more; False if it cannot be."""
@@ -251,7 +232,7 @@ class Dispatcher(InstanceRunner[Instance]):
             return self._scheduler.reschedule(request, self._clock())
 
     def limit_rows(self, rows: int) -> None:
-        """A batch of more rows found too little memory."""
+        """Form no batch with more rows from now on."""
         with self._lock:
             self._scheduler.limit_rows(rows)
 
@@ -260,53 +241,65 @@ class Dispatcher(InstanceRunner[Instance]):
     def up(self, instance: Instance) -> None:
         instance.answers = self._outcomes
         with self._lock:
-            stops = self._life.is_over(instance.number)
-            self._instances.add(instance, idle=not stops)
-            self._scheduler.instance_up(instance.number)
-            self.scaler.counted()
-            self._in_caller.came_up(instance)
-        if stops:
-            instance.stop()
+            stops = self.life.is_over(instance.number)
+            acts = self._batches.came_up(instance, len(self.life.slots), stops=stops)
+        self._hand_over(acts)
 
-    def serve(self, instance: Instance) -> None:
-        self._go_on((), ())  # what came while it was loaded
-        instance.serve()
+    def change_instances(
+        self, surplus: Collection[int], makers: Callable[[int], Sequence[Callable[[], Instance]]]
+    ) -> None:
+        """Start further instances, with numbers from the given one on, and then let others go, by
+        their numbers: they stop when they have ended what they run, which is waited for as long as
+        unloading may take. One change at a time. Blocks; LoadFailed leaves the old ones as they
+        were."""
+        added = self.life.add(makers)
+        try:
+            self.life.wait_ready()
+        except LoadFailed:
+            self._let_go(added)
+            raise
+        self._let_go(surplus)
+
+    def _let_go(self, numbers: Collection[int]) -> None:
+        going = self.life.remove(numbers)
+        with self._lock:
+            acts = self._batches.resized(len(self.life.slots), going)
+        self._hand_over(acts)
+        self.life.wait_until_gone(going, self.config.unload_timeout)
 
     def lost(self, instance: Instance, error: WorkerDied) -> bool:
         """A worker died. What it ran and was not answered yet is tried once more, alone; what
         waited there for its turn is not to blame."""
         sequences = self._scheduler.runs_sequences
         with self._lock:
-            had, ahead = self._instances.retire(instance)
-            error.reached |= bool(ahead)  # if it had not read all, it had read the oldest
-            self._placement.lost(instance, self._clock())
+            had, ahead = self._batches.lost(instance, self._clock())
+        error.reached |= bool(ahead)  # if it had not read all, it had read the oldest
         # What a step of a sequence does depends on those before it: equal ones are not the same.
         poison = {} if sequences else self._blame(instance, had, error)
+        again: list[InferRequest] = []
         failed: list[Refused] = []
+        for request in had:
+            if request.reply.settled:
+                continue
+            once = "a step of a sequence" if sequences else begun(request)
+            if (why := self._final(request, error, poison, once=once)) is not None:
+                failed.append((request, why))
+            else:
+                again.append(request)
+        if self.life.closing:
+            failed += [(request, error) for request in ahead]
+            ahead = []
         with self._lock:
-            now = self._clock()
-            for request in had:
-                if request.reply.settled:
-                    continue
-                once = "a step of a sequence" if sequences else begun(request)
-                if (why := self._final(request, error, poison, once=once)) is not None:
-                    failed.append((request, why))
-                else:
-                    self._scheduler.requeue(request, now, alone=True)
-            for request in reversed(ahead):
-                if self._life.closing:
-                    failed.append((request, error))
-                elif not request.reply.settled:
-                    self._scheduler.requeue(request, now, alone=False)
-            failed += self._placement.remove(instance)
-            self._share.nothing_to_run()
+            acts = self._batches.gone(instance, again, ahead, self._clock())
             waiting = self._scheduler.waiting() if poison else ()
-        self._go_on(failed, waiting)
+        self._fail_all(failed)
+        self._hand_over(acts)
+        self._go_on(waiting)
         return bool(poison)
 
     def down(self, instance: Instance) -> None:
         with self._changed:
-            self._instances.remove(instance)
+            self._batches.table.remove(instance)
             self._changed.notify_all()
 
     def _abandon(self, instance: Instance, why: str, batch: Batch | None = None) -> None:
@@ -314,45 +307,225 @@ class Dispatcher(InstanceRunner[Instance]):
         batches = tuple(instance.batches) if batch is None else (batch,)
         if not all(one in instance.batches for one in batches):
             return  # it has just finished
-        kind = ModelNotReady if self._life.closing else ExecutionTimeout
+        kind = ModelNotReady if self.life.closing else ExecutionTimeout
         error = kind(f"model {self.config.name!r}: {why}")
         self._fail_all([(request, error) for one in batches for request in one.requests])
         if instance.abort(why):
             return
         with self._changed:
-            if instance not in self._instances.up or tuple(instance.batches) != batches:
-                return
-            self._placement.lost(instance, self._clock())
-            broken = self._placement.remove(instance)
+            acts = self._batches.left_behind(instance, batches, self._clock())
             self._changed.notify_all()
-        self._life.replace(instance, why)
-        self._hand_over(())
-        self._fail_all(broken)
+        if acts is not None:
+            self.life.replace(instance, why)
+            self._hand_over(acts)
 
     def _stop(self) -> None:
         with self._lock:
-            idle, self._instances.idle = self._instances.idle, []
-            self._share.nothing_to_run()
-        self._hand_over(())
-        for instance in idle:
-            instance.stop()
+            acts = self._batches.closing()
+        self._hand_over(acts)
 
-    def _is_quiet(self) -> bool:
-        return not self.queued_requests and self._instances.is_quiet()
+    # What is shown
 
-    def _clear_queue(self) -> Sequence[InferRequest]:
-        self._in_caller.send_away()
-        return self._scheduler.clear()
+    @property
+    def queued_requests(self) -> int:
+        return self._batches.queued_requests
+
+    def running(self) -> list[tuple[str, int, float]]:
+        with self._lock:
+            return self._batches.table.running()
+
+    def load(self) -> Load:
+        with self._lock:
+            return self._batches.load(self._clock(), ready=not self.readiness.reason)
+
+    def explain(self) -> dict[str, Any]:
+        with self._lock:
+            decided = self._scheduler.decisions.copy(self._clock())
+            explained = self._scheduler.explain()
+        return {**explained, "held_seconds": decided.held_seconds, "decisions": decided}
 
 
-def _line_size(config: ModelConfig) -> float:
-    """How many callers may wait in line for an instance. 0: their rows are queued, as the model has
-    batches, delays or limits, which are the queue's."""
-    if (
-        config.max_batch_size > 1
-        or config.max_queue_delay
-        or config.queue_policies
-        or config.max_queue_bytes is not None
-    ):
-        return 0
-    return inf if config.max_queue_size is None else config.max_queue_size
+class Outcomes:
+    """The outcomes of one model's batches; what an instance knows as its `answers`."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        delivery: Delivery,
+        streams: ModelStreams,
+        poisons: PoisonWatch,
+        inputs: SequenceInputs | None,
+    ) -> None:
+        self._model = streams.config.name
+        self._dispatcher = dispatcher
+        self._delivery = delivery
+        self._statistics = streams.statistics
+        #: The runtime's clock.
+        self.now = streams.clock
+        self._poisons = poisons
+        #: If requests are steps of sequences: what their model is given beside.
+        self._inputs = inputs
+        self._streams = streams if inputs is None else replace(streams, keep=inputs.keep)
+
+    def prepared(self, batch: Batch) -> Sequence[InferRequest]:
+        if self._inputs is None:
+            for request in batch.requests:
+                if request.reply.settled:
+                    return [request for request in batch.requests if not request.reply.settled]
+            return batch.requests
+        requests = list(batch.requests)  # no step is skipped unseen
+        self._inputs.fill(requests)
+        return requests
+
+    # A batch that answers once
+
+    def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        try:
+            ran: list[tuple[BatchRun, Sequence[InferRequest], Sequence[Outcome]]] = []
+            for run in runs:
+                execution = run.execution
+                special = execution.later or execution.out_of_memory_rows
+                if special or self._inputs is not None:
+                    ran.append((run, *self._with_outcomes(run)))
+                else:  # as nearly always
+                    ran.append((run, run.requests, execution.outcomes))
+            self._dispatcher.ended(instance, runs)
+            good: list[tuple[InferRequest, InferResponse]] = []
+            bad: list[tuple[InferRequest, Failure]] = []
+            for run, requests, outcomes in ran:
+                if run.requests:
+                    self._count(instance, run, requests)
+                response_parameters = run.execution.parameters
+                for request, outcome in zip(requests, outcomes, strict=True):
+                    if isinstance(outcome, Failure):
+                        bad.append((request, outcome))
+                    elif request.reply.claim():
+                        response = InferResponse(
+                            outcome,
+                            request.rows,
+                            response_parameters.get(request) if response_parameters else None,
+                        )
+                        good.append((request, response))
+            self._delivery.answer(good)
+            for request, failure in bad:
+                self._dispatcher.failed(request, failure, instance.name)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self._fail(instance, [run.batch for run in runs])
+        self._dispatcher.callers_answered(instance)
+
+    def crashed(self, instance: Instance, batch: Batch) -> None:
+        self._fail(instance, [batch])
+        self._dispatcher.callers_answered(instance)
+
+    def _fail(self, instance: Instance, batches: Sequence[Batch]) -> None:
+        log.exception("internal error", extra={"model": self._model})
+        for batch in batches:
+            for request in batch.requests:
+                self._dispatcher.fail(request, WherryError("internal error; see the server's log"))
+        now = self.now()
+        runs = [BatchRun(batch, (), Execution(), now) for batch in batches]
+        self._dispatcher.ended(instance, runs)
+
+    def _count(self, instance: Instance, run: BatchRun, requests: Sequence[InferRequest]) -> None:
+        """Count a batch of which `requests` have ended."""
+        execution = run.execution
+        instance.good_batches += 1
+        if self._poisons.active:
+            self._poisons.survived(requests)
+        if run.trace is not None:
+            took = execution.input_ns + execution.infer_ns + execution.output_ns
+            run.trace.ended(run.started, took)
+        self._statistics.executed(
+            run.requests if self._inputs is None else requests,
+            execution.executed_rows,
+            run.batch.reason,
+            run.started,
+            execution.input_ns,
+            execution.infer_ns,
+            execution.output_ns,
+        )
+
+    def _with_outcomes(self, run: BatchRun) -> tuple[Sequence[InferRequest], Sequence[Outcome]]:
+        """The requests that end with this batch, and their outcomes: not those that outlive it,
+        run again, or only fill a slot."""
+        requests, execution = run.requests, run.execution
+        outcomes: Sequence[Outcome] = execution.outcomes
+        if execution.out_of_memory_rows > 1:
+            self._lacks_memory(execution.out_of_memory_rows)
+        if execution.later:
+            done = [i for i, request in enumerate(requests) if request not in execution.later]
+            requests, outcomes = [requests[i] for i in done], [outcomes[i] for i in done]
+        if self._inputs is None:
+            return requests, outcomes
+        answered: list[InferRequest] = []
+        answers: list[Outcome] = []
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if self._runs_on(request, outcome):
+                continue
+            answered.append(request)
+            if not isinstance(outcome, Failure):
+                outcome = self._inputs.keep(request, outcome)
+            answers.append(outcome)
+        return answered, answers
+
+    def _lacks_memory(self, rows: int) -> None:
+        """So many rows were too many. Half of them ran, or will say the same in their turn."""
+        self._dispatcher.limit_rows(rows // 2)
+        log.warning(
+            "batches limited: out of memory",
+            extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
+        )
+
+    def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
+        """Has this row no outcome yet, or none at all?"""
+        if request.sequence is NOT_READY:
+            return True
+        again = isinstance(outcome, Failure) and outcome.error == RESCHEDULED
+        return again and not request.reply.settled and self._dispatcher.reschedule(request)
+
+    # A batch that streams
+
+    def stream_run(
+        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
+    ) -> StreamRun:
+        return StreamRun(self._streams, instance, batch, requests, started)
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        instance = run.instance
+        assert isinstance(instance, Instance)
+        try:
+            instance.good_batches += 1
+            if self._poisons.active:
+                self._poisons.survived(run.requests)
+            run.ended()
+            for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
+                if not self._runs_on(request, outcome):
+                    run.settle(index, outcome)
+            self._dispatcher.ended(instance, [BatchRun(run.batch, (), Execution(), run.started)])
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self._fail(instance, [run.batch])
+        self._dispatcher.callers_answered(instance)
+
+    # Requests that outlive their batch
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        if request.reply.claim():
+            self._delivery.answer([(request, response)])
+        self._dispatcher.request_ended()
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        reply = request.reply
+        assert isinstance(reply, StreamReply)
+        with self._statistics.lock:
+            self._statistics.responses += 1
+        if reply.send(response):
+            return True
+        unread = f"model {self._model!r}: the caller left {reply.unread} responses unread"
+        self._dispatcher.fail(request, Cancelled(unread))
+        return False
+
+    def fail(self, request: InferRequest, error: WherryError) -> None:
+        self._dispatcher.fail(request, error)
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        self._dispatcher.failed(request, failure, instance)

@@ -38,29 +38,7 @@ class BatchRun:
         self.trace: BatchTrace | None = None
 
 
-class LateAnswers(Protocol):
-    """What an instance tells of requests that have outlived their batch. Any thread."""
-
-    def now(self) -> float:
-        """The runtime's clock."""
-        ...
-
-    def answer(self, request: InferRequest, response: InferResponse) -> None:
-        """Give a request its only response; a stream its end."""
-        ...
-
-    def respond(self, request: InferRequest, response: InferResponse) -> bool:
-        """Hand on one response of a stream. False: its caller is gone, send no more."""
-        ...
-
-    def fail(self, request: InferRequest, error: WherryError) -> None: ...
-
-    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
-        """`fail` for what the model itself has done wrong."""
-        ...
-
-
-class Answers(LateAnswers, Protocol):
+class Answers(Protocol):
     """What an instance tells its dispatcher. Any thread; nothing here waits for a model or a lock
     that is held while a model runs.
 
@@ -70,6 +48,10 @@ class Answers(LateAnswers, Protocol):
     in the order in which they were given. Only if its worker has died the instance calls none of
     them: `serve` raises.
     """
+
+    def now(self) -> float:
+        """The runtime's clock."""
+        ...
 
     def prepared(self, batch: Batch) -> Sequence[InferRequest]:
         """The requests of a batch that must run, with all their inputs: those settled meanwhile
@@ -97,6 +79,22 @@ class Answers(LateAnswers, Protocol):
         `except` clause: the error is logged."""
         ...
 
+    # Requests that have outlived their batch
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        """Give a request its only response; a stream its end."""
+        ...
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        """Hand on one response of a stream. False: its caller is gone, send no more."""
+        ...
+
+    def fail(self, request: InferRequest, error: WherryError) -> None: ...
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """`fail` for what the model itself has done wrong."""
+        ...
+
 
 class Instance(Loadable):
     """An instance that runs batches. It tells `answers` what comes of those that it is given."""
@@ -121,14 +119,9 @@ class Instance(Loadable):
         self.is_let_go = False
 
     @abstractmethod
-    def serve(self) -> None:
-        """Block until `stop`. What is given meanwhile runs here, or wherever the instance
-        runs its batches. Raises WorkerDied if its worker has ended."""
-
-    @abstractmethod
     def give(self, batches: Sequence[Batch]) -> None:
-        """Run these batches, in this order, after those that were given before. Any thread; never
-        blocks."""
+        """Run these batches, in this order, after those that were given before: in the thread of
+        `serve`, or wherever the instance runs its batches. Any thread; never blocks."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -11,8 +11,8 @@ from wherry.core.instances.execution import Failure
 from wherry.core.instances.life import InstanceLife, InstanceT
 from wherry.core.instances.poison_watch import PoisonWatch
 from wherry.core.instances.readiness import ModelState
-from wherry.core.instances.runner import Refused, Runner
-from wherry.core.instances.timer import Alarm, Timer
+from wherry.core.instances.runner import Runner
+from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import (
@@ -43,7 +43,7 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         statistics: ModelStatistics,
     ) -> None:
         super().__init__(config, clock=clock, statistics=statistics)
-        self._life = InstanceLife(
+        self.life = InstanceLife(
             config,
             make_instances,
             self,
@@ -53,13 +53,12 @@ class InstanceRunner(Runner, Generic[InstanceT]):
             statistics=statistics,
         )
         self._poisons = PoisonWatch(config.name, clock)
-        self._alarm = Alarm(timer, self.tick)
 
     def start(self) -> None:
-        self._life.start()
+        self.life.start()
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        self._life.wait_ready(timeout)
+        self.life.wait_ready(timeout)
 
     def close(self, timeout: float | None = 10.0) -> None:
         """Stop the instances. What waits fails with ModelNotReady.
@@ -67,32 +66,32 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         What still runs after `timeout` seconds fails with it, too; its worker is killed, as is one
         that still unloads its model; a thread is left behind.
         """
-        self._life.end()
+        self.life.end()
         self._fail_waiting(ModelNotReady(f"model {self.config.name!r} is unloading"))
         self._stop()
         self.failures.close()
-        self._life.join(timeout)
-        for instance in self._life.unloading:
+        self.life.join(timeout)
+        for instance in self.life.unloading:
             fields = {"instance": instance.name, "after_seconds": timeout}
             log.warning("unload cut short", extra=fields)
-        for instance in self._life.not_ended():
+        for instance in self.life.not_ended():
             self._abandon(instance, "the server is stopping")
-        self._life.join(1.0)
-        self._life.slots.makers.clear()  # which hold on to the model
+        self.life.join(1.0)
+        self.life.slots.makers.clear()  # which hold on to the model
         self.readiness.unloaded()
 
     def not_ready_reason(self) -> str:
         if self.readiness.reason:
             return self._why_not_ready()
-        return self._life.not_ready_reason(self.turn)
+        return self.life.not_ready_reason(self.turn)
 
     @property
     def instances(self) -> list[InstanceT]:
-        return self._life.instances
+        return self.life.instances
 
     def next_try(self) -> float | None:
         """In how many seconds an instance is tried again, if all of them are away."""
-        return self._life.next_try()
+        return self.life.next_try()
 
     def none_left(self, error: WherryError | None) -> None:
         """No instance can be started now: what waits fails."""
@@ -100,14 +99,14 @@ class InstanceRunner(Runner, Generic[InstanceT]):
 
     def _closed_error(self) -> WherryError:
         error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._why_not_ready()}")
-        next_try = self._life.next_try()
+        next_try = self.life.next_try()
         if next_try is not None:
             error.retry_after = next_try
         return error
 
     def _why_not_ready(self) -> str:
         """Why, and until when if that is known."""
-        seconds = self._life.next_try()
+        seconds = self.life.next_try()
         reason = self.readiness.reason
         if not seconds or self.readiness.state is not ModelState.UNAVAILABLE:
             return reason
@@ -141,10 +140,10 @@ class InstanceRunner(Runner, Generic[InstanceT]):
         self, instance: InstanceT, requests: Sequence[InferRequest], error: WorkerDied
     ) -> dict[InferRequest, PoisonRequest]:
         """Record that a worker died with `requests`. Returns the poison among them, with errors."""
-        if not error.reached or self._life.closing:
+        if not error.reached or self.life.closing:
             return {}
         poison, excused = self._poisons.died(requests, instance.number, error)
-        self._life.excuse(excused)
+        self.life.excuse(excused)
         return poison
 
     def _final(
@@ -166,28 +165,31 @@ class InstanceRunner(Runner, Generic[InstanceT]):
             )
         if once:
             return WorkerDied(f"{error}; {once} is not run again")
-        return error if request.attempts > 1 or self._life.closing else None
+        return error if request.attempts > 1 or self.life.closing else None
 
-    def _go_on(self, failed: Sequence[Refused], waiting: Sequence[InferRequest]) -> None:
-        """After the loss of an instance: fail these, and those in the queue that are poison, and
-        run what else waits."""
-        self._fail_all(failed)
+    def _go_on(self, waiting: Sequence[InferRequest] = ()) -> None:
+        """An instance has come or gone: fail those in the queue that are poison, and run what else
+        waits."""
         self._without_poison(waiting)
         with self._lock:
-            chosen = self._assign(self._clock())
+            chosen = self._arrived((), self._clock())
         self._hand_over(chosen)
+
+    def serve(self, instance: InstanceT) -> None:
+        self._go_on()  # what came while it was loaded
+        instance.serve()
 
     # The body
 
     @abstractmethod
     def tick(self) -> None:
-        """The timer: one of the moments has come for which `_alarm` was set."""
+        """The timer: a wait is over, or a deadline has passed."""
 
     @abstractmethod
     def up(self, instance: InstanceT) -> None: ...
 
-    @abstractmethod
-    def serve(self, instance: InstanceT) -> None: ...
+    def let_go(self, instances: Sequence[InstanceT]) -> None:
+        raise NotImplementedError  # the number of a step model's instances does not change
 
     @abstractmethod
     def lost(self, instance: InstanceT, error: WorkerDied) -> bool: ...
@@ -199,9 +201,9 @@ class InstanceRunner(Runner, Generic[InstanceT]):
     def _stop(self) -> None:
         """Have `serve` return for each instance, at once or after what it runs."""
 
-    @abstractmethod
     def _abandon(self, instance: InstanceT, why: str) -> None:
         """End what an instance does, as it takes too long."""
+        instance.abort(why)
 
 
 def begun(request: InferRequest) -> str:

@@ -2,59 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Callable
+from math import ceil, inf
 
 from wherry.core.instances.instance import Instance
-from wherry.core.values.request import Batch, InferRequest
+from wherry.core.values.request import Batch
+
+#: A batch is given ahead while those before it are predicted to run for less than this in all:
+#: about what one batch takes on its way to a worker and back.
+SHORT_SECONDS = 300e-6
+#: Batches that an instance has at most.
+MOST_AHEAD = 8
+#: By how much of the difference the prediction falls with a batch that was shorter.
+FALLING = 1 / 16
+
+
+class Ahead:
+    """How many batches may an instance have at once? By the longest of the last full ones.
+
+    A worker with one batch sleeps between its answer and the next batch. With several it goes on at
+    once, and several answers are read at one wake-up. In return a batch that is given ahead has
+    lost its choice: nothing joins it, nothing more urgent comes before it, and no other instance
+    takes it. So this is for batches that cannot grow, and only while those before them are surely
+    short.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: float | None = None
+        #: Batches that an instance may have; 1 until something is learnt.
+        self.most = 1
+
+    def ran(self, seconds: float) -> None:
+        """A full batch has run for `seconds`, without its way to the worker and back."""
+        known = self._seconds
+        if known is not None and seconds < known:
+            seconds = known - FALLING * (known - seconds)
+        self._seconds = seconds
+        self.most = min(MOST_AHEAD, ceil(SHORT_SECONDS / max(seconds, SHORT_SECONDS / MOST_AHEAD)))
+
+    def forget(self) -> None:
+        """A worker has died: nothing is given ahead until a batch has run again."""
+        self._seconds, self.most = None, 1
 
 
 class InstanceTable:
-    """The loaded instances of one model. Pure; the dispatcher's lock is held.
+    """The loaded instances of one model. Pure."""
 
-    `longest` is the most seconds that a batch may run (None: any).
-    """
-
-    def __init__(self, longest: float | None) -> None:
-        self.idle: list[Instance] = []
-        #: All of them.
+    def __init__(self) -> None:
+        #: All of them, and those that may be given a batch or a row.
         self.up: list[Instance] = []
-        self._longest = longest
-
-    def add(self, instance: Instance, *, idle: bool) -> None:
-        self.up.append(instance)
-        if idle:
-            self.idle.append(instance)
-
-    def retire(self, instance: Instance) -> tuple[list[InferRequest], list[InferRequest]]:
-        """It gets no batch any more, and counts as busy until it is removed. Returns the requests
-        that it was running, and those that waited there for their turn."""
-        if instance in self.idle:
-            self.idle.remove(instance)
-            instance.busy_since = inf
-        runs = [request for batch in instance.batches[:1] for request in batch.requests]
-        ahead = [request for batch in instance.batches[1:] for request in batch.requests]
-        return list(dict.fromkeys((*runs, *instance.open_requests))), ahead
-
-    def let_go(self, instances: Sequence[Instance]) -> list[Instance]:
-        """These get no batch any more. Returns those that are idle."""
-        idle = [instance for instance in instances if instance in self.idle]
-        for instance in instances:
-            instance.is_let_go = True
-        self.idle = [instance for instance in self.idle if instance not in idle]
-        return idle
+        self.idle: list[Instance] = []
+        self.ahead = Ahead()
 
     def remove(self, instance: Instance) -> None:
         for group in (self.up, self.idle):
             if instance in group:
                 group.remove(instance)
 
-    def begin(self, instance: Instance, batch: Batch, now: float) -> None:
-        """An instance is given a batch, behind those that it has."""
-        if not instance.batches:
-            self.idle.remove(instance)
-            instance.busy_since = now
-        instance.batches.append(batch)
+    def has_room(self) -> bool:
+        """Could an instance be given a batch, if there is one?"""
+        most = self.ahead.most
+        return bool(self.idle) or (most > 1 and self.least_busy(most) is not None)
 
     def least_busy(self, most: int) -> Instance | None:
         """The instance that runs the fewest batches, if it may be given another one ahead and has
@@ -70,38 +78,22 @@ class InstanceTable:
                 best, most = instance, len(batches)
         return best
 
-    def end(self, instance: Instance, batch: Batch, now: float) -> bool:
-        """A batch of the instance has ended. False: that was told before. Without another one the
-        instance is not idle yet."""
-        batches = instance.batches
-        if batch not in batches:
-            return False
-        if batch is batches[0]:
-            instance.busy_since = now  # to tell the callers is progress, too
-        batches.remove(batch)
-        return True
+    def overruns_at(self, limit: float) -> float:
+        """When the first batch will have run for longer than `limit` seconds; inf: none will."""
+        return min([since for _, since in self._at_work()], default=inf) + limit
 
-    def free(self, instance: Instance, *, idle: bool) -> None:
-        """All batches of the instance have ended, and it need not see to them any more. `idle`: it
-        may be given more."""
-        instance.busy_since = None
-        if idle and instance not in self.idle:
-            self.idle.append(instance)
-
-    def overruns_at(self) -> float:
-        """When the first batch will have run for too long; inf: none will."""
-        if self._longest is None:
-            return inf
-        return min([since for _, since in self._running()], default=inf) + self._longest
-
-    def take_overdue(self, now: float) -> list[tuple[Instance, Batch]]:
-        """The instances whose oldest batch has run for too long, each once, with that batch."""
-        if self._longest is None:
-            return []
-        overdue = [i for i, since in self._running() if since + self._longest <= now]
+    def take_overdue(self, now: float, limit: float) -> list[tuple[Instance, Batch]]:
+        """The instances whose oldest batch has run for longer, each once, with that batch."""
+        overdue = [instance for instance, since in self._at_work() if since + limit <= now]
         for instance in overdue:
             instance.busy_since = None
         return [(instance, instance.batches[0]) for instance in overdue]
+
+    def is_quiet(self) -> bool:
+        """Does no instance have a request?"""
+        return all(
+            i.busy_since is None and not i.is_telling and not i.open_requests for i in self.up
+        )
 
     def running(self) -> list[tuple[str, int, float]]:
         """Instances that run something: name, rows, since when."""
@@ -129,11 +121,5 @@ class InstanceTable:
             soonest = min(soonest, rest + sum([seconds_of(batch.rows) for batch in batches[1:]]))
         return soonest if soonest < inf else 0.0
 
-    def is_quiet(self) -> bool:
-        """Does no instance have a request?"""
-        return all(
-            i.busy_since is None and not i.is_telling and not i.open_requests for i in self.up
-        )
-
-    def _running(self) -> list[tuple[Instance, float]]:
+    def _at_work(self) -> list[tuple[Instance, float]]:
         return [(i, i.busy_since) for i in self.up if i.batches and i.busy_since is not None]

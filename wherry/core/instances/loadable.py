@@ -38,6 +38,10 @@ class Loadable(ABC):
     def load(self) -> None:
         """Load the model and warm it up. Raises what goes wrong."""
 
+    @abstractmethod
+    def serve(self) -> None:
+        """Block until it is told to stop. Raises WorkerDied if its worker has ended."""
+
     def abort(self, reason: str) -> bool:
         """Stop what runs now; False if that is impossible (a thread)."""
         if self.worker is None:

@@ -7,21 +7,15 @@ of what was granted to it while no lock is held.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from wherry.core.models.config import ModelConfig
 from wherry.core.scheduler.device_share import Claim, DeviceShare
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import ConfigError
 
-
-class ResourceRequester(Hashable, Protocol):
-    """A dispatcher."""
-
-    def granted(self) -> None:
-        """What it has claimed is its own now: use it, or release it."""
-        ...
+#: Called without a lock when what a model has claimed is its own: it uses that, or releases it.
+Granted = Callable[[], None]
 
 
 class Resources:
@@ -31,7 +25,7 @@ class Resources:
         for name, count in (limits or {}).items():
             if type(count) is not int or count < 1:
                 raise ConfigError(f"resources: {name!r} must be a whole number from 1 up")
-        self._share = DeviceShare(limits)
+        self._share: DeviceShare[Granted] = DeviceShare(limits)
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -45,17 +39,17 @@ class Resources:
                     f" and there are {self._share.limits[lacking]}; raise the limit or need less"
                 )
 
-    def acquire(self, requester: ResourceRequester, claim: Claim) -> bool:
+    def acquire(self, granted: Granted, claim: Claim) -> bool:
         """Take what a batch needs. False if it is not free, or others are more urgent: `granted`
-        is called as soon as it is the claimant's turn, in a thread that calls `pass_on`."""
+        is called as soon as it is its turn, in a thread that calls `pass_on`."""
         with self._lock:
-            self._share.claim(requester, claim)
+            self._share.claim(granted, claim)
             # Another one that is granted here would have to be told, which its lock forbids now.
-            return self._share.grant(self._clock(), requester) is not None
+            return self._share.grant(self._clock(), granted) is not None
 
-    def withdraw(self, requester: ResourceRequester) -> None:
+    def withdraw(self, granted: Granted) -> None:
         with self._lock:
-            self._share.withdraw(requester)
+            self._share.withdraw(granted)
 
     def release(self, needs: Mapping[str, int]) -> None:
         """A batch is over; `pass_on` must follow, outside of the dispatcher's lock."""
@@ -66,110 +60,68 @@ class Resources:
         """Grant what is free to the claims that wait. Hold no dispatcher's lock."""
         while True:
             with self._lock:
-                requester = self._share.grant(self._clock())
-            if requester is None:
+                granted = self._share.grant(self._clock())
+            if granted is None:
                 return
-            requester.granted()  # type: ignore[attr-defined] # claimants are dispatchers
+            granted()
 
     def __repr__(self) -> str:
         return f"<Resources: {self._share!r}>"
 
 
-class NothingShared:
-    """What a model has to ask for that shares nothing: every batch may run."""
+class ModelShare:
+    """What one model has claimed of what it shares with others, and what was granted to it. Raises
+    ConfigError if it needs more than there is.
 
-    #: Does it limit anything? `Dispatcher.run_in_caller` asks this first: a call that does nothing
-    #: takes 1 % of its time.
-    limits = False
+    `pass_on` must follow whatever gives something back, once no dispatcher's lock is held.
+    """
 
-    def may_run(self, scheduler: Scheduler, now: float) -> bool:
-        """Under the dispatcher's lock: may a batch run? If not, the claimant's `granted` will be
-        called."""
-        return True
-
-    def may_run_in_caller(self, now: float) -> bool:
-        """Under the dispatcher's lock: may one row run at once? If so, `returned` must
-        follow."""
-        return True
-
-    def granted(self) -> None:
-        """Under the dispatcher's lock: what was claimed for a batch is there."""
-
-    def began(self) -> None:
-        """Under the dispatcher's lock: a batch that `may_run` begins."""
-
-    def ended(self) -> None:
-        """A batch is over; `pass_on` must follow."""
-
-    def returned(self) -> None:
-        """A row that ran in its caller's thread is over. Hold no lock."""
-
-    def nothing_to_run(self) -> None:
-        """Under the dispatcher's lock: give back what was claimed; `pass_on` must follow."""
-
-    def pass_on(self) -> None:
-        """Tell other models what they may use now. Hold no lock."""
-
-
-class ModelShare(NothingShared):
-    """What one model has claimed of what it shares with others, and what was granted to it."""
-
-    limits = True
-
-    def __init__(
-        self, resources: Resources, config: ModelConfig, requester: ResourceRequester
-    ) -> None:
+    def __init__(self, resources: Resources, config: ModelConfig, granted: Granted) -> None:
         self._resources = resources
         self._needs = config.resources or {}
         self._priority = config.resource_priority
-        self._requester = requester
+        self._granted = granted
         #: Batches that may run and have not begun.
         self._grants = 0
         resources.admit(config.name, self._needs)
 
     def may_run(self, scheduler: Scheduler, now: float) -> bool:
+        """May a batch run? If not, `granted` will be called."""
         if not self._grants and scheduler.queued_requests:
             since, seconds = scheduler.head() or (now, 0.0)
             self._grants += self._acquire(since, seconds)
         return self._grants > 0
 
     def may_run_in_caller(self, now: float) -> bool:
+        """May one row run at once? If so, `ended` must follow."""
         if self._acquire(now, 0.0):
             return True
-        self._resources.withdraw(self._requester)  # it does not wait for it
+        self._resources.withdraw(self._granted)  # it does not wait for it
         return False
 
     def granted(self) -> None:
+        """What was claimed for a batch is there."""
         self._grants += 1
 
     def began(self) -> None:
+        """A batch that `may_run` begins."""
         self._grants -= 1
 
     def ended(self) -> None:
+        """A batch or a row is over."""
         self._resources.release(self._needs)
 
-    def returned(self) -> None:
-        self.ended()
-        self.pass_on()
-
     def nothing_to_run(self) -> None:
-        self._resources.withdraw(self._requester)
+        """Give back what was claimed."""
+        self._resources.withdraw(self._granted)
         while self._grants:
             self._grants -= 1
             self._resources.release(self._needs)
 
     def pass_on(self) -> None:
+        """Tell other models what they may use now. Hold no lock."""
         self._resources.pass_on()
 
     def _acquire(self, since: float, seconds: float) -> bool:
         claim = Claim(self._needs, since, seconds, self._priority)
-        return self._resources.acquire(self._requester, claim)
-
-
-def share_of(
-    resources: Resources | None, config: ModelConfig, requester: ResourceRequester
-) -> NothingShared:
-    """A model's part in what several share; ConfigError if it needs more than there is."""
-    if resources is None or not config.resources:
-        return NothingShared()
-    return ModelShare(resources, config, requester)
+        return self._resources.acquire(self._granted, claim)

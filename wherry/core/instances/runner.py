@@ -199,24 +199,21 @@ class Runner(ABC):
         A request that is refused is settled with the reason.
         """
         requests = self._without_poison(requests)
-        refused: list[Refused] = []
-        closed = successor = None
+        closed = None
         with self._lock:
-            now = self._clock()
-            if not self.readiness.takes_requests:
+            if self.readiness.takes_requests:
+                chosen = self._arrived(requests, self._clock())
+            else:
                 closed, successor = self._closed_error(), self.successor
-            for request in requests if successor is None else ():
-                if request.reply.settled:
-                    continue  # its caller has just left
-                request.enqueued_at = now
-                if (error := closed or self._enqueue(request, now)) is not None:
-                    refused.append((request, error))
-            chosen = self._assign(now) if closed is None else ()
-        self._hand_over(chosen)
-        if refused:
-            self._fail_all(refused)
-        if successor is not None:
+        if closed is None:
+            self._hand_over(chosen)
+        elif successor is not None:
             successor(requests)
+        else:
+            now = self._clock()
+            for request in requests:
+                request.enqueued_at = now
+                self.fail(request, closed)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
         """Run one row in the calling thread; None if that is not possible now."""
@@ -264,16 +261,13 @@ class Runner(ABC):
         return requests
 
     @abstractmethod
-    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
-        """Under the lock: queue a request, or say why not."""
+    def _arrived(self, requests: Sequence[InferRequest], now: float) -> Any:
+        """Under the lock: queue those that are not settled or say why not, and choose what starts
+        now. `_hand_over` must follow."""
 
     @abstractmethod
-    def _assign(self, now: float) -> Sequence[Any]:
-        """Under the lock: choose what starts now. `_hand_over` must follow."""
-
-    @abstractmethod
-    def _hand_over(self, chosen: Sequence[Any]) -> None:
-        """Start what `_assign` has chosen. No lock is held."""
+    def _hand_over(self, chosen: Any) -> None:
+        """Start what was chosen, and fail what was refused. No lock is held."""
 
     @abstractmethod
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
@@ -287,3 +281,18 @@ class Runner(ABC):
     @abstractmethod
     def _clear_queue(self) -> Sequence[InferRequest]:
         """Under the lock: take everything out that waits."""
+
+
+def refused_of(
+    requests: Iterable[InferRequest],
+    enqueue: Callable[[InferRequest, float], WherryError | None],
+    now: float,
+) -> list[Refused]:
+    """Queue the requests that are not settled. Returns those that `enqueue` refuses, and why."""
+    refused: list[Refused] = []
+    for request in requests:
+        if not request.reply.settled:  # else its caller has just left
+            request.enqueued_at = now
+            if (error := enqueue(request, now)) is not None:
+                refused.append((request, error))
+    return refused

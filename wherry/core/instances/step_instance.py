@@ -45,10 +45,6 @@ class StepInstance(Loadable):
     def close(self) -> None:
         """Have `serve` return."""
 
-    @abstractmethod
-    def serve(self) -> None:
-        """Block until `close`."""
-
 
 class StepThread(StepInstance):
     """A step model called by the thread that serves it."""

@@ -14,10 +14,10 @@ from typing import Any
 
 from wherry.core.instances.active_requests import Active, ActiveRequests
 from wherry.core.instances.instance_runner import InstanceRunner, begun
-from wherry.core.instances.runner import Refused
+from wherry.core.instances.runner import Refused, refused_of
 from wherry.core.instances.step_instance import StepInstance
 from wherry.core.instances.step_loop import Progress, Share
-from wherry.core.instances.timer import Timer
+from wherry.core.instances.timer import Alarm, Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
@@ -62,6 +62,7 @@ class StepRunner(InstanceRunner[StepInstance]):
         self._longest = config.max_queue_wait or None
         self._active = ActiveRequests(most_active or (lambda _: config.max_batch_size))
         self._gauges: dict[str, Mapping[str, float]] = {}
+        self._alarm = Alarm(timer, self.tick)
 
     # What is shown
 
@@ -106,6 +107,15 @@ class StepRunner(InstanceRunner[StepInstance]):
 
     # Requests
 
+    def _arrived(self, requests: Sequence[InferRequest], now: float) -> Sequence[Refused]:
+        refused = refused_of(requests, self._enqueue, now)
+        self._assign(now)
+        return refused
+
+    def _hand_over(self, chosen: Sequence[Refused]) -> None:
+        """What was chosen has joined its instance."""
+        self._fail_all(chosen)
+
     def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
         if (error := self._refusal(request, now)) is not None:
             return error
@@ -139,7 +149,7 @@ class StepRunner(InstanceRunner[StepInstance]):
             what="its first response",
         )
 
-    def _assign(self, now: float) -> Sequence[Any]:
+    def _assign(self, now: float) -> None:
         """Let those that wait join where there is room, the emptiest instance first.
 
         Joining and leaving are posted under the lock, in their order; to post never blocks.
@@ -157,10 +167,6 @@ class StepRunner(InstanceRunner[StepInstance]):
                 columns = with_parameters(request) if self._takes_parameters else request.inputs
                 instance.join(active.key, columns)
         self._arm()
-        return ()
-
-    def _hand_over(self, chosen: Sequence[Any]) -> None:
-        """Those that could join have joined."""
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         """It leaves the queue, or the model before the next step."""
@@ -205,9 +211,6 @@ class StepRunner(InstanceRunner[StepInstance]):
             self._abandon(instance, f"a step took longer than {limit} s (execution_timeout)")
 
     # Steps
-
-    def serve(self, instance: StepInstance) -> None:
-        instance.serve()
 
     def _hand_out(self, instance: StepInstance, progress: Progress) -> None:
         """Give each caller its share of a step."""
@@ -291,8 +294,7 @@ class StepRunner(InstanceRunner[StepInstance]):
         instance.hand_out = self._hand_out
         with self._lock:
             self._active.add_instance(instance)
-            self._assign(self._clock())
-            stops = self._life.closing
+            stops = self.life.closing
         if stops:
             instance.close()
 
@@ -319,7 +321,8 @@ class StepRunner(InstanceRunner[StepInstance]):
                 elif not request.reply.settled:
                     self._queue.push(request)
             waiting = self._queue.waiting() if poison else ()
-        self._go_on(failed, waiting)
+        self._fail_all(failed)
+        self._go_on(waiting)
         return bool(poison)
 
     def _stop(self) -> None:
@@ -328,11 +331,8 @@ class StepRunner(InstanceRunner[StepInstance]):
         error = ModelNotReady(f"model {self.config.name!r} is unloading")
         for one in active:
             self.fail(one.request, error)
-        for instance in self._life.not_ended():
+        for instance in self.life.not_ended():
             instance.close()
-
-    def _abandon(self, instance: StepInstance, why: str) -> None:
-        instance.abort(why)
 
     def _is_quiet(self) -> bool:
         return not self._queue.queued_requests and not self._active

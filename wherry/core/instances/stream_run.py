@@ -9,29 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol
 
 from wherry.core.instances.execution import Failure, Outcome
+from wherry.core.instances.loadable import Loadable
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.otel.following import BatchTrace
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.values.errors import Cancelled, WherryError
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
-
-
-class RunningInstance(Protocol):
-    """The instance on which a batch runs."""
-
-    name: str
-    busy_since: float | None
-
-
-class FailureHandler(Protocol):
-    """Ends requests with errors: the model's runner."""
-
-    def fail(self, request: InferRequest, error: WherryError) -> bool: ...
-    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,9 @@ class ModelStreams:
     config: ModelConfig
     statistics: ModelStatistics
     clock: Callable[[], float]
-    runner: FailureHandler
+    #: Ends a request with an error; ... with what its model has done wrong on that instance.
+    fail: Callable[[InferRequest, WherryError], bool]
+    failed: Callable[[InferRequest, Failure, str], None]
     #: Remembers what the next step of a sequence needs of a row; returns the other outputs.
     keep: Callable[[InferRequest, Columns], Columns] = lambda _, columns: columns
 
@@ -56,7 +44,7 @@ class StreamRun:
     def __init__(
         self,
         streams: ModelStreams,
-        instance: RunningInstance,
+        instance: Loadable,
         batch: Batch,
         requests: Sequence[InferRequest],
         started: float,
@@ -97,7 +85,7 @@ class StreamRun:
         unread = (
             f"model {self._streams.config.name!r}: the caller left {reply.unread} responses unread"
         )
-        self._streams.runner.fail(request, Cancelled(unread))
+        self._streams.fail(request, Cancelled(unread))
         return False
 
     def has_room(self) -> bool:
@@ -143,7 +131,7 @@ class StreamRun:
             left = request.reply.settled
             reason = Cancelled.reason if left else outcome.as_exception().reason
             count.ended(self._clock(), reason)
-            self._streams.runner.failed(request, outcome, self.instance.name)
+            self._streams.failed(request, outcome, self.instance.name)
         elif request.reply.claim():
             count.ended(self._clock())
             self._streams.statistics.succeeded([request], self._clock())

@@ -20,7 +20,7 @@ from wherry.core.instances.executable import Executable
 from wherry.core.instances.execution import Failure
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
-from wherry.core.instances.runner import Refused, Runner
+from wherry.core.instances.runner import Refused, Runner, refused_of
 from wherry.core.instances.timer import Alarm, Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Caller, PipelineCall, current_call
@@ -328,10 +328,13 @@ class PipelineRunner(Runner):
             self._pace.began(now)
         return error
 
-    def _assign(self, now: float) -> list[InferRequest]:
+    def _arrived(
+        self, requests: Sequence[InferRequest], now: float
+    ) -> tuple[list[InferRequest], list[Refused]]:
+        refused = refused_of(requests, self._enqueue, now)
         new, self._new = self._new, []
         self._alarm.set(self._deadlines.next())
-        return new
+        return new, refused
 
     def tick(self) -> None:
         """The timer: a deadline has passed."""
@@ -342,9 +345,11 @@ class PipelineRunner(Runner):
             self._alarm.set(self._deadlines.next())
         self._fail_all([(request, self._late(request)) for request in overdue])
 
-    def _hand_over(self, chosen: Sequence[InferRequest]) -> None:
-        for request in chosen:
+    def _hand_over(self, chosen: tuple[list[InferRequest], list[Refused]]) -> None:
+        new, refused = chosen
+        for request in new:
             self._thread.loop.call_soon_threadsafe(self._start, request)
+        self._fail_all(refused)
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         if request in self._tasks:

@@ -178,7 +178,8 @@ class Builder:
         loaded anew for that, LoadFailed if one of them cannot be loaded: then it has those of
         before."""
         make = self._maker(model, config)
-        has = {n: one.device for n, one in runner.scaler.makers.items() if isinstance(one, Maker)}
+        slots = runner.life.slots.makers
+        has = {n: one.device for n, one in slots.items() if isinstance(one, Maker)}
         may_use = may_use_gpus(model) and any(one.uses_device for one in runner.instances)
         surplus, missing = changed(has, self._gpus.place(config.instances, may_use=may_use))
         if surplus and config.sequence is not None:
@@ -187,7 +188,7 @@ class Builder:
         def makers(first: int) -> list[Maker]:
             return [Maker(make, config.name, n, device) for n, device in enumerate(missing, first)]
 
-        runner.scaler.change(surplus, makers)
+        runner.change_instances(surplus, makers)
         return True
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:

@@ -8,8 +8,12 @@ quick one for long, and many quick batches do not starve a slow model.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+#: What names a model. Hashable.
+T = TypeVar("T")
 
 #: Seconds assumed for a batch whose time is not known: a model's first, or a stream.
 UNKNOWN = 0.1
@@ -31,7 +35,7 @@ class Claim:
         return (now - self.since) / ((self.seconds or UNKNOWN) * self.priority)
 
 
-class DeviceShare:
+class DeviceShare(Generic[T]):
     """Grants claims so that no more is in use than `limits` allow. Pure.
 
     A resource without a limit has the largest need of any model as its limit, so that one batch
@@ -42,7 +46,7 @@ class DeviceShare:
         self.limits: Counter[str] = Counter(limits or {})
         self.used: Counter[str] = Counter()
         self._fixed = frozenset(self.limits)
-        self._claims: dict[Hashable, Claim] = {}
+        self._claims: dict[T, Claim] = {}
 
     def admit(self, needs: Mapping[str, int]) -> str:
         """Register the needs of a model. Returns the first resource that can never satisfy them,
@@ -54,15 +58,15 @@ class DeviceShare:
                 self.limits[name] = count
         return ""
 
-    def claim(self, model: Hashable, claim: Claim) -> None:
+    def claim(self, model: T, claim: Claim) -> None:
         """Set what this model claims; an earlier claim of it is replaced."""
         self._claims[model] = claim
 
-    def withdraw(self, model: Hashable) -> None:
+    def withdraw(self, model: T) -> None:
         """Remove its claim: it has nothing to run."""
         self._claims.pop(model, None)
 
-    def grant(self, now: float, model: Hashable | None = None) -> Hashable | None:
+    def grant(self, now: float, model: T | None = None) -> T | None:
         """Take the needs of the batch that runs next; `release` must follow. Returns its model.
 
         With `model` only its own claim is granted. None: no batch may run. What the most urgent

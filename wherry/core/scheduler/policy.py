@@ -101,6 +101,10 @@ class Scheduler(Protocol):
         """An instance is loaded (again)."""
         ...
 
+    def resize(self, instances: int) -> None:
+        """Plan for this number of instances from now on."""
+        ...
+
     def instance_lost(self, instance: int) -> None:
         """An instance is gone, and what its model knew of its sequences."""
         ...

@@ -85,10 +85,8 @@ class SequenceBatcher:
     def queued_requests(self) -> int:
         return self.sequences.queued_requests
 
-    @property
-    def queued_rows(self) -> int:
-        """One for each request: the steps of a sequence run one after the other."""
-        return self.sequences.queued_requests
+    #: One for each request: the steps of a sequence run one after the other.
+    queued_rows = queued_requests
 
     # What happens
 
@@ -169,6 +167,9 @@ class SequenceBatcher:
             sequence = self._running.pop(request, None)
             if sequence is not None:  # else a row that was not ready
                 self.sequences.ended(sequence, now)
+
+    def resize(self, instances: int) -> None:
+        """Each instance that comes and goes counts."""
 
     def instance_up(self, instance: int) -> None:
         """An instance is there (again): sequences may have its slots."""

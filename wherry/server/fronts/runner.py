@@ -34,6 +34,7 @@ from wherry.core.api import (
     WherryError,
     WorkerDied,
     late,
+    refused_of,
     tell,
 )
 from wherry.server.fronts.encoding import RemoteModel
@@ -217,14 +218,19 @@ class OwnedModelRunner(Runner):
         self._new.append(request)
         return None
 
-    def _assign(self, now: float) -> list[InferRequest]:
+    def _arrived(
+        self, requests: Sequence[InferRequest], now: float
+    ) -> tuple[list[InferRequest], list[Refused]]:
+        refused = refused_of(requests, self._enqueue, now)
         new, self._new = self._new, []
-        return new
+        return new, refused
 
-    def _hand_over(self, chosen: Sequence[InferRequest]) -> None:
-        if chosen:
+    def _hand_over(self, chosen: tuple[list[InferRequest], list[Refused]]) -> None:
+        new, refused = chosen
+        if new:
             assert self.channel is not None  # as they were let in in this turn
-            self.channel.send(chosen, self._clock())
+            self.channel.send(new, self._clock())
+        self._fail_all(refused)
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         place = request.queued

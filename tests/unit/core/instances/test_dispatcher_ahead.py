@@ -372,7 +372,7 @@ def test_nothing_is_before_or_behind_a_request_with_which_a_worker_has_died() ->
         line = made.next_after(line)
         until(lambda: line.rows() == [["suspect"]])
         d.ask_all(*"ab")
-        d.dispatcher._placement._ahead.ran(10e-6)
+        d.dispatcher._batches.table.ahead.ran(10e-6)
         d.ask_all(*"cd")
         assert line.rows() == [["suspect"]]
         line.finish()

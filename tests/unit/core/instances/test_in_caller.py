@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.fakes import Gate, ManualDispatcher, desk, gated, threads, until
-from wherry.core.instances.in_caller import CallerLine, Waiter
+from wherry.core.instances.caller_line import CallerLine, Waiter
 from wherry.core.instances.instance import Instance
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.models.model import Device, Model
@@ -26,18 +27,17 @@ class LineOfCallers(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = CallerLine()
         model = gated(Gate())
         self.idle: list[Instance] = [
             ThreadInstance(f"gated_{n}", Device(), model, model.config()) for n in range(2)
         ]
+        self.line = CallerLine(inf, self.idle)
         self.all = set(self.idle)
         self.busy: list[Instance] = []
         #: Those that wait, and those that were given an instance, as they came.
         self.waiting: list[Waiter] = []
-
-    def awake(self) -> list[Waiter]:
-        return [one for one in self.waiting if not one.turn.locked()]
+        #: Those that were woken and have not looked yet.
+        self.awake: list[Waiter] = []
 
     def took(self, waiter: Waiter) -> None:
         self.waiting.remove(waiter)
@@ -51,26 +51,26 @@ class LineOfCallers(RuleBasedStateMachine):
             if self.idle:
                 self.busy.append(self.idle.pop())
             else:
-                self.waiting.append(self.line.join())
+                self.waiting.append(Waiter())
+                self.line.join(self.waiting[-1])
 
     @precondition(lambda self: self.busy)
     @rule(which=ANY, at_once=st.booleans())
     def has_run(self, which: int, at_once: bool) -> None:
         instance = self.busy.pop(which % len(self.busy))
         first = next((one for one in self.waiting if one.instance is None), None)
-        if self.line.freed(instance, self.idle, at_once=at_once):
+        if self.line.freed(instance, 1.0, self.awake, at_once=at_once):
             assert first is not None
             assert first.instance is instance
         else:
             assert not at_once or first is None
             self.idle.append(instance)
 
-    @precondition(lambda self: self.awake())
+    @precondition(lambda self: self.awake)
     @rule(which=ANY)
     def looks(self, which: int) -> None:
-        waiter = self.awake()[which % len(self.awake())]
-        waiter.turn.acquire()
-        if self.line.look(waiter, self.idle):
+        waiter = self.awake.pop(which % len(self.awake))
+        if self.line.look(waiter, 1.0, self.awake):
             self.took(waiter)
 
     @precondition(lambda self: any(one.instance is None for one in self.waiting))
@@ -78,17 +78,18 @@ class LineOfCallers(RuleBasedStateMachine):
     def is_interrupted(self, which: int) -> None:
         those = [one for one in self.waiting if one.instance is None]
         waiter = those[which % len(those)]
-        self.line.leave(waiter, self.idle)
+        self.line.leave(waiter, self.awake)
+        if waiter in self.awake:
+            self.awake.remove(waiter)
         self.waiting.remove(waiter)
 
     @precondition(lambda self: len(self.waiting) > 4)
     @rule()
     def all_are_sent_away(self) -> None:
-        self.line.send_away()
+        self.line.send_away(self.awake)
         for waiter in list(self.waiting):
-            assert not waiter.turn.locked()
-            waiter.turn.acquire()
-            assert self.line.look(waiter, self.idle)
+            self.awake.remove(waiter)
+            assert self.line.look(waiter, 1.0, self.awake)
             assert (waiter.instance is None) == waiter.is_sent_away
             self.took(waiter)
 
@@ -102,12 +103,12 @@ class LineOfCallers(RuleBasedStateMachine):
     @invariant()
     def the_first_is_awake_while_an_instance_is_idle(self) -> None:
         waiting = [one for one in self.waiting if one.instance is None]
-        assert len(self.line) == len(waiting)
-        assert not (waiting and self.idle) or not waiting[0].turn.locked()
+        assert list(self.line.waiting) == waiting
+        assert not (waiting and self.idle) or waiting[0] in self.awake
 
     @invariant()
     def what_was_given_is_seen(self) -> None:
-        assert all(not one.turn.locked() for one in self.waiting if one.instance is not None)
+        assert all(one in self.awake for one in self.waiting if one.instance is not None)
 
 
 LineOfCallers.TestCase.settings = settings(max_examples=100)

@@ -1,90 +1,108 @@
-"""Which instances are idle, and which batch has run for too long."""
+"""Which instance is the least busy, which batch has run for too long, and how many go ahead."""
 
 from math import inf
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.fakes import Gate, gated
 from wherry.core.instances.instance import Instance
-from wherry.core.instances.instance_table import InstanceTable
+from wherry.core.instances.instance_table import MOST_AHEAD, SHORT_SECONDS, Ahead, InstanceTable
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.models.model import Device
 from wherry.core.values.request import Batch
 
-
-def made(number: int) -> Instance:
-    model = gated(Gate())
-    return ThreadInstance(f"gated_{number}", Device(), model, model.config())
+US = 1e-6
 
 
-BATCH = Batch((), 3, "idle")
-
-
-def test_an_instance_is_idle_until_it_begins_and_counts_once_as_ended() -> None:
-    table, one = InstanceTable(None), made(0)
-    table.add(one, idle=True)
-    assert table.is_quiet()
-    table.begin(one, BATCH, 1.0)
-    assert (table.idle, table.running()) == ([], [("gated_0", 3, 1.0)])
-    assert not table.is_quiet()
-    assert table.end(one, BATCH, 2.0)
-    assert not table.end(one, BATCH, 3.0)
-    assert one.busy_since == 2.0
-    assert table.idle == []
-    table.free(one, idle=True)
-    assert (table.idle, table.running()) == ([one], [])
+def table_of(
+    *batches: list[int], since: float | None = 1.0
+) -> tuple[InstanceTable, list[Instance]]:
+    """Instances with batches of these rows, the oldest of which have begun at that moment."""
+    table, model = InstanceTable(), gated(Gate())
+    for number, rows in enumerate(batches):
+        one = ThreadInstance(f"gated_{number}", Device(), model, model.config())
+        one.batches = [Batch((), n, "idle") for n in rows]
+        one.busy_since = since if rows else None
+        table.up.append(one)
+        if not rows:
+            table.idle.append(one)
+    return table, table.up
 
 
 def test_an_instance_with_several_batches_is_busy_since_the_oldest_of_them_runs() -> None:
-    table, one, other = InstanceTable(5.0), made(0), Batch((), 4, "full")
-    table.add(one, idle=True)
-    table.begin(one, BATCH, 1.0)
-    table.begin(one, other, 2.0)
+    table, (one, _) = table_of([3, 4], [])
     assert table.running() == [("gated_0", 3, 1.0)]
-    assert table.overruns_at() == 6.0
-    assert table.end(one, BATCH, 3.0)
-    assert table.running() == [("gated_0", 4, 3.0)]
-    assert table.take_overdue(8.0) == [(one, other)]
+    assert table.running_rows == 7
+    assert not table.is_quiet()
+    one.busy_since = None
+    assert table.is_quiet()
 
 
 def test_an_overdue_batch_is_taken_once() -> None:
-    table, (one, other) = InstanceTable(5.0), (made(0), made(1))
-    assert table.overruns_at() == inf
-    for instance, begins in ((one, 1.0), (other, 3.0)):
-        table.add(instance, idle=True)
-        table.begin(instance, BATCH, begins)
-    assert table.overruns_at() == 6.0
-    assert table.take_overdue(5.9) == []
-    assert table.take_overdue(6.0) == [(one, BATCH)]
-    assert table.take_overdue(6.0) == []
-    assert table.overruns_at() == 8.0
-
-
-def test_a_dying_instance_gets_nothing_and_counts_as_busy_until_it_is_removed() -> None:
-    table, one = InstanceTable(None), made(0)
-    table.add(one, idle=True)
-    assert table.retire(one) == ([], [])
-    assert table.idle == []
-    assert not table.is_quiet()
-    table.remove(one)
-    assert table.is_quiet()
-    assert one not in table.up
+    table, (one, other) = table_of([3], [4])
+    other.busy_since = 3.0
+    assert table.overruns_at(5.0) == 6.0
+    assert table.take_overdue(5.9, 5.0) == []
+    assert table.take_overdue(6.0, 5.0) == [(one, one.batches[0])]
+    assert table.take_overdue(6.0, 5.0) == []
+    assert table.overruns_at(5.0) == 8.0
+    assert table_of([])[0].overruns_at(5.0) == inf
 
 
 def test_an_instance_is_free_after_all_that_it_was_given() -> None:
-    table, (one, other) = InstanceTable(None), (made(0), made(1))
-    assert table.free_after(0.0, float) == 0.0
-    for instance in (one, other):
-        table.add(instance, idle=True)
-    table.begin(one, BATCH, 10.0)
-    assert table.free_after(10.0, float) == 0.0  # the other one is idle
-    table.begin(other, Batch((), 5, "full"), 10.0)
-    assert table.free_after(11.0, float) == 2.0
-    table.begin(one, Batch((), 4, "full"), 11.0)
-    assert table.free_after(11.0, float) == 4.0  # now the other one is free first
-    assert table.running_rows == 12
+    assert table_of([], since=10.0)[0].free_after(0.0, float) == 0.0
+    assert table_of([3], [], since=10.0)[0].free_after(10.0, float) == 0.0  # the other one is idle
+    assert table_of([3], [5], since=10.0)[0].free_after(11.0, float) == 2.0
+    assert table_of([3, 4], [5], since=10.0)[0].free_after(11.0, float) == 4.0  # now the other one
 
 
 def test_a_batch_that_has_taken_longer_than_expected_is_expected_to_take_as_long_again() -> None:
-    table, one = InstanceTable(None), made(0)
-    table.add(one, idle=True)
-    table.begin(one, BATCH, 10.0)
+    table, _ = table_of([3], since=10.0)
     assert [table.free_after(now, float) for now in (12.0, 13.0, 14.0, 20.0)] == [1, 0, 1, 7]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most"),
+    [
+        ([], 1),
+        ([0.0], 8),
+        ([5 * US], 8),
+        ([50 * US], 6),
+        ([100 * US], 3),
+        ([299 * US], 2),
+        ([300 * US], 1),
+        ([5200 * US], 1),
+        # One long batch is enough; it takes many short ones to forget it.
+        ([5 * US, 5200 * US], 1),
+        ([5200 * US, *[5 * US] * 40], 1),
+        ([5200 * US, *[5 * US] * 60], 3),
+        ([5200 * US, *[5 * US] * 80], 8),
+    ],
+)
+def test_batches_go_ahead_by_how_long_they_run(seconds: list[float], most: int) -> None:
+    ahead = Ahead()
+    for one in seconds:
+        ahead.ran(one)
+    assert ahead.most == most
+
+
+def test_after_a_death_nothing_goes_ahead_until_a_batch_has_run() -> None:
+    ahead = Ahead()
+    ahead.ran(5 * US)
+    ahead.forget()
+    assert ahead.most == 1
+    ahead.ran(5 * US)
+    assert ahead.most == MOST_AHEAD
+
+
+@given(st.lists(st.floats(0, 10), min_size=1))
+def test_what_is_before_a_batch_is_short_if_all_run_as_long_as_the_longest_lately(
+    seconds: list[float],
+) -> None:
+    ahead = Ahead()
+    for one in seconds:
+        ahead.ran(one)
+        assert 1 <= ahead.most <= MOST_AHEAD
+        assert ahead.most == 1 or (ahead.most - 1) * one < SHORT_SECONDS

@@ -81,7 +81,9 @@ class ManualDispatcher:
         requests: Sequence[InferRequest],
         started: float,
     ) -> StreamRun:
-        streams = ModelStreams(instance._config, ModelStatistics(), self.now, self)
+        streams = ModelStreams(
+            instance._config, ModelStatistics(), self.now, self.fail, self.failed
+        )
         return StreamRun(streams, instance, batch, requests, started)
 
     def fail(self, request: InferRequest, error: wherry.WherryError) -> bool:

@@ -4,8 +4,10 @@ import pytest
 
 from tests.fakes import Call, ManualClock
 from wherry.core.instances.execution import Failure
+from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import Cancelled, WherryError
 from wherry.core.values.reply import StreamReply
@@ -14,14 +16,16 @@ from wherry.core.values.request import Batch, Columns, InferRequest
 ROW: Columns = {"output": ["x"]}
 
 
-class Machine:
+class Machine(Loadable):
     """The instance, and what the run tells of its requests."""
 
-    name = "m_0"
-    busy_since: float | None = None
-
     def __init__(self) -> None:
+        super().__init__("m_0", Device())
         self.failures: list[tuple[str, WherryError]] = []
+
+    def load(self) -> None: ...
+    def serve(self) -> None: ...
+    def unload(self) -> None: ...
 
     def fail(self, request: InferRequest, error: WherryError) -> bool:
         self.failures.append((request.id, error))
@@ -38,7 +42,13 @@ def begun(*calls: Call, window: int = 2) -> tuple[StreamRun, Machine, ManualCloc
         assert isinstance(request.reply, StreamReply)
         request.reply.window = window
     run = StreamRun(
-        ModelStreams(ModelConfig(name="m", stall_timeout=5.0), statistics, clock, machine),
+        ModelStreams(
+            ModelConfig(name="m", stall_timeout=5.0),
+            statistics,
+            clock,
+            machine.fail,
+            machine.failed,
+        ),
         machine,
         Batch(tuple(requests), len(requests), "idle"),
         requests,

@@ -16,8 +16,8 @@ def claim(
     return Claim(needs or GPU, since, seconds, priority)
 
 
-def share(*models: dict[str, int], limits: dict[str, int] | None = None) -> DeviceShare:
-    made = DeviceShare(limits)
+def share(*models: dict[str, int], limits: dict[str, int] | None = None) -> DeviceShare[str]:
+    made: DeviceShare[str] = DeviceShare(limits)
     for needs in models or (GPU,):
         assert made.admit(needs) == ""
     return made
@@ -95,7 +95,7 @@ def test_of_an_unnamed_resource_there_is_as_much_as_the_model_that_needs_most() 
 
 
 def test_who_needs_more_than_there_is_can_never_run() -> None:
-    shared = DeviceShare({"gpu": 1})
+    shared: DeviceShare[str] = DeviceShare({"gpu": 1})
     assert shared.admit({"other": 5, "gpu": 2}) == "gpu"
 
 
@@ -118,7 +118,7 @@ def test_whatever_is_claimed_the_limits_hold_and_nobody_starves(seed: int) -> No
         for who in "abcdef"
     }
     seconds = {who: rng.choice([0.0, 0.1, 1.0, 10.0]) for who in models}
-    shared = DeviceShare(limits)
+    shared: DeviceShare[str] = DeviceShare(limits)
     running: list[str] = []
     done: Counter[str] = Counter()
     for who, needs in models.items():

@@ -82,7 +82,7 @@ def load(control: ModelControl, loads: int, unloads: int) -> None:
     control.load("m")
     until(lambda: (did["load"], did["unload"]) == (loads, unloads))
     assert ask(control, "m") == 1
-    assert len(runner_of(control).scaler.makers) == loads - unloads
+    assert len(runner_of(control).life.slots.makers) == loads - unloads
 
 
 def runner_of(control: ModelControl) -> Dispatcher:
@@ -154,7 +154,7 @@ def test_an_instance_that_cannot_be_loaded_leaves_all_as_it_was(tmp_path: Path) 
         assert ask(control, "m") == 1
         assert not control.not_ready()
         assert control.runtime.model("m").config.instances[0].count == 2
-        assert len(runner_of(control).scaler.makers) == 2
+        assert len(runner_of(control).life.slots.makers) == 2
 
 
 def test_an_instance_that_is_too_many_ends_what_it_runs(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_instance_that_is_too_many_ends_what_it_runs(tmp_path: Path) -> None:
             Counting.started.acquire(timeout=TIMEOUT)
         grouped(tmp_path, cpu(1))
         loading = pool.submit(control.load, "m")
-        until(lambda: len(runner_of(control).scaler.makers) == 1)
+        until(lambda: len(runner_of(control).life.slots.makers) == 1)
         more = pool.submit(ask, control, "m", 5)
         assert did["unload"] == 0
         Counting.may_finish.release(2)

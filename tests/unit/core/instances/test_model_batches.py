@@ -1,0 +1,453 @@
+"""What follows from each event of one model's batches: a table of events, and any order of them."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.fakes import Call, ManualClock
+from wherry.core.instances.caller_line import Waiter
+from wherry.core.instances.execution import Execution
+from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.model_batches import Acts, ModelBatches
+from wherry.core.instances.resources import ModelShare, Resources
+from wherry.core.models.config import ModelConfig
+from wherry.core.models.model import Device
+from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.values.errors import Cancelled, DeadlineExceeded, QueueFull
+from wherry.core.values.request import Batch, InferRequest
+
+ANY = st.integers(0, 99)
+
+
+class Passive(Instance):
+    """An instance that does nothing: what it is given is in the acts."""
+
+    def __init__(self, number: int, *, in_caller: bool = False, ahead: bool = False) -> None:
+        super().__init__(f"m_{number}", Device())
+        self.runs_in_caller, self.takes_ahead = in_caller, ahead
+
+    def load(self) -> None: ...
+    def serve(self) -> None: ...
+    def unload(self) -> None: ...
+    def give(self, batches: Sequence[Batch]) -> None: ...
+    def stop(self) -> None: ...
+
+
+def model(
+    instances: int = 1,
+    *,
+    share: ModelShare | None = None,
+    in_caller: bool = False,
+    ahead: bool = False,
+    **how: Any,
+) -> tuple[ModelBatches, list[Instance]]:
+    config = ModelConfig(name="m", **{"max_batch_size": 2, **how})
+    scheduler = DynamicBatcher(
+        max_batch_size=config.max_batch_size,
+        max_queue_delay=config.max_queue_delay or 0.0,
+        max_queue_size=config.max_queue_size,
+        always_wait=True,
+    )
+    batches = ModelBatches(config, scheduler, share)
+    made: list[Instance] = [Passive(n, in_caller=in_caller, ahead=ahead) for n in range(instances)]
+    for one in made:
+        assert batches.came_up(one, instances, stops=False) == Acts()
+    return batches, made
+
+
+def requests(*names: str, **how: Any) -> list[InferRequest]:
+    return [Call(name, **how).request for name in names]
+
+
+def given(acts: Acts) -> dict[str, list[str]]:
+    """The ids of the requests of each batch, by instance."""
+    return {
+        one.name: ["".join(request.id for request in batch.requests) for batch in batches]
+        for one, batches in acts.give
+    }
+
+
+def run_of(batch: Batch, started: float = 0.0, ns: int = 1000) -> BatchRun:
+    return BatchRun(batch, batch.requests, Execution([], 0, ns, 0, [batch.rows]), started)
+
+
+def test_the_next_batch_is_given_when_the_callers_of_the_last_one_were_told() -> None:
+    batches, (one,) = model()
+    assert given(batches.arrived(requests(*"abc"), 0.0)) == {"m_0": ["ab"]}
+    assert given(batches.arrived(requests("d"), 0.1)) == {}
+    assert batches.ended(one, [run_of(one.batches[0])], 1.0) == Acts()
+    follows = batches.answered(one, 1.1)
+    assert follows is not None
+    assert given(follows) == {"m_0": ["cd"]}
+    assert batches.table.running() == [("m_0", 2, 1.1)]
+
+
+def test_one_that_takes_batches_ahead_has_the_next_before_the_callers_are_told() -> None:
+    batches, (one,) = model(ahead=True, max_batch_size=1)
+    batches.arrived(requests(*"abcd"), 0.0)
+    acts = batches.ended(one, [run_of(one.batches[0])], 1.0)
+    assert given(acts) == {"m_0": ["b", "c", "d"]}
+    assert batches.answered(one, 1.1) is None
+    assert not batches.is_quiet()
+
+
+def test_a_batch_that_is_told_of_twice_ends_once() -> None:
+    batches, (one,) = model()
+    batches.arrived(requests("a"), 0.0)
+    run = run_of(one.batches[0])
+    batches.ended(one, [run], 1.0)
+    batches.ended(one, [run], 2.0)
+    batches.answered(one, 2.0)
+    assert (batches.table.idle, batches.is_quiet()) == ([one], True)
+
+
+def test_a_wait_of_the_policy_names_its_end_once() -> None:
+    batches, _ = model(max_queue_delay=0.5, max_batch_size=3)
+    assert batches.arrived(requests("a"), 0.0) == Acts(wake_at=0.5)
+    assert batches.arrived(requests("b"), 0.1) == Acts()
+    assert given(batches.tick(0.5)) == {"m_0": ["ab"]}
+
+
+def test_a_deadline_in_the_queue_names_its_moment_and_ends_its_request() -> None:
+    batches, _ = model()
+    assert batches.arrived(requests("a"), 0.0).wake_at == inf
+    late = requests("b", deadline=0.2)
+    assert batches.arrived(late, 0.1).wake_at == 0.2
+    ((failed, error),) = batches.tick(0.2).fail
+    assert failed is late[0]
+    assert isinstance(error, DeadlineExceeded)
+    assert batches.queued_requests == 0
+
+
+def test_what_cannot_be_queued_is_refused_and_its_neighbours_are_not() -> None:
+    batches, _ = model(max_queue_size=1, max_batch_size=1)
+    a, b, c = requests(*"abc")
+    (over,) = requests("d", deadline=0.5)
+    left = Call("e")
+    left.request.reply.settle(Cancelled("gone"))
+    acts = batches.arrived([over, left.request, a, b, c], 1.0)
+    assert given(acts) == {"m_0": ["a"]}
+    assert [(one.id, type(error)) for one, error in acts.fail] == [
+        ("d", DeadlineExceeded),
+        ("c", QueueFull),
+    ]
+    assert batches.cancelled(b) == (True, ())
+    assert batches.queued_requests == 0
+
+
+def test_a_batch_that_runs_too_long_is_overdue_once_and_its_instance_is_left_behind() -> None:
+    batches, (one,) = model(execution_timeout=5.0)
+    assert batches.arrived(requests("a"), 1.0).wake_at == 6.0
+    batch = one.batches[0]
+    assert batches.tick(6.0).overdue == [(one, batch)]
+    assert batches.tick(7.0).overdue == []
+    assert batches.left_behind(one, (), 7.0) is None
+    assert batches.left_behind(one, (batch,), 7.0) == Acts()
+    assert batches.is_quiet()
+
+
+def test_what_a_dead_worker_ran_runs_alone_and_what_waited_there_comes_first() -> None:
+    batches, (one,) = model(ahead=True, max_batch_size=1)
+    batches.table.ahead.ran(0.0)
+    assert given(batches.arrived(requests(*"abc"), 0.0)) == {"m_0": ["a", "b", "c"]}
+    had, ahead = batches.lost(one, 1.0)
+    assert ["".join(r.id for r in those) for those in (had, ahead)] == ["a", "bc"]
+    assert not batches.is_quiet()
+    batches.arrived(requests("d"), 1.5)
+    had[0].attempts = 1
+    assert batches.gone(one, had, ahead, 2.0) == Acts()
+    took_its_place = Passive(0)
+    batches.came_up(took_its_place, 1, stops=False)
+    order = ""
+    acts = batches.arrived((), 3.0)
+    while acts.give:
+        ((_, (batch,)),) = acts.give
+        order += batch.requests[0].id
+        batches.ended(took_its_place, [run_of(batch)], 3.0)
+        acts = batches.answered(took_its_place, 3.0) or Acts()
+    assert sorted(order) == list("abcd")
+    assert order.index("b") < order.index("c") < order.index("d")
+
+
+def test_an_instance_that_is_let_go_stops_when_it_has_ended_what_it_has() -> None:
+    batches, (one, other) = model(2)
+    batches.arrived(requests("a"), 0.0)
+    busy, idle = (one, other) if one.batches else (other, one)
+    assert batches.resized(0, [one, other]) == Acts(stop=[idle])
+    batches.ended(busy, [run_of(busy.batches[0])], 1.0)
+    assert batches.answered(busy, 1.0) == Acts(stop=[busy])
+
+
+def test_an_instance_that_comes_up_too_late_stops() -> None:
+    batches, _ = model(0)
+    one = Passive(0)
+    assert batches.came_up(one, 0, stops=True) == Acts(stop=[one])
+    assert given(batches.arrived(requests("a"), 0.0)) == {}
+
+
+def test_a_model_that_shares_waits_for_its_turn() -> None:
+    clock, turns = ManualClock(), list[str]()
+    resources = Resources({"gpu": 1}, clock)
+    config = ModelConfig(name="m", resources={"gpu": 1})
+    first, (one,) = model(share=ModelShare(resources, config, lambda: turns.append("first")))
+    other, (another,) = model(share=ModelShare(resources, config, lambda: turns.append("other")))
+    assert given(first.arrived(requests("a"), 0.0)) == {"m_0": ["a"]}
+    assert given(other.arrived(requests("b"), 0.0)) == {}
+    first.ended(one, [run_of(one.batches[0])], 1.0)
+    resources.pass_on()
+    assert turns == ["other"]
+    assert given(other.granted(1.0)) == {"m_0": ["b"]}
+    assert given(first.arrived(requests("c"), 1.0)) == {}
+    assert another.batches
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_caller_that_waits_has_the_instance_before_what_is_queued_later(queued: bool) -> None:
+    batches, (one,) = model(in_caller=True, max_batch_size=1)
+    assert batches.caller_came(0.0) is one
+    assert batches.caller_came(0.1) is None
+    assert batches.may_wait()
+    waiter = Waiter()
+    batches.line.join(waiter)
+    acts = batches.arrived(requests("a") if queued else (), 0.2)
+    assert given(acts) == {}
+    acts = batches.caller_ran(one, 1.0, is_ready=True) or Acts()
+    assert acts.wake == [waiter]
+    assert waiter.instance is (one if queued else None)
+    assert batches.line.look(waiter, 1.1, acts.wake)
+    assert waiter.instance is one
+    acts = batches.caller_ran(one, 2.0, is_ready=True) or Acts()
+    assert given(acts) == ({"m_0": ["a"]} if queued else {})
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever happens, each request ends once, and at the end nothing is left."""
+
+    @initialize(
+        instances=st.integers(1, 3),
+        most=st.sampled_from([1, 3]),
+        delay=st.sampled_from([0.0, 0.5]),
+        ahead=st.booleans(),
+        size=st.sampled_from([None, 4]),
+        limit=st.sampled_from([None, 3.0]),
+    )
+    def begin(
+        self,
+        instances: int,
+        most: int,
+        delay: float,
+        ahead: bool,
+        size: int | None,
+        limit: float | None,
+    ) -> None:
+        how: dict[str, Any] = {
+            "max_batch_size": most,
+            "max_queue_delay": delay,
+            "max_queue_size": size,
+        }
+        self.batches, self.up = model(
+            instances, ahead=ahead, in_caller=not ahead, execution_timeout=limit, **how
+        )
+        self.now, self.ahead, self.delay = 0.0, ahead, delay
+        self.names = 0
+        #: What was given and has not ended, and callers' rows.
+        self.running: dict[Instance, list[Batch]] = {one: [] for one in self.up}
+        self.rows: list[Instance] = []
+        self.telling: list[Instance] = []
+        self.waiters: list[Waiter] = []
+        self.awake: list[Waiter] = []
+        self.ticks: list[float] = []
+        self.here: set[InferRequest] = set()
+        self.begun: dict[int, int] = {}
+        self.first_time: set[InferRequest] = set()
+
+    # The shell
+
+    def carry_out(self, acts: Acts | None) -> None:
+        if acts is None:
+            return
+        for one, batches in acts.give:
+            if not self.ahead:
+                assert not self.running[one], "an instance was used twice"
+                assert len(batches) == 1
+                assert one not in self.rows
+            self.running[one] += batches
+        self.begin_in_order([r for _, batches in acts.give for b in batches for r in b.requests])
+        for request, error in acts.fail:
+            self.end(request, error)
+        for waiter in acts.wake:
+            assert waiter not in self.awake
+            self.awake.append(waiter)
+        for one, batch in acts.overdue:
+            assert self.running[one][0] is batch
+        if acts.wake_at < inf:
+            self.ticks.append(acts.wake_at)
+
+    def begin_in_order(self, given: list[InferRequest]) -> None:
+        """Those that run for the first time come in the order in which they arrived."""
+        assert len(given) == len(set(given))
+        for request in sorted(given, key=lambda one: int(one.id)):
+            assert request in self.here or request.reply.settled
+            if request in self.first_time:
+                self.first_time.remove(request)
+                assert int(request.id) > self.begun.get(request.priority, -1)
+                self.begun[request.priority] = int(request.id)
+
+    def end(self, request: InferRequest, error: Exception | None = None) -> None:
+        if request in self.here:
+            self.here.remove(request)
+            assert request.reply.settle(error or Cancelled("the test"))
+
+    # Events
+
+    @rule(count=st.integers(1, 6), priority=st.sampled_from([3, 5, 5]), timed=st.booleans())
+    def arrive(self, count: int, priority: int, timed: bool) -> None:
+        deadline = self.now + 1.0 if timed else None
+        new = requests(
+            *[str(self.names + n) for n in range(count)], priority=priority, deadline=deadline
+        )
+        self.names += count
+        self.here.update(new)
+        self.first_time.update(new)
+        self.carry_out(self.batches.arrived(new, self.now))
+
+    def busy(self) -> list[Instance]:
+        return [one for one in self.up if self.running[one]]
+
+    @precondition(lambda self: self.busy())
+    @rule(which=ANY, most=st.integers(1, 3), us=st.sampled_from([5, 5000]))
+    def some_end(self, which: int, most: int, us: int) -> None:
+        one = self.busy()[which % len(self.busy())]
+        if one in self.telling and not self.ahead:
+            return
+        ended, self.running[one] = self.running[one][:most], self.running[one][most:]
+        runs = [run_of(batch, self.now, us * 1000) for batch in ended]
+        self.carry_out(self.batches.ended(one, runs, self.now))
+        for batch in ended:
+            for request in batch.requests:
+                self.end(request)
+        self.telling.append(one)
+
+    @precondition(lambda self: self.telling)
+    @rule(which=ANY)
+    def callers_are_told(self, which: int) -> None:
+        one = self.telling.pop(which % len(self.telling))
+        self.carry_out(self.batches.answered(one, self.now))
+
+    @precondition(lambda self: self.here)
+    @rule(which=ANY)
+    def cancel(self, which: int) -> None:
+        request = sorted(self.here, key=lambda one: int(one.id))[which % len(self.here)]
+        self.end(request)
+        queued, broken = self.batches.cancelled(request)
+        assert not broken
+        given = any(request in b.requests for those in self.running.values() for b in those)
+        assert queued != given
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 2.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        while (due := [at for at in self.ticks if at <= self.now]) != []:
+            self.ticks.remove(min(due))
+            self.carry_out(self.batches.tick(self.now))
+
+    @precondition(lambda self: self.up)
+    @rule(which=ANY)
+    def worker_dies(self, which: int) -> None:
+        one = self.up[which % len(self.up)]
+        if one in self.rows or one in self.telling or any(w.instance is one for w in self.waiters):
+            return
+        had, ahead = self.batches.lost(one, self.now)
+        mine = [request for batch in self.running[one] for request in batch.requests]
+        assert had + ahead == mine
+        assert not self.batches.is_quiet()
+        again = [request for request in had if not request.attempts]
+        for request in had:
+            request.attempts += 1
+            if request not in again:
+                self.end(request)
+        self.running[one] = []
+        self.carry_out(self.batches.gone(one, again, ahead, self.now))
+        new = Passive(one.number, ahead=self.ahead, in_caller=not self.ahead)
+        self.up[self.up.index(one)] = new
+        self.running[new] = []
+        self.carry_out(self.batches.came_up(new, len(self.up), stops=False))
+        self.carry_out(self.batches.arrived((), self.now))
+
+    @rule()
+    def caller_comes(self) -> None:
+        one = self.batches.caller_came(self.now)
+        if one is not None:
+            assert not self.running[one]
+            assert one not in self.rows
+            self.rows.append(one)
+        elif self.batches.may_wait():
+            self.waiters.append(Waiter())
+            self.batches.line.join(self.waiters[-1])
+
+    @precondition(lambda self: self.rows)
+    @rule(which=ANY)
+    def caller_has_run(self, which: int) -> None:
+        one = self.rows.pop(which % len(self.rows))
+        self.carry_out(self.batches.caller_ran(one, self.now, is_ready=True))
+
+    @precondition(lambda self: self.awake)
+    @rule()
+    def caller_looks(self) -> None:
+        waiter, acts = self.awake.pop(0), Acts()
+        if self.batches.line.look(waiter, self.now, acts.wake):
+            self.waiters.remove(waiter)
+            if waiter.instance is not None:
+                assert waiter.instance not in self.rows
+                self.rows.append(waiter.instance)
+        self.carry_out(acts)
+
+    # What holds at all times
+
+    @invariant()
+    def an_idle_instance_has_nothing(self) -> None:
+        for one in self.batches.table.idle:
+            assert not self.running[one]
+            assert one not in self.rows
+
+    @invariant()
+    def nothing_waits_for_what_is_free(self) -> None:
+        waits = self.batches.queued_requests - len(self.batches.line.waiting)
+        if self.batches.table.idle and waits:
+            assert self.delay
+            assert self.ticks
+        if self.batches.table.idle and self.batches.line.waiting:
+            assert self.awake
+
+    @invariant()
+    def the_table_is_right(self) -> None:
+        assert self.batches.table.up == [] or set(self.batches.table.up) == set(self.up)
+        for one in self.up:
+            assert one.batches == self.running[one]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "batches"):
+            return
+        while self.busy() or self.telling or self.rows or self.awake or self.ticks:
+            while self.telling:
+                self.callers_are_told(0)
+            if self.busy():
+                self.some_end(0, 9, 5)
+            if self.rows:
+                self.caller_has_run(0)
+            if self.awake:
+                self.caller_looks()
+            self.time_passes(0.5)
+        assert self.here == set()
+        assert self.waiters == []
+        assert self.batches.is_quiet()
+        assert set(self.batches.closing().stop) == set(self.up)
+
+
+AnyOrder.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestAnyOrder = AnyOrder.TestCase

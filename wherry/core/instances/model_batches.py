@@ -1,0 +1,430 @@
+"""Which instance of a model runs which batch next, and which requests and callers wait?
+
+Events go in with their time, and what is to be done comes out as `Acts`. Pure: no lock, clock or
+thread is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import msgspec
+
+from wherry.core.instances.caller_line import CallerLine, Waiter, line_size
+from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.instance_table import InstanceTable
+from wherry.core.instances.resources import ModelShare
+from wherry.core.models.config import ModelConfig
+from wherry.core.scheduler.admission import QueueAdmission
+from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL
+from wherry.core.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.core.values.errors import InvalidRequest, WherryError
+from wherry.core.values.load import Load
+from wherry.core.values.request import Batch, InferRequest
+
+
+class Acts(msgspec.Struct):
+    """What is to be done after an event, once no lock is held."""
+
+    #: Instances, and the batches that each is to be given by one call.
+    give: list[tuple[Instance, list[Batch]]] = []
+    #: Requests that end with an error.
+    fail: list[tuple[InferRequest, WherryError]] = []
+    #: Instances that are to stop.
+    stop: list[Instance] = []
+    #: Callers that are to look whether their wait is over.
+    wake: list[Waiter] = []
+    #: Instances whose oldest batch has run for too long, with that batch.
+    overdue: list[tuple[Instance, Batch]] = []
+    #: When `tick` is due besides the moments named before; inf: at no other one.
+    wake_at: float = inf
+    #: Requests refused or given up because their answers would be late.
+    predicted_late: int = 0
+
+
+class ModelBatches:
+    """The queue, the instances and the waiting callers of one model."""
+
+    def __init__(
+        self, config: ModelConfig, scheduler: Scheduler, share: ModelShare | None = None
+    ) -> None:
+        """`share`: what the batches need of what several models share."""
+        self._config = config
+        self._scheduler = scheduler
+        self._share = share
+        self._admission = QueueAdmission(config, scheduler)
+        self.table = InstanceTable()
+        #: Callers with a single row, who wait while no request is queued.
+        size = 0 if share is not None else line_size(config)
+        self.line = CallerLine(size, self.table.idle)
+        #: When `tick` will be called, latest first.
+        self._ticks: list[float] = []
+        self._is_closing = False
+
+    # Requests
+
+    def arrived(self, requests: Sequence[InferRequest], now: float) -> Acts:
+        """Requests have come: each is queued or refused."""
+        acts, scheduler = Acts(), self._scheduler
+        for request in requests:
+            if request.reply.settled:
+                continue  # its caller has just left
+            request.enqueued_at = now
+            deadline = request.deadline
+            if deadline is not None and deadline <= now:
+                acts.fail.append((request, self._admission.late(request, now)))
+                continue
+            if deadline is not None or scheduler.queued_requests >= MIN_QUEUED_BEFORE_REFUSAL:
+                refusal = self._admission.refusal(request, now)
+                if refusal is not None:
+                    acts.fail.append((request, refusal))
+                    acts.predicted_late += 1
+                    continue
+            try:
+                queued = scheduler.enqueue(request, now)
+                if not queued and self.table.has_room():
+                    self._assign(acts, now)  # an instance may take what fills the queue
+                    queued = scheduler.enqueue(request, now)
+            except InvalidRequest as error:  # a step of a sequence that did not start
+                acts.fail.append((request, error))
+                continue
+            if not queued:
+                acts.fail.append((request, self._admission.full(request)))
+            elif self.line.size and request.priority < self._config.default_priority:
+                self.line.send_away(acts.wake)  # they queue their rows behind it
+        self._assign(acts, now)
+        return acts
+
+    def cancelled(
+        self, request: InferRequest
+    ) -> tuple[bool, Sequence[tuple[InferRequest, WherryError]]]:
+        """A request has its outcome, wherever it is. Was it queued, and which steps will never run
+        for that?"""
+        return self._scheduler.cancel(request), self._scheduler.broken()
+
+    def tick(self, now: float) -> Acts:
+        """One of the moments `wake_at` has come."""
+        acts, ticks = Acts(), self._ticks
+        while ticks and ticks[-1] <= now:
+            ticks.pop()
+        for request in self._scheduler.expire(now):
+            acts.fail.append((request, self._admission.late(request, now)))
+        acts.fail += self._scheduler.broken()
+        if (limit := self._config.execution_timeout) is not None:
+            acts.overdue = self.table.take_overdue(now, limit)
+        self._assign(acts, now)
+        return acts
+
+    def granted(self, now: float) -> Acts:
+        """It is this model's turn on what it shares with others."""
+        acts, share = Acts(), self._share
+        assert share is not None
+        share.granted()
+        self._assign(acts, now)
+        share.nothing_to_run()  # the instance that it was claimed for may be gone
+        return acts
+
+    def cleared(self) -> tuple[Sequence[InferRequest], Acts]:
+        """Nothing waits any longer. Returns the requests that did."""
+        acts = Acts()
+        self.line.send_away(acts.wake)
+        return self._scheduler.clear(), acts
+
+    def closing(self) -> Acts:
+        """Instances stop from now on, as soon as they have ended what they have."""
+        self._is_closing = True
+        if self._share is not None:
+            self._share.nothing_to_run()
+        acts = Acts(stop=[*self.table.idle])
+        self.table.idle.clear()
+        return acts
+
+    # Batches
+
+    def ended(self, instance: Instance, runs: Sequence[BatchRun], now: float) -> Acts:
+        """Batches of this instance have ended, all that were told of at once, and their callers are
+        about to be told: `answered` must follow. Those that had ended before count no more."""
+        scheduler, share, batches = self._scheduler, self._share, instance.batches
+        # They have taken equal parts of the time since the ones before them.
+        since = max(runs[0].started, instance.ended_at)
+        seconds = (now - since) / len(runs)
+        instance.ended_at = now
+        first_rows = runs[0].batch.rows
+        longest_ns = count = 0
+        alike: list[InferRequest] = []
+        for run in runs:
+            batch, execution = run.batch, run.execution
+            if batch not in batches:
+                continue
+            if batch is batches[0]:
+                instance.busy_since = now  # to tell the callers is progress, too
+            batches.remove(batch)
+            whole = len(execution.executed_rows) == 1
+            if whole and batch.rows == first_rows:
+                count += 1
+                alike += batch.requests
+                longest_ns = max(longest_ns, execution.infer_ns)
+            else:
+                scheduler.finished(batch.requests, seconds if whole else None, now)
+            if share is not None:
+                share.ended()
+        if count:
+            scheduler.finished(alike, seconds, now, batches=count)
+            nearly_full = 2 * first_rows > scheduler.max_batch_size
+            if nearly_full and instance.takes_ahead and share is None:
+                self.table.ahead.ran(longest_ns * 1e-9)
+        acts = Acts()
+        instance.is_telling = True
+        if instance.takes_ahead:
+            self._follow(acts, instance, now)
+        elif share is not None:
+            share.may_run(scheduler, now)  # the next, while the callers are told
+        return acts
+
+    def answered(self, instance: Instance, now: float) -> Acts | None:
+        """The callers of the batches that have ended were told. None: there is nothing to do."""
+        was_telling, instance.is_telling = instance.is_telling, False
+        if was_telling and instance.takes_ahead:
+            return None  # it was given more before
+        acts = Acts()
+        self._follow(acts, instance, now)
+        return acts
+
+    def _follow(self, acts: Acts, instance: Instance, now: float) -> None:
+        """Something of this instance has ended; choose what follows."""
+        scheduler = self._scheduler
+        ends = self._is_closing or instance.is_let_go or instance not in self.table.up
+        queued = scheduler.queued_requests
+        if not instance.batches:
+            line = self.line
+            if (
+                ends
+                or not line.waiting
+                or not line.freed(instance, now, acts.wake, at_once=queued > 0)
+            ):
+                instance.busy_since = None
+                if not ends and instance not in self.table.idle:
+                    self.table.idle.append(instance)
+        if not ends and (queued or scheduler.runs_sequences):
+            if queued >= MIN_QUEUED_BEFORE_REFUSAL and (late := self._admission.give_up()):
+                acts.fail += late
+                acts.predicted_late += len({one.whole or one for one, _ in late})
+            self._assign(acts, now)
+        elif self._share is not None:
+            self._share.nothing_to_run()
+        if ends and not instance.batches:
+            acts.stop.append(instance)
+
+    # Rows that run in their callers' threads
+
+    def caller_came(self, now: float) -> Instance | None:
+        """Lend a caller with one row an instance; `caller_ran` must follow. None: it must wait, if
+        it `may_wait`, or queue its row."""
+        if not self.table.idle:
+            return None
+        instance = self.table.idle[-1]
+        if not instance.runs_in_caller or not self._scheduler.may_run_alone(now):
+            return None
+        if self._share is not None and not self._share.may_run_in_caller(now):
+            return None
+        self.table.idle.pop()
+        instance.busy_since = now
+        return instance
+
+    def may_wait(self) -> bool:
+        """May one more caller join the line?"""
+        return (
+            len(self.line.waiting) < self.line.size
+            and not self.table.idle
+            and not self._scheduler.queued_requests
+        )
+
+    def caller_ran(self, instance: Instance, now: float, *, is_ready: bool) -> Acts | None:
+        """A caller gives an instance back. None: there is nothing to do. `is_ready`: the model
+        takes rows of further callers."""
+        since, instance.busy_since = instance.busy_since, None
+        scheduler, share = self._scheduler, self._share
+        if share is not None:
+            share.ended()
+        if is_ready and not instance.is_let_go and not scheduler.queued_requests:
+            if share is None and not self.line.waiting:
+                self.table.idle.append(instance)
+                return None
+            acts = Acts()
+            if not self.line.freed(instance, now, acts.wake, at_once=False):
+                self.table.idle.append(instance)
+            return acts
+        acts = Acts()
+        if since is not None:
+            scheduler.ran_alone(now - since, now)
+        self._follow(acts, instance, now)
+        return acts
+
+    # Instances
+
+    def came_up(self, instance: Instance, instances: int, *, stops: bool) -> Acts:
+        """An instance is loaded, of `instances` that there are to be. `stops`: it is not to be
+        there any more."""
+        acts = Acts()
+        self.table.up.append(instance)
+        (acts.stop if stops else self.table.idle).append(instance)
+        self._scheduler.instance_up(instance.number)
+        self._scheduler.resize(instances)
+        # One that takes batches ahead does more from a queue than from a line.
+        if not instance.runs_in_caller or instance.takes_ahead:
+            self.line.size = 0
+        self.line.see(acts.wake)
+        return acts
+
+    def resized(self, instances: int, let_go: Sequence[Instance]) -> Acts:
+        """There are to be `instances`; these get no batch any more, and stop."""
+        acts = Acts()
+        for instance in let_go:
+            instance.is_let_go = True
+            if instance in self.table.idle:
+                self.table.idle.remove(instance)
+                acts.stop.append(instance)
+        self._scheduler.resize(instances)
+        return acts
+
+    def lost(self, instance: Instance, now: float) -> tuple[list[InferRequest], list[InferRequest]]:
+        """Its worker has died. It gets no batch any more, and counts as busy until it is `gone`.
+        Returns the requests that it was running, and those that waited there for their turn."""
+        if instance in self.table.idle:
+            self.table.idle.remove(instance)
+            instance.busy_since = inf
+        runs = [request for batch in instance.batches[:1] for request in batch.requests]
+        ahead = [request for batch in instance.batches[1:] for request in batch.requests]
+        had = list(dict.fromkeys((*runs, *instance.open_requests)))
+        self._drop_batches(instance, now)
+        return had, ahead
+
+    def gone(
+        self,
+        instance: Instance,
+        again: Sequence[InferRequest],
+        ahead: Sequence[InferRequest],
+        now: float,
+    ) -> Acts:
+        """An instance that was `lost` is no more. Of its requests these run `again`, each alone,
+        and those that had waited there are first in the queue."""
+        scheduler = self._scheduler
+        for request in again:
+            if not request.reply.settled:
+                scheduler.requeue(request, now, alone=True)
+        for request in reversed(ahead):
+            if not request.reply.settled:
+                scheduler.requeue(request, now, alone=False)
+        return self._without(instance)
+
+    def left_behind(
+        self, instance: Instance, batches: tuple[Batch, ...], now: float
+    ) -> Acts | None:
+        """An instance hangs with these batches and cannot be stopped. None: it has ended one."""
+        if instance not in self.table.up or tuple(instance.batches) != batches:
+            return None
+        self._drop_batches(instance, now)
+        return self._without(instance)
+
+    def _without(self, instance: Instance) -> Acts:
+        self.table.remove(instance)
+        self._scheduler.instance_lost(instance.number)
+        if self._share is not None:
+            self._share.nothing_to_run()
+        return Acts(fail=list(self._scheduler.broken()))  # steps that will never run
+
+    def _drop_batches(self, instance: Instance, now: float) -> None:
+        """It has ended with the batches that it had, of which none has run to its end."""
+        self.table.ahead.forget()
+        batches = tuple(instance.batches)
+        instance.batches.clear()
+        if batches:
+            instance.busy_since = now
+        for batch in batches:
+            self._scheduler.finished(batch.requests, None, now)
+            if self._share is not None:
+                self._share.ended()
+
+    # What runs next
+
+    def _assign(self, acts: Acts, now: float) -> None:
+        """Choose what the instances are given now, and when to look again."""
+        scheduler = self._scheduler
+        wake_at = self._assign_idle(acts, now) if self.table.idle else inf
+        most = self.table.ahead.most
+        while most > 1 and not self.table.idle and scheduler.queued_requests:
+            instance = self.table.least_busy(most)
+            if instance is None:
+                break
+            action = scheduler.next_action(now, instance.number, ahead=True)
+            if not isinstance(action, Dispatch):
+                break
+            self._give(acts, instance, action.batch, now)
+        if (deadline := scheduler.next_deadline()) is not None and deadline < wake_at:
+            wake_at = deadline
+        if (limit := self._config.execution_timeout) is not None:
+            wake_at = min(wake_at, self.table.overruns_at(limit))
+        if wake_at < (self._ticks[-1] if self._ticks else inf):
+            self._ticks.append(wake_at)
+            acts.wake_at = wake_at
+
+    def _assign_idle(self, acts: Acts, now: float) -> float:
+        """Returns until when the idle instances wait; inf: until something happens."""
+        scheduler, share, unused, wake_at = self._scheduler, self._share, False, inf
+        for instance in self.table.idle[::-1]:
+            if share is not None and not share.may_run(scheduler, now):
+                break
+            action = scheduler.next_action(now, instance.number)
+            if isinstance(action, Dispatch):
+                if share is not None:
+                    share.began()
+                self._give(acts, instance, action.batch, now)
+                unused = False
+                continue
+            unused = True
+            if isinstance(action, Wait):
+                wake_at = min(wake_at, action.until)
+            if not scheduler.runs_sequences:
+                break
+        if unused and share is not None:
+            share.nothing_to_run()
+        return wake_at
+
+    def _give(self, acts: Acts, instance: Instance, batch: Batch, now: float) -> None:
+        """Behind the batches that it has."""
+        if not instance.batches:
+            self.table.idle.remove(instance)
+            instance.busy_since = now
+        instance.batches.append(batch)
+        for one, batches in acts.give:
+            if one is instance:
+                batches.append(batch)
+                return
+        acts.give.append((instance, [batch]))
+
+    # What is shown
+
+    @property
+    def queued_requests(self) -> int:
+        return self._scheduler.queued_requests + len(self.line.waiting)
+
+    def is_quiet(self) -> bool:
+        """Is there no request here?"""
+        return not self.queued_requests and self.table.is_quiet()
+
+    def load(self, now: float, *, ready: bool) -> Load:
+        scheduler, table = self._scheduler, self.table
+        full, seconds = scheduler.max_batch_size, scheduler.forecast.batch_seconds
+        busy = len(table.up) - len(table.idle)
+        return Load(
+            ready=bool(table.up) and ready,
+            instances=len(table.up),
+            busy=busy,
+            queued_rows=scheduler.queued_rows + len(self.line.waiting),
+            running_rows=table.running_rows if busy else 0,
+            free_after=table.free_after(now, seconds) if busy else 0.0,
+            full_rows=full,
+            one_seconds=seconds(1),
+            full_seconds=seconds(full),
+        )
