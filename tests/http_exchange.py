@@ -146,6 +146,11 @@ class MemoryExchange(Exchange):
         return [json.loads(part.removeprefix("data: ")) for part in parts]
 
 
+def plain(encoded: object) -> Any:
+    """What is encoded in an answer, as a client reads it."""
+    return json.loads(msgspec.json.encode(encoded))
+
+
 AppT = TypeVar("AppT")
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.core.api import PromptTooLong
-from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.generation import ChoiceDelta, Json
+from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice
+from wherry.llm.openai.generation import ChoiceDelta
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
 from wherry.llm.openai.tokens import CountAnswer
 
@@ -52,118 +52,174 @@ def error_body(
     return msgspec.json.encode(AnthropicError(type="error", error=fields, request_id=id or None))
 
 
-PING: Final = {"type": "ping"}
 #: Why an answer ended, by a chat's words.
 STOPS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+
+
+class ThinkingTokens(msgspec.Struct):
+    """Tokens of an answer that are thoughts."""
+
+    thinking_tokens: int
 
 
 class MessageUsage(msgspec.Struct, kw_only=True):
     """How many tokens were read and written, in Anthropic's words."""
 
     input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int
+    cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
+    output_tokens: int
     #: Of a model that thinks.
-    output_tokens_details: dict[str, int] = {}
+    output_tokens_details: ThinkingTokens | msgspec.UnsetType = msgspec.UNSET
+
+
+class AnswerTextBlock(msgspec.Struct, kw_only=True, tag_field="type", tag="text"):
+    """What the assistant says."""
+
+    text: str
+
+
+class AnswerThinking(msgspec.Struct, kw_only=True, tag_field="type", tag="thinking"):
+    """What it thought."""
+
+    thinking: str
+    signature: str
+
+
+class AnswerToolUse(msgspec.Struct, kw_only=True, tag_field="type", tag="tool_use"):
+    """A call of a tool."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = AnswerTextBlock | AnswerThinking | AnswerToolUse
 
 
 class MessageObject(msgspec.Struct, kw_only=True):
     """What the assistant says, in Anthropic's form."""
 
     id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
     model: str
-    content: list[Json]
+    content: list[AnswerBlock]
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessageUsage
+
+
+class MessageDelta(msgspec.Struct, kw_only=True):
+    """More of a block, or why the message ended."""
+
+    type: (
+        Literal["text_delta", "thinking_delta", "input_json_delta", "signature_delta"]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    thinking: str | msgspec.UnsetType = msgspec.UNSET
+    partial_json: str | msgspec.UnsetType = msgspec.UNSET
+    signature: str | msgspec.UnsetType = msgspec.UNSET
+    stop_reason: str | msgspec.UnsetType | None = msgspec.UNSET
+    stop_sequence: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class MessageEvent(msgspec.Struct, kw_only=True):
     """A step of a message; the event has the name of its type."""
 
     type: str
+    message: MessageObject | msgspec.UnsetType = msgspec.UNSET
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    content_block: AnswerBlock | msgspec.UnsetType = msgspec.UNSET
+    delta: MessageDelta | msgspec.UnsetType = msgspec.UNSET
+    usage: MessageUsage | msgspec.UnsetType = msgspec.UNSET
 
 
-class MessageAnswer(PartedAnswer):
+class MessageAnswer(PartedAnswer[MessageEvent]):
     """One message. `most_tokens` were asked for; with `tells_cached` its usage has the tokens
     apart that were not computed again."""
 
-    kind, chunk_kind, prefix = "message", "message", "msg"
+    kind, prefix = "message", "msg"
     error_form = staticmethod(error_body)
 
     def __init__(self, chat: ChatAnswer, most_tokens: int, *, tells_cached: bool) -> None:
         super().__init__(chat)
         self._most_tokens = most_tokens
         self._tells_cached = tells_cached
-        self._content: list[Json] = []
-        self._stop: Json = {"stop_reason": None, "stop_sequence": None}
+        self._content: list[AnswerBlock] = []
+        #: Why it ended, and the text at which; None while it goes on.
+        self._stop: tuple[str | None, str | None] = None, None
 
-    def begun(self, piece: ChoiceDelta | None) -> list[Json]:
+    def begun(self, piece: ChoiceDelta | None) -> list[MessageEvent]:
+        message = self.whole()
         counted = piece.details.get("prompt_tokens", 0) if piece is not None else 0
-        usage = {**self._usage(), "input_tokens": counted or self.usage.prompt_tokens}
-        return [{"type": "message_start", "message": {**self.whole(), "usage": usage}}]
+        message.usage.input_tokens = counted or self.usage.prompt_tokens
+        return [MessageEvent(type="message_start", message=message)]
 
-    def opened(self, part: AnswerPart) -> list[Json]:
-        start = {"type": "content_block_start", "index": part.place, "content_block": _block(part)}
-        return [start] if part.place else [start, PING]
+    def opened(self, part: AnswerPart) -> list[MessageEvent]:
+        start = MessageEvent(
+            type="content_block_start", index=part.place, content_block=_block(part)
+        )
+        return [start] if part.place else [start, MessageEvent(type="ping")]
 
-    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[Json]) -> list[Json]:
-        kind, field = _DELTAS[part.kind]
-        return [_delta(part, {"type": kind, field: text})]
-
-    def closed(self, part: AnswerPart, *, cut: bool) -> list[Json]:
-        self._content.append(block := _block(part, self.id))
-        events = [{"type": "content_block_stop", "index": part.place}]
+    def grown(
+        self, part: AnswerPart, text: str, logprobs: Sequence[AnswerToken]
+    ) -> list[MessageEvent]:
+        if part.kind == "text":
+            return [_delta(part, MessageDelta(type="text_delta", text=text))]
         if part.kind == "reasoning":
-            signed = {"type": "signature_delta", "signature": block["signature"]}
-            events.insert(0, _delta(part, signed))
-        return events
+            return [_delta(part, MessageDelta(type="thinking_delta", thinking=text))]
+        return [_delta(part, MessageDelta(type="input_json_delta", partial_json=text))]
 
-    def ended(self, choice: Json | None) -> list[Json]:
-        self._stop = self._stopped(choice)
+    def closed(self, part: AnswerPart, *, cut: bool) -> list[MessageEvent]:
+        self._content.append(block := _block(part, self.id))
+        stop = MessageEvent(type="content_block_stop", index=part.place)
+        if not isinstance(block, AnswerThinking):
+            return [stop]
+        signed = MessageDelta(type="signature_delta", signature=block.signature)
+        return [_delta(part, signed), stop]
+
+    def ended(self, choice: ChatChoice | None) -> list[MessageEvent]:
+        reason, sequence = self._stop = self._stopped(choice)
+        delta = MessageDelta(stop_reason=reason, stop_sequence=sequence)
         return [
-            {"type": "message_delta", "delta": self._stop, "usage": self._usage()},
-            {"type": "message_stop"},
+            MessageEvent(type="message_delta", delta=delta, usage=self._usage()),
+            MessageEvent(type="message_stop"),
         ]
 
-    def whole(self) -> Json:
-        return {
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": list(self._content),
-            **self._stop,
-            "usage": self._usage(),
-        }
-
-    def _stopped(self, choice: Json | None) -> Json:
-        reason = "stop" if choice is None else choice["finish_reason"]
-        stop = None if choice is None else choice.get("stop_reason")
-        if reason == "stop" and isinstance(stop, str):
-            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-        mapped = STOPS.get(reason, "end_turn")
-        if reason == "length" and 0 < self.usage.completion_tokens < self._most_tokens:
-            mapped = "model_context_window_exceeded"
-        return {"stop_reason": mapped, "stop_sequence": None}
-
-    def _usage(self) -> Json:
-        usage = self.usage
-        cached = usage.cached_tokens if self._tells_cached else 0
-        thought = usage.reasoning_tokens
-        usage_details = (
-            {} if thought is None else {"output_tokens_details": {"thinking_tokens": thought}}
+    def whole(self) -> MessageObject:
+        reason, sequence = self._stop
+        return MessageObject(
+            id=self.id,
+            model=self.model,
+            content=list(self._content),
+            stop_reason=reason,
+            stop_sequence=sequence,
+            usage=self._usage(),
         )
-        return {
-            "input_tokens": usage.prompt_tokens - cached,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": cached,
-            "output_tokens": usage.completion_tokens,
-            **usage_details,
-        }
+
+    def failure(self, error: bytes) -> tuple[str, bytes]:
+        return "error", error
+
+    def _stopped(self, choice: ChatChoice | None) -> tuple[str, str | None]:
+        reason = "stop" if choice is None or choice.finish_reason is None else choice.finish_reason
+        stop = None if choice is None else choice.stop_reason
+        if reason == "stop" and isinstance(stop, str):
+            return "stop_sequence", stop
+        if reason == "length" and 0 < self.usage.completion_tokens < self._most_tokens:
+            return "model_context_window_exceeded", None
+        return STOPS.get(reason, "end_turn"), None
+
+    def _usage(self) -> MessageUsage:
+        usage, thought = self.usage, self.usage.reasoning_tokens
+        cached = usage.cached_tokens if self._tells_cached else 0
+        return MessageUsage(
+            input_tokens=usage.prompt_tokens - cached,
+            cache_read_input_tokens=cached,
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=msgspec.UNSET if thought is None else ThinkingTokens(thought),
+        )
 
 
 class MessageCountAnswer(CountAnswer):
@@ -172,26 +228,18 @@ class MessageCountAnswer(CountAnswer):
     error_form = staticmethod(error_body)
 
 
-#: The delta of a part's text, and its member.
-_DELTAS: Final = {
-    "reasoning": ("thinking_delta", "thinking"),
-    "text": ("text_delta", "text"),
-    "call": ("input_json_delta", "partial_json"),
-}
+def _delta(part: AnswerPart, delta: MessageDelta) -> MessageEvent:
+    return MessageEvent(type="content_block_delta", index=part.place, delta=delta)
 
 
-def _delta(part: AnswerPart, delta: Json) -> Json:
-    return {"type": "content_block_delta", "index": part.place, "delta": delta}
-
-
-def _block(part: AnswerPart, signature: str = "") -> Json:
+def _block(part: AnswerPart, signature: str = "") -> AnswerBlock:
     """A part as a block, with what it holds so far."""
     if part.kind == "text":
-        return {"type": "text", "text": part.text}
+        return AnswerTextBlock(text=part.text)
     if part.kind == "reasoning":
-        return {"type": "thinking", "thinking": part.text, "signature": signature}
+        return AnswerThinking(thinking=part.text, signature=signature)
     id = f"toolu_{part.id.removeprefix('call_')}"
-    return {"type": "tool_use", "id": id, "name": part.name, "input": _input(part.text)}
+    return AnswerToolUse(id=id, name=part.name, input=_input(part.text))
 
 
 def _input(arguments: str) -> dict[str, Any]:

@@ -297,7 +297,6 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream: ClassVar[bool | None] = None
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
-    include_usage: ClassVar[bool] = False
 
     def chat(self) -> ChatRequest:
         """The chat that has the same answer."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,19 +14,55 @@ from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.calls import MessagePart, ToolCall
 from wherry.llm.formats.families import FORCED
 from wherry.llm.openai.chat_request import AllowedCalls
-from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
+from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, OpenAIAnswer, TokenUsage
 from wherry.server.api import new_request_id
 
-#: Of a message without thoughts: clients of vLLM look at the second in each message.
-_NO_THOUGHTS: Final = {"reasoning_content": None, "reasoning": None}
+
+class ChosenToken(msgspec.Struct):
+    """A token, and how probable it was."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None
+
+
+class AnswerToken(ChosenToken):
+    """A token of an answer, and those that might have stood there."""
+
+    top_logprobs: list[ChosenToken]
+
+
+class AnswerTokens(msgspec.Struct):
+    """The log probabilities of an answer's tokens."""
+
+    content: list[AnswerToken]
+    refusal: None = None
+
+
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """A function's name and arguments; in a chunk the name, then pieces of the arguments."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str
+
+
+class AnswerCall(msgspec.Struct, kw_only=True):
+    """A call of a tool; in a chunk with its place among the answer's."""
+
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: Literal["function"] | msgspec.UnsetType = msgspec.UNSET
+    function: CalledFunction
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """What the assistant says."""
+    """What the assistant says. Clients of vLLM look at `reasoning` in each message."""
 
-    role: Literal["assistant"]
+    role: Literal["assistant"] = "assistant"
     content: str | None
-    tool_calls: list[Json] = []
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -33,30 +70,56 @@ class ChatChoice(msgspec.Struct, kw_only=True):
 
     index: int
     message: ChatMessage
-    finish_reason: str | None
-    logprobs: Json | None = None
+    logprobs: AnswerTokens | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
     """How a conversation goes on."""
 
     id: str
-    object: Literal["chat.completion"]
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     choices: list[ChatChoice]
     usage: TokenUsage
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[Any] | None = None
+
+
+class ChatDelta(msgspec.Struct, kw_only=True):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChunkChoice(msgspec.Struct, kw_only=True):
+    """What a chunk adds to one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: AnswerTokens | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):
     """A part of it, in an event; the last event is [DONE]."""
 
     id: str
-    object: Literal["chat.completion.chunk"]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
-    choices: list[Json]
-    usage: TokenUsage | None = None
+    choices: list[ChunkChoice]
+    usage: TokenUsage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatAnswer(OpenAIAnswer):
@@ -66,7 +129,7 @@ class ChatAnswer(OpenAIAnswer):
     `echo` stands in front of each text.
     """
 
-    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+    kind, prefix = "chat.completion", "chatcmpl"
 
     def __init__(
         self,
@@ -78,9 +141,10 @@ class ChatAnswer(OpenAIAnswer):
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(model, request_id, shown)
+        self.choices: dict[int, ChatChoice] = {}
         self._echo = echo
-        #: Of the prompt: its tokens, and their log probabilities.
-        self._prompt: Json = {"prompt_token_ids": None, "prompt_logprobs": None}
+        self._prompt_tokens: list[int] | None = None
+        self._prompt_logprobs: list[Any] | None = None
         self._calls = calls
         #: Of what its calls are named: clients may send one X-Request-Id several times.
         self._named = new_request_id()
@@ -89,51 +153,40 @@ class ChatAnswer(OpenAIAnswer):
         #: How many calls each choice has made.
         self._made: dict[int, int] = {}
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
-        chunks: list[Json] = []
+    def add(self, piece: ChoiceDelta) -> list[ChunkChoice]:
+        chunks: list[ChunkChoice] = []
         choice = self.choices.get(piece.index)
         if choice is None:
             choice = self.choices[piece.index] = self._begun(piece)
-            chunks.append(_delta(piece.index, {"role": "assistant", "content": ""}))
+            chunks.append(_chunk(piece.index, role="assistant", content=""))
             if self._echo:
-                chunks.append(_delta(piece.index, {"content": self._echo}))
+                chunks.append(_chunk(piece.index, content=self._echo))
         self.usage.add(piece.usage)
-        self._prompt |= {n: piece.details[n] for n in self._prompt if n in piece.details}
-        logprobs = _chat_logprobs(piece.logprobs)
-        if logprobs is not None:
-            gathered = choice["logprobs"] or {"content": [], "refusal": None}
-            gathered["content"] += logprobs["content"]
-            choice["logprobs"] = gathered
+        self._prompt_tokens = piece.details.get("prompt_token_ids", self._prompt_tokens)
+        self._prompt_logprobs = piece.details.get("prompt_logprobs", self._prompt_logprobs)
         for message_part in self._message_parts(piece):
             chunks += self._text(choice, message_part)
-            chunks += self._called(choice, message_part.calls)
-        if logprobs is not None:  # with the first text of the piece
-            if not any("role" not in chunk["delta"] for chunk in chunks):
-                chunks.append(_delta(piece.index, {"content": ""}))
-            first = next(chunk for chunk in chunks if "role" not in chunk["delta"])
-            first["logprobs"] = logprobs
+            if message_part.calls:
+                chunks += self._called(choice, message_part.calls)
+        if piece.logprobs:
+            _tell_tokens(choice, chunks, [_token(token) for token in piece.logprobs])
         if piece.finish_reason:
             self._finish(choice, piece, chunks)
-        if self.shown.token_ids and piece.token_ids:
-            choice["token_ids"] += piece.token_ids
-            chunks = chunks or [_delta(piece.index, {})]
-            chunks[-1]["token_ids"] = list(piece.token_ids)
+        if choice.token_ids is not None and piece.token_ids:
+            choice.token_ids += piece.token_ids
+            chunks = chunks or [_chunk(piece.index)]
+            chunks[-1].token_ids = list(piece.token_ids)
         return chunks
 
-    def _begun(self, piece: ChoiceDelta) -> Json:
+    def _begun(self, piece: ChoiceDelta) -> ChatChoice:
         if style := piece.details.get("style"):
             self._style = AnswerStyle(**style)
         style = replace(self._style, tools=FORCED) if self._calls.forced else self._style
         if self._calls.functions or not style.plain:
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
-        return {
-            "index": piece.index,
-            "message": {"role": "assistant", "content": self._echo, **_NO_THOUGHTS},
-            "logprobs": None,
-            "finish_reason": None,
-            "stop_reason": None,
-            "token_ids": [] if self.shown.token_ids else None,
-        }
+        token_ids: list[int] | None = [] if self.shown.token_ids else None
+        message = ChatMessage(content=self._echo)
+        return ChatChoice(index=piece.index, message=message, token_ids=token_ids)
 
     def _message_parts(self, piece: ChoiceDelta) -> list[MessagePart]:
         """What the piece has of thoughts, text and calls."""
@@ -145,94 +198,117 @@ class ChatAnswer(OpenAIAnswer):
             message_part += text.end(cut=piece.finish_reason == "length")
         return message_part
 
-    def _text(self, choice: Json, message_part: MessagePart) -> list[Json]:
+    def _text(self, choice: ChatChoice, message_part: MessagePart) -> list[ChunkChoice]:
         """Add what is thought, and what is answered, to the message."""
-        message, chunks = choice["message"], list[Json]()
-        if message_part.thoughts and self.shown.thoughts:
-            both = {"reasoning_content": message_part.thoughts, "reasoning": message_part.thoughts}
-            for name, thoughts in both.items():
-                message[name] = (message[name] or "") + thoughts
-            chunks.append(_delta(choice["index"], both))
-        if message_part.text:
-            message["content"] += message_part.text
-            chunks.append(_delta(choice["index"], {"content": message_part.text}))
+        message, chunks = choice.message, list[ChunkChoice]()
+        if (thoughts := message_part.thoughts) and self.shown.thoughts:
+            message.reasoning = message.reasoning_content = (message.reasoning or "") + thoughts
+            chunks.append(_chunk(choice.index, reasoning_content=thoughts, reasoning=thoughts))
+        if text := message_part.text:
+            message.content = (message.content or "") + text
+            chunks.append(_chunk(choice.index, content=text))
         return chunks
 
-    def _called(self, choice: Json, calls: Sequence[ToolCall]) -> list[Json]:
+    def _called(self, choice: ChatChoice, calls: Sequence[ToolCall]) -> list[ChunkChoice]:
         """Add calls to the message, as far as there may be more of them: a name first, then pieces
         of the arguments."""
-        index, chunks = choice["index"], list[Json]()
+        index, chunks = choice.index, list[ChunkChoice]()
         for call in calls:
             if call.name:
                 self._made[index] = self._made.get(index, 0) + 1
             number = self._made[index] - 1
             if self._calls.most is not None and number >= self._calls.most:
                 continue
-            made = choice["message"].setdefault("tool_calls", [])
+            made = choice.message.tool_calls or []
+            choice.message.tool_calls = made
             if call.name:
-                made.append(
-                    {
-                        "id": call.id
-                        or call_id(f"{self._named}/{index}", number, self._style.tools),
-                        "type": "function",
-                        "function": {"name": call.name, "arguments": ""},
-                    }
-                )
-                begun = {**made[-1], "function": {**made[-1]["function"]}}
-                chunks.append(_delta(index, {"tool_calls": [{"index": number, **begun}]}))
+                id = call.id or call_id(f"{self._named}/{index}", number, self._style.tools)
+                begun = CalledFunction(name=call.name, arguments="")
+                made.append(AnswerCall(id=id, type="function", function=copy(begun)))
+                told = AnswerCall(index=number, id=id, type="function", function=begun)
+                chunks.append(_chunk(index, tool_calls=[told]))
             if call.arguments:
-                made[-1]["function"]["arguments"] += call.arguments
-                piece = {"index": number, "function": {"arguments": call.arguments}}
-                chunks.append(_delta(index, {"tool_calls": [piece]}))
+                made[-1].function.arguments += call.arguments
+                piece = CalledFunction(arguments=call.arguments)
+                chunks.append(_chunk(index, tool_calls=[AnswerCall(index=number, function=piece)]))
         return chunks
 
-    def end(self) -> list[Json]:
+    def end(self) -> list[ChunkChoice]:
         """A plain model says nothing at its end: it has stopped."""
-        left = [choice for choice in self.choices.values() if choice["finish_reason"] is None]
-        chunks: list[Json] = []
+        left = [choice for choice in self.choices.values() if choice.finish_reason is None]
+        chunks: list[ChunkChoice] = []
         for choice in left:
-            chunks += self.add(ChoiceDelta(choice["index"], "", "stop"))
+            chunks += self.add(ChoiceDelta(choice.index, "", "stop"))
         return chunks
 
-    def whole(self) -> Json:
-        return {**self._whole(), **self._prompt}
+    def finish_reasons(self) -> list[str | None]:
+        return [choice.finish_reason for choice in self.choices.values()]
 
-    def chunk(self, choice: Json) -> Json:
-        made = super().chunk(choice)
-        if "role" in choice["delta"] and (tokens := self._prompt["prompt_token_ids"]) is not None:
-            made["prompt_token_ids"] = tokens
+    def whole(self) -> ChatCompletion:
+        return ChatCompletion(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            choices=[self.choices[index] for index in sorted(self.choices)],
+            usage=self.usage.total(),
+            prompt_token_ids=self._prompt_tokens,
+            prompt_logprobs=self._prompt_logprobs,
+        )
+
+    def chunk(self, choice: ChunkChoice) -> ChatChunk:
+        opens = choice.delta.role is not msgspec.UNSET
+        made = self._event([choice], self.usage_so_far(opens=opens))
+        if opens and self._prompt_tokens is not None:
+            made.prompt_token_ids = self._prompt_tokens
         return made
 
-    def _finish(self, choice: Json, piece: ChoiceDelta, chunks: list[Json]) -> None:
+    def closing(self) -> list[ChatChunk]:
+        return [self._event([], self.usage.total())] if self.shown.usage else []
+
+    def _event(
+        self, choices: list[ChunkChoice], usage: TokenUsage | msgspec.UnsetType | None
+    ) -> ChatChunk:
+        return ChatChunk(
+            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
+        )
+
+    def _finish(self, choice: ChatChoice, piece: ChoiceDelta, chunks: list[ChunkChoice]) -> None:
         """Note the end, and say it with the last text, or in a chunk of its own."""
-        message, reason = choice["message"], piece.finish_reason
-        if "tool_calls" in message or message["reasoning"]:
-            message["content"] = message["content"] or None
-        if "tool_calls" in message:
-            reason = "tool_calls" if reason == "stop" else reason
-        choice["finish_reason"] = reason
-        if not chunks or chunks[-1]["delta"].keys() != {"content"}:
-            chunks.append(_delta(choice["index"], {}))
-        chunks[-1]["finish_reason"] = reason
+        message, reason = choice.message, piece.finish_reason
+        if message.tool_calls or message.reasoning:
+            message.content = message.content or None
+        if message.tool_calls and reason == "stop":
+            reason = "tool_calls"
+        choice.finish_reason = reason
+        if not chunks or not _is_text(chunks[-1].delta):
+            chunks.append(_chunk(choice.index))
+        chunks[-1].finish_reason = reason
         if "stop_reason" in piece.details:
-            choice["stop_reason"] = chunks[-1]["stop_reason"] = piece.details["stop_reason"]
+            choice.stop_reason = chunks[-1].stop_reason = piece.details["stop_reason"]
 
 
-def _delta(index: int, delta: Json, logprobs: Json | None = None) -> Json:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+def _chunk(index: int, **delta: Any) -> ChunkChoice:
+    return ChunkChoice(index=index, delta=ChatDelta(**delta))
 
 
-def _chat_logprobs(tokens: Sequence[Mapping[str, Any]]) -> Json | None:
-    if not tokens:
-        return None
+def _is_text(delta: ChatDelta) -> bool:
+    """Whether it has a text, and does not open the message."""
+    return delta.content is not msgspec.UNSET and delta.role is msgspec.UNSET
 
-    def logprob_of(token: Mapping[str, Any]) -> Json:
-        return {name: token[name] for name in ("token", "logprob", "bytes")}
 
-    content = [
-        {**logprob_of(t), "top_logprobs": [logprob_of(top) for top in t["top"]]} for t in tokens
-    ]
-    return {"content": content, "refusal": None}
+def _tell_tokens(choice: ChatChoice, chunks: list[ChunkChoice], tokens: list[AnswerToken]) -> None:
+    """Add a piece's tokens to its choice, and to the first chunk that does not open the message."""
+    gathered = choice.logprobs = choice.logprobs or AnswerTokens([])
+    gathered.content += tokens
+    first = next((chunk for chunk in chunks if chunk.delta.role is msgspec.UNSET), None)
+    if first is None:
+        chunks.append(first := _chunk(choice.index, content=""))
+    first.logprobs = AnswerTokens(tokens)
+
+
+def _token(token: Mapping[str, Any]) -> AnswerToken:
+    top = [ChosenToken(one["token"], one["logprob"], one["bytes"]) for one in token["top"]]
+    return AnswerToken(token["token"], token["logprob"], token["bytes"], top)
 
 
 def call_id(answer: str, number: int, family: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, Json, OpenAIAnswer, TokenUsage
+from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, OpenAIAnswer, TokenUsage
 from wherry.llm.openai.generation_request import Prompts, Request
 from wherry.llm.openai.reading import Alternatives, Whole
 
@@ -79,8 +79,15 @@ class CompletionRequest(Request):
 
 #: Bytes of a text that no token may stand for, as where a tokenizer has another form of a letter.
 LOOK_AHEAD: Final = 12
-#: What is told of a prompt with each of its answers, if that was asked for.
-OF_PROMPTS: Final = ("prompt_token_ids", "prompt_logprobs")
+
+
+class TextTokens(msgspec.Struct):
+    """The log probabilities of a text's tokens, and where in it each begins."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
 
 
 class TextChoice(msgspec.Struct, kw_only=True):
@@ -88,25 +95,30 @@ class TextChoice(msgspec.Struct, kw_only=True):
 
     index: int
     text: str
-    finish_reason: str | None
-    logprobs: Json | None = None
+    logprobs: TextTokens | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | msgspec.UnsetType | None = msgspec.UNSET
+    #: Of the prompt, with its first piece or the whole answer.
+    prompt_token_ids: list[int] | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_logprobs: list[Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class TextCompletion(msgspec.Struct, kw_only=True):
     """How texts go on; in an event a part of them, and the last event is [DONE]."""
 
     id: str
-    object: Literal["text_completion"]
+    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
     choices: list[TextChoice]
-    usage: TokenUsage | None = None
+    usage: TokenUsage | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class TextAnswer(OpenAIAnswer):
     """Texts that go on where the prompts end; `echoes`, if any, stand in front of theirs."""
 
-    kind, chunk_kind, prefix = "text_completion", "text_completion", "cmpl"
+    kind, prefix = "text_completion", "cmpl"
 
     def __init__(
         self,
@@ -117,79 +129,99 @@ class TextAnswer(OpenAIAnswer):
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(model, request_id, shown)
+        self._choices: dict[int, TextChoice] = {}
         self._echoes = echoes
         self._n = n
-        self._prompts: dict[int, Json] = {}
+        #: What is told of each prompt, which comes with the first piece of its first answer.
+        self._prompts: dict[int, Mapping[str, Any]] = {}
         self._offsets: dict[int, TokenOffsets] = {}
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[TextChoice]:
         self.usage.add(piece.usage)
-        choice, text, prompt = self.choices.get(piece.index), piece.text, dict[str, Any]()
+        choice, text = self._choices.get(piece.index), piece.text
+        begins = choice is None
         if choice is None:
-            choice = self.choices[piece.index] = {
-                "index": piece.index,
-                "text": "",
-                "logprobs": None,
-                "finish_reason": None,
-                "stop_reason": None,
-                "token_ids": [] if self.shown.token_ids else None,
-            }
-            prompt = self._prompt_of(piece)
-            choice |= prompt
+            prompt = piece.index // self._n
+            details = self._prompts.setdefault(prompt, piece.details)
+            choice = self._choices[piece.index] = TextChoice(
+                index=piece.index,
+                text="",
+                token_ids=[] if self.shown.token_ids else None,
+                prompt_token_ids=details.get("prompt_token_ids"),
+                prompt_logprobs=details.get("prompt_logprobs"),
+            )
             if self._echoes:
-                text = self._echoes[piece.index // self._n] + text
-        choice["text"] += text
+                text = self._echoes[prompt] + text
+        choice.text += text
         logprobs = self._logprobs(choice, piece, text)
-        choice["finish_reason"] = piece.finish_reason or None
-        choice["stop_reason"] = piece.details.get("stop_reason")
-        chunk = {name: choice[name] for name in ("index", "finish_reason", "stop_reason")}
-        chunk |= {"text": text, "logprobs": logprobs}
-        if self.shown.token_ids:
-            choice["token_ids"] += piece.token_ids
-            chunk |= {"token_ids": list(piece.token_ids)} | prompt
+        choice.finish_reason = piece.finish_reason or None
+        choice.stop_reason = piece.details.get("stop_reason")
+        chunk = TextChoice(
+            index=piece.index,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+        )
+        if choice.token_ids is not None and choice.token_ids is not msgspec.UNSET:
+            choice.token_ids += piece.token_ids
+            chunk.token_ids = list(piece.token_ids)
+            if begins:
+                chunk.prompt_token_ids = choice.prompt_token_ids
+                chunk.prompt_logprobs = choice.prompt_logprobs
         return [chunk]
 
-    def _logprobs(self, choice: Json, piece: ChoiceDelta, text: str) -> Json | None:
+    def _logprobs(self, choice: TextChoice, piece: ChoiceDelta, text: str) -> TextTokens | None:
         """Log probabilities of the tokens whose text has come, which are added to the choice's."""
         offsets = self._offsets.get(piece.index)
         if offsets is None:
             if not piece.logprobs:
                 return None
-            offsets = self._offsets[piece.index] = TokenOffsets(
-                choice["text"][: -len(text) or None]
-            )
+            before = choice.text[: -len(text) or None]
+            offsets = self._offsets[piece.index] = TokenOffsets(before)
         placed = offsets.add(piece.logprobs, text, whole=bool(piece.finish_reason))
         if not placed:
             return None
-        logprobs = {
-            "tokens": [token["token"] for token, _ in placed],
-            "token_logprobs": [token["logprob"] for token, _ in placed],
-            "top_logprobs": [_alternatives(token) for token, _ in placed],
-            "text_offset": [place for _, place in placed],
-        }
-        gathered = choice["logprobs"] = choice["logprobs"] or {name: [] for name in logprobs}
-        for name, values in logprobs.items():
-            gathered[name] += values
+        logprobs = TextTokens(
+            [token["token"] for token, _ in placed],
+            [token["logprob"] for token, _ in placed],
+            [_alternatives(token) for token, _ in placed],
+            [place for _, place in placed],
+        )
+        gathered = choice.logprobs = choice.logprobs or TextTokens([], [], [], [])
+        gathered.tokens += logprobs.tokens
+        gathered.token_logprobs += logprobs.token_logprobs
+        gathered.top_logprobs += logprobs.top_logprobs
+        gathered.text_offset += logprobs.text_offset
         return logprobs
 
-    def _prompt_of(self, piece: ChoiceDelta) -> Json:
-        """What is told of the prompt, which comes with the first piece of its first answer."""
-        prompt = piece.index // self._n
-        if prompt not in self._prompts:
-            self._prompts[prompt] = {name: piece.details.get(name) for name in OF_PROMPTS}
-        return self._prompts[prompt]
-
-    def whole(self) -> Json:
-        return self._whole()
-
-    def end(self) -> list[Json]:
-        chunks: list[Json] = []
-        for choice in self.choices.values():
-            if choice["finish_reason"] is None:
-                choice["finish_reason"] = "stop"
-                reason = {"finish_reason": "stop", "stop_reason": None}
-                chunks.append({"index": choice["index"], "text": "", "logprobs": None, **reason})
+    def end(self) -> list[TextChoice]:
+        chunks: list[TextChoice] = []
+        for choice in self._choices.values():
+            if choice.finish_reason is None:
+                choice.finish_reason = "stop"
+                chunks.append(TextChoice(index=choice.index, text="", finish_reason="stop"))
         return chunks
+
+    def finish_reasons(self) -> list[str | None]:
+        return [choice.finish_reason for choice in self._choices.values()]
+
+    def whole(self) -> TextCompletion:
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        return self._completion(choices, self.usage.total())
+
+    def chunk(self, choice: TextChoice) -> TextCompletion:
+        return self._completion([choice], self.usage_so_far(opens=False))
+
+    def closing(self) -> list[TextCompletion]:
+        return [self._completion([], self.usage.total())] if self.shown.usage else []
+
+    def _completion(
+        self, choices: list[TextChoice], usage: TokenUsage | msgspec.UnsetType | None
+    ) -> TextCompletion:
+        return TextCompletion(
+            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
+        )
 
 
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:

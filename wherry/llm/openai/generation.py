@@ -26,8 +26,6 @@ from wherry.llm.openai.errors import BadField, ErrorForm, described, error_objec
 from wherry.llm.openai.generation_request import Inputs, Prompts
 from wherry.server.api import JSON, EventStream, Exchange, HttpEntry, respond, terms_of
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
@@ -76,14 +74,27 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else bytes(value).decode(errors="replace")
 
 
+class CachedTokens(msgspec.Struct):
+    """Tokens of a prompt that were not computed again."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(msgspec.Struct):
+    """Tokens of an answer that are thoughts."""
+
+    reasoning_tokens: int
+
+
 class TokenUsage(msgspec.Struct, kw_only=True):
     """How many tokens were read and written."""
 
     prompt_tokens: int
+    completion_tokens: int
     total_tokens: int
-    completion_tokens: int = 0
+    prompt_tokens_details: CachedTokens
     #: Of a model that thinks.
-    completion_tokens_details: dict[str, int] = {}
+    completion_tokens_details: ReasoningTokens | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(slots=True)
@@ -103,24 +114,24 @@ class Usage:
         if (thought := usage.get("reasoning_tokens")) is not None:
             self.reasoning_tokens = (self.reasoning_tokens or 0) + thought
 
-    def json(self) -> Json:
-        fields = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-        if self.reasoning_tokens is not None:
-            fields["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
-        return fields
+    def total(self) -> TokenUsage:
+        thought = self.reasoning_tokens
+        return TokenUsage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            total_tokens=self.prompt_tokens + self.completion_tokens,
+            prompt_tokens_details=CachedTokens(self.cached_tokens),
+            completion_tokens_details=msgspec.UNSET
+            if thought is None
+            else ReasoningTokens(thought),
+        )
 
 
 class OpenAIAnswer(ABC):
     """The answer to one request: gathers pieces, and says what of them is to be sent."""
 
-    #: What the objects are called, whole and in chunks, and how their ids begin.
+    #: What the object is called, and how its id begins.
     kind: str
-    chunk_kind: str
     prefix: str
     #: What ends a stream of them.
     last: bytes | None = b"[DONE]"
@@ -134,11 +145,10 @@ class OpenAIAnswer(ABC):
         self.id = f"{self.prefix}-{request_id}"
         self.created = int(time.time())
         self.usage = Usage()
-        self.choices: dict[int, Json] = {}
         #: As far as it is known before the end, and before the last piece.
         self._so_far = self._before = Usage()
 
-    def take(self, piece: ChoiceDelta) -> list[Json]:
+    def take(self, piece: ChoiceDelta) -> Sequence[msgspec.Struct]:
         """Take a piece in as the model gave it: count its tokens, and call them as is wished."""
         if self.shown.continuous_usage:
             self._before = self._so_far
@@ -155,20 +165,29 @@ class OpenAIAnswer(ABC):
         return piece_of(loaded, response)
 
     @abstractmethod
-    def add(self, piece: ChoiceDelta) -> list[Json]:
-        """Take a piece in; return the choices of the chunks that it makes."""
+    def add(self, piece: ChoiceDelta) -> Sequence[msgspec.Struct]:
+        """Take a piece in; return the choices of the chunks, or the events, that it makes."""
 
     @abstractmethod
-    def end(self) -> list[Json]:
-        """End the answer; return the choices of its last chunks."""
+    def end(self) -> Sequence[msgspec.Struct]:
+        """End the answer; return the last choices or events."""
 
     @abstractmethod
-    def whole(self) -> object:
-        """The answer in one object, which can be encoded."""
+    def whole(self) -> msgspec.Struct:
+        """The answer in one object."""
 
-    def _whole(self) -> Json:
-        choices = [self.choices[index] for index in sorted(self.choices)]
-        return {**self._head(self.kind), "choices": choices, "usage": self.usage.json()}
+    def chunk(self, choice: Any) -> msgspec.Struct:
+        """The event that carries a choice, or is one already."""
+        event: msgspec.Struct = choice
+        return event
+
+    def closing(self) -> Sequence[msgspec.Struct]:
+        """The events behind the last choice: the usage, where it is asked for."""
+        return []
+
+    def finish_reasons(self) -> list[str | None]:
+        """Why each choice has ended."""
+        return []
 
     @property
     def media_type(self) -> str:
@@ -179,30 +198,20 @@ class OpenAIAnswer(ABC):
         """The answer in one piece, as it goes onto the wire."""
         return msgspec.json.encode(self.whole())
 
-    def chunk(self, choice: Json) -> Json:
-        """One event; where usage is asked for, all but the last say that they have none, or how
-        much it is so far."""
-        made = {**self._head(self.chunk_kind), "choices": [choice]}
+    def usage_so_far(self, *, opens: bool) -> TokenUsage | msgspec.UnsetType | None:
+        """The usage that an event tells: where it is asked for, all but the last say that they have
+        none, or how much it is so far. `opens`: it comes before the piece's tokens."""
         if self.shown.continuous_usage:
-            opens = "role" in choice.get("delta", ())  # it comes before the piece's tokens
             count = self._before.completion_tokens if opens else self._so_far.completion_tokens
-            made["usage"] = replace(self._so_far, completion_tokens=count).json()
-        elif self.shown.usage:
-            made["usage"] = None
-        return made
+            return replace(self._so_far, completion_tokens=count).total()
+        return None if self.shown.usage else msgspec.UNSET
 
-    def failure(self, error: Json) -> Json:
-        """The event of an error that ends a stream."""
-        return error
-
-    def usage_chunk(self) -> Json:
-        return {**self._head(self.chunk_kind), "choices": [], "usage": self.usage.json()}
-
-    def _head(self, kind: str) -> Json:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+    def failure(self, error: bytes) -> tuple[str, bytes]:
+        """Name and JSON of the event of an error, in the protocol's form, that ends a stream."""
+        return "", error
 
 
-def _by_id(token: Mapping[str, Any]) -> Json:
+def _by_id(token: Mapping[str, Any]) -> dict[str, Any]:
     """A token of log probabilities that is called by its number, and so its alternatives."""
     name = {"token": f"token_id:{token['id']}"}
     return {**token, **name, "top": [{**t, "token": f"token_id:{t['id']}"} for t in token["top"]]}
@@ -219,8 +228,6 @@ class GenerationRequest(Protocol):
     def n(self) -> int | None: ...
     @property
     def priority(self) -> int | None: ...
-    @property
-    def include_usage(self) -> bool: ...
     def named(self, blamed: str) -> str:
         """Return the name that a field which the engine blames has in this request."""
 
@@ -332,7 +339,7 @@ class Generation:
             self._failed = error
             self._cancel()
 
-    def _send(self, choices: Sequence[dict[str, Any]], reply: Reply[InferResponse] | None) -> None:
+    def _send(self, choices: Sequence[msgspec.Struct], reply: Reply[InferResponse] | None) -> None:
         if self._events is None or not choices:
             if isinstance(reply, StreamReply):
                 reply.consumed()
@@ -343,11 +350,11 @@ class Generation:
         self._send_event(self._events, chunks[-1], reply)
 
     def _send_event(
-        self, events: EventStream, event: dict[str, Any], reply: Reply[InferResponse] | None = None
+        self, events: EventStream, event: msgspec.Struct, reply: Reply[InferResponse] | None = None
     ) -> None:
         """Send an event, named by its type if it has one."""
         self._unread.append(reply if reply is not None else Reply(_nobody))
-        events.send(msgspec.json.encode(event), event.get("type", ""))
+        events.send(msgspec.json.encode(event), getattr(event, "type", ""))
 
     def _read(self) -> None:
         """Note that the client has read an event: the model may go on."""
@@ -388,10 +395,10 @@ class Generation:
             self._failed = error
         self._fail(self._failed)
 
-    def _finish(self, events: EventStream, last: Sequence[dict[str, Any]]) -> None:
+    def _finish(self, events: EventStream, last: Sequence[msgspec.Struct]) -> None:
         self._send(last, None)
-        if self._fields.include_usage:
-            self._send_event(events, self._answer.usage_chunk())
+        for event in self._answer.closing():
+            self._send_event(events, event)
         if self._answer.last is not None:
             self._unread.append(Reply(_nobody))
             events.send(self._answer.last)
@@ -406,7 +413,9 @@ class Generation:
             fail(self._exchange, error, self._fields.named, form)
             return
         _, body, _ = described(self._exchange, error, self._fields.named, form)
-        self._send_event(self._events, self._answer.failure(msgspec.json.decode(body)))
+        name, event = self._answer.failure(body)
+        self._unread.append(Reply(_nobody))
+        self._events.send(event, name)
         self._events.end()
 
 
@@ -451,13 +460,12 @@ def request_attributes(request: object, kind: str) -> dict[str, Any]:
 def answered_with(answer: OpenAIAnswer) -> dict[str, Any]:
     """The attributes of an answer that is whole."""
     attributes: dict[str, Any] = {"gen_ai.response.id": answer.id}
-    usage, choices = answer.usage, answer.choices
+    usage = answer.usage
     if usage.prompt_tokens or usage.completion_tokens:
         attributes["gen_ai.usage.input_tokens"] = usage.prompt_tokens
         attributes["gen_ai.usage.output_tokens"] = usage.completion_tokens
         if usage.cached_tokens:
             attributes["gen_ai.usage.cache_read.input_tokens"] = usage.cached_tokens
-    reasons = [choice["finish_reason"] for choice in choices.values() if "finish_reason" in choice]
-    if reasons:
+    if reasons := answer.finish_reasons():
         attributes["gen_ai.response.finish_reasons"] = [reason or "" for reason in reasons]
     return attributes

@@ -9,12 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.generation import ChoiceDelta, Json, OpenAIAnswer
+import msgspec
+
+from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice, ChunkChoice
+from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer
 
 Kind = Literal["reasoning", "text", "call"]
+#: What a protocol sends.
+EventT = TypeVar("EventT", bound=msgspec.Struct)
 
 
 @dataclass(slots=True)
@@ -29,10 +33,10 @@ class AnswerPart:
     #: Of a call: its arguments.
     text: str = ""
     #: Of a text: the log probabilities of its tokens, as a chat has them.
-    logprobs: list[Json] = field(default_factory=list)
+    logprobs: list[AnswerToken] = field(default_factory=list)
 
 
-class PartedAnswer(OpenAIAnswer):
+class PartedAnswer(OpenAIAnswer, Generic[EventT]):
     """An answer in parts, in the order in which the model wrote them; a call ends the text before
     it. One choice only."""
 
@@ -41,10 +45,10 @@ class PartedAnswer(OpenAIAnswer):
     def __init__(self, chat: ChatAnswer) -> None:
         super().__init__(chat.model, chat.request_id)
         self.id = f"{self.prefix}_{chat.request_id}"
-        self.usage, self.choices = chat.usage, chat.choices
+        self.usage = chat.usage
         self.parts: list[AnswerPart] = []
         #: Log probabilities of tokens whose text is still to come.
-        self._tokens: list[Json] = []
+        self._tokens: list[AnswerToken] = []
         self._chat = chat
         #: The last part goes on.
         self._open = False
@@ -53,85 +57,84 @@ class PartedAnswer(OpenAIAnswer):
     # What a protocol sends
 
     @abstractmethod
-    def begun(self, piece: ChoiceDelta | None) -> list[Json]:
+    def begun(self, piece: ChoiceDelta | None) -> list[EventT]:
         """The events before all others; `piece` is the first one, if there is any."""
 
     @abstractmethod
-    def opened(self, part: AnswerPart) -> list[Json]:
+    def opened(self, part: AnswerPart) -> list[EventT]:
         """The events of a part that begins."""
 
     @abstractmethod
-    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[Json]) -> list[Json]:
+    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[AnswerToken]) -> list[EventT]:
         """The events of more text of a part, which has it already, and of that text's tokens."""
 
     @abstractmethod
-    def closed(self, part: AnswerPart, *, cut: bool) -> list[Json]:
+    def closed(self, part: AnswerPart, *, cut: bool) -> list[EventT]:
         """The events of a part that ends; `cut`: the answer was not at its end."""
 
     @abstractmethod
-    def ended(self, choice: Json | None) -> list[Json]:
+    def ended(self, choice: ChatChoice | None) -> list[EventT]:
         """The last events; None: the model has said nothing."""
 
-    def chunk(self, choice: Json) -> Json:
-        return choice
+    def finish_reasons(self) -> list[str | None]:
+        return self._chat.finish_reasons()
 
     # As it comes
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[EventT]:
         events = self._begin(piece)
         for chunk in self._chat.add(piece):
             events += self._more(chunk)
         return events
 
-    def end(self) -> list[Json]:
+    def end(self) -> list[EventT]:
         events = self._begin(None)
         for chunk in self._chat.end():
             events += self._more(chunk)
         if self._open:
             self._give_tokens(self.parts[-1])  # those whose text does not show
-        choice = self.choices.get(0)
-        cut = choice is not None and choice["finish_reason"] == "length"
+        choice = self._chat.choices.get(0)
+        cut = choice is not None and choice.finish_reason == "length"
         return [*events, *self._close(cut=cut), *self.ended(choice)]
 
-    def _begin(self, piece: ChoiceDelta | None) -> list[Json]:
+    def _begin(self, piece: ChoiceDelta | None) -> list[EventT]:
         begun, self._begun = self._begun, True
         return [] if begun else self.begun(piece)
 
-    def _more(self, chunk: Json) -> list[Json]:
-        events, delta = list[Json](), chunk["delta"]
-        if logprobs := chunk["logprobs"]:
-            self._tokens += logprobs["content"]
-        if text := delta.get("reasoning_content"):
-            events += self._grow("reasoning", text)
-        if text := delta.get("content"):
-            events += self._grow("text", text)
-        for call in delta.get("tool_calls", ()):
-            function = call["function"]
-            if "id" in call:
-                events += self._start("call", id=call["id"], name=function["name"])
-            if text := function.get("arguments"):
-                events += self._grow("call", text)
+    def _more(self, chunk: ChunkChoice) -> list[EventT]:
+        events, delta = list[EventT](), chunk.delta
+        if chunk.logprobs is not None:
+            self._tokens += chunk.logprobs.content
+        if delta.reasoning_content:
+            events += self._grow("reasoning", delta.reasoning_content)
+        if delta.content:
+            events += self._grow("text", delta.content)
+        for call in delta.tool_calls or ():
+            if call.id:
+                events += self._start("call", id=call.id, name=call.function.name)
+            if call.function.arguments:
+                events += self._grow("call", call.function.arguments)
         return events
 
-    def _grow(self, kind: Kind, text: str) -> list[Json]:
+    def _grow(self, kind: Kind, text: str) -> list[EventT]:
         going_on = self._open and self.parts[-1].kind == kind
         events = [] if going_on else self._start(kind)
         part = self.parts[-1]
         part.text += text
         return [*events, *self.grown(part, text, self._give_tokens(part))]
 
-    def _start(self, kind: Kind, **about: Any) -> list[Json]:
+    def _start(self, kind: Kind, **about: Any) -> list[EventT]:
         events = self._close(cut=False)
         part = AnswerPart(kind, len(self.parts), **about)
         self.parts.append(part)
         self._open = True
         return [*events, *self.opened(part)]
 
-    def _close(self, *, cut: bool) -> list[Json]:
+    def _close(self, *, cut: bool) -> list[EventT]:
         was_open, self._open = self._open, False
         return self.closed(self.parts[-1], cut=cut) if was_open else []
 
-    def _give_tokens(self, part: AnswerPart) -> list[Json]:
+    def _give_tokens(self, part: AnswerPart) -> list[AnswerToken]:
         """Give the tokens that wait to a part; only a text keeps them."""
         tokens, self._tokens = self._tokens, []
         if part.kind == "text":

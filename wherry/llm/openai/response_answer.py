@@ -7,20 +7,130 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.generation import ChoiceDelta, Json
+from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice
+from wherry.llm.openai.errors import OpenAIError, OpenAIErrorFields
+from wherry.llm.openai.generation import ChoiceDelta
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
+from wherry.llm.openai.response_request import Reasoning, ResponseText, ResponseTool
+
+Unset = msgspec.UnsetType
+
+
+class OutputText(msgspec.Struct, kw_only=True, tag_field="type", tag="output_text"):
+    """A text of a message."""
+
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[AnswerToken]
+
+
+class ReasoningText(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
+    """What the model thought."""
+
+    text: str
+
+
+class OutputMessage(msgspec.Struct, kw_only=True, tag_field="type", tag="message"):
+    """What the model says."""
+
+    id: str
+    status: str
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputText]
+
+
+class OutputReasoning(msgspec.Struct, kw_only=True, tag_field="type", tag="reasoning"):
+    """What the model thought, as an item."""
+
+    id: str
+    status: str
+    summary: list[Any] = []
+    content: list[ReasoningText]
+
+
+class OutputCall(msgspec.Struct, kw_only=True, tag_field="type", tag="function_call"):
+    """A call of a function."""
+
+    id: str
+    status: str
+    call_id: str
+    name: str
+    namespace: str | Unset = msgspec.UNSET
+    arguments: str
+
+
+Item = OutputMessage | OutputReasoning | OutputCall
+
+
+class CachedInput(msgspec.Struct, kw_only=True):
+    """Tokens of the input that were not computed again."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class ReasoningOutput(msgspec.Struct):
+    """Tokens of the output that are thoughts."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct, kw_only=True):
+    """How many tokens were read and written."""
+
+    input_tokens: int
+    input_tokens_details: CachedInput
+    output_tokens: int
+    output_tokens_details: ReasoningOutput
+    total_tokens: int
+
+
+class IncompleteDetails(msgspec.Struct):
+    """Why a response is not whole."""
+
+    reason: Literal["max_output_tokens"]
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
     """A response, with the fields of the request that it repeats."""
 
     id: str
-    object: Literal["response"]
+    object: Literal["response"] = "response"
     created_at: int
     status: str
+    background: Literal[False] = False
+    error: None = None
+    incomplete_details: IncompleteDetails | None = None
     model: str
-    output: list[Json]
+    output: list[Item]
+    store: bool = False
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int = 0
+    text: ResponseText
+    tools: list[ResponseTool] = []
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    reasoning: Reasoning
+    metadata: dict[str, str] = {}
+    previous_response_id: str | None = None
+    truncation: str = "disabled"
+    usage: ResponseUsage | None = None
+
+
+class EventChoice(msgspec.Struct):
+    """A token that might have stood somewhere, as events have it."""
+
+    token: str
+    logprob: float | None
+
+
+class EventToken(EventChoice):
+    """A token, and those that might have stood there, as events have them."""
+
+    top_logprobs: list[EventChoice]
 
 
 class ResponseEvent(msgspec.Struct, kw_only=True):
@@ -28,9 +138,25 @@ class ResponseEvent(msgspec.Struct, kw_only=True):
 
     type: str
     sequence_number: int
+    response: ResponseObject | Unset = msgspec.UNSET
+    item_id: str | Unset = msgspec.UNSET
+    output_index: int | Unset = msgspec.UNSET
+    content_index: int | Unset = msgspec.UNSET
+    item: Item | Unset = msgspec.UNSET
+    part: OutputText | ReasoningText | Unset = msgspec.UNSET
+    logprobs: list[EventToken] | Unset = msgspec.UNSET
+    delta: str | Unset = msgspec.UNSET
+    text: str | Unset = msgspec.UNSET
+    name: str | Unset = msgspec.UNSET
+    arguments: str | Unset = msgspec.UNSET
+    # Of an error: also in `error`, where OpenAI's client looks for it.
+    code: str | Unset | None = msgspec.UNSET
+    message: str | Unset = msgspec.UNSET
+    param: str | Unset | None = msgspec.UNSET
+    error: OpenAIErrorFields | Unset = msgspec.UNSET
 
 
-class ResponseAnswer(PartedAnswer):
+class ResponseAnswer(PartedAnswer[ResponseEvent]):
     """Items: what the model thought, messages, and calls of tools.
 
     `repeated` is what the response says of its request; `keep` is called with the response when it
@@ -38,56 +164,60 @@ class ResponseAnswer(PartedAnswer):
     call in place of the name that the model gave it.
     """
 
-    kind, chunk_kind, prefix = "response", "response", "resp"
+    kind, prefix = "response", "resp"
 
     def __init__(
         self,
         chat: ChatAnswer,
-        repeated: Json,
-        keep: Callable[[Json], bool] | None = None,
-        names: Mapping[str, Json] | None = None,
+        repeated: Mapping[str, Any],
+        keep: Callable[[ResponseObject], bool] | None = None,
+        names: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__(chat)
         self._repeated = repeated
         self._keep = keep
         self._names = names or {}
         self._status = "in_progress"
-        self._items: list[Json] = []
+        self._items: list[Item] = []
         self._events = 0
 
-    def begun(self, piece: ChoiceDelta | None) -> list[Json]:
+    def begun(self, piece: ChoiceDelta | None) -> list[ResponseEvent]:
         return [
             self._event("created", response=self.whole()),
             self._event("in_progress", response=self.whole()),
         ]
 
-    def opened(self, part: AnswerPart) -> list[Json]:
+    def opened(self, part: AnswerPart) -> list[ResponseEvent]:
         item = self._item(part, "in_progress")
-        begun = {**item, "content": []} if "content" in item else item
-        events = [self._event("output_item.added", output_index=part.place, item=begun)]
-        if part.kind != "call":
-            events.append(self._of_part(part, "content_part.added", part=item["content"][0]))
-        return events
+        if isinstance(item, OutputCall):
+            return [self._event("output_item.added", output_index=part.place, item=item)]
+        begun = msgspec.structs.replace(item, content=[])
+        return [
+            self._event("output_item.added", output_index=part.place, item=begun),
+            self._of_part(part, "content_part.added", part=item.content[0]),
+        ]
 
-    def grown(self, part: AnswerPart, text: str, logprobs: Sequence[Json]) -> list[Json]:
+    def grown(
+        self, part: AnswerPart, text: str, logprobs: Sequence[AnswerToken]
+    ) -> list[ResponseEvent]:
         return [self._of_part(part, f"{_NAMES[part.kind]}.delta", logprobs, delta=text)]
 
-    def closed(self, part: AnswerPart, *, cut: bool) -> list[Json]:
+    def closed(self, part: AnswerPart, *, cut: bool) -> list[ResponseEvent]:
         item = self._item(part, "incomplete" if cut else "completed")
         self._items.append(item)
-        if part.kind == "call":
-            told = {"name": item["name"], "arguments": part.text}
-            events = [self._of_part(part, "function_call_arguments.done", **told)]
+        done = f"{_NAMES[part.kind]}.done"
+        if isinstance(item, OutputCall):
+            events = [self._of_part(part, done, name=item.name, arguments=part.text)]
         else:
             events = [
-                self._of_part(part, f"{_NAMES[part.kind]}.done", part.logprobs, text=part.text),
-                self._of_part(part, "content_part.done", part=item["content"][0]),
+                self._of_part(part, done, part.logprobs, text=part.text),
+                self._of_part(part, "content_part.done", part=item.content[0]),
             ]
         return [*events, self._event("output_item.done", output_index=part.place, item=item)]
 
-    def ended(self, choice: Json | None) -> list[Json]:
-        cut = choice is not None and choice["finish_reason"] == "length"
-        events: list[Json] = []
+    def ended(self, choice: ChatChoice | None) -> list[ResponseEvent]:
+        cut = choice is not None and choice.finish_reason == "length"
+        events: list[ResponseEvent] = []
         if not self.parts:
             empty = AnswerPart("text", 0)
             self._give_tokens(empty)
@@ -100,84 +230,83 @@ class ResponseAnswer(PartedAnswer):
             whole = self.whole()
         return [*events, self._event(self._status, response=whole)]
 
-    def whole(self) -> Json:
-        usage = self.usage
+    def whole(self) -> ResponseObject:
         ended = self._status != "in_progress"
         cut = self._status == "incomplete"
-        return {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": self._status,
-            "background": False,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "model": self.model,
-            "output": list(self._items) if ended else [],
-            "store": False,
+        return ResponseObject(
+            id=self.id,
+            created_at=self.created,
+            status=self._status,
+            incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
+            model=self.model,
+            output=list(self._items) if ended else [],
+            usage=self._usage() if ended else None,
             **self._repeated,
-            "usage": {
-                "input_tokens": usage.prompt_tokens,
-                "input_tokens_details": {
-                    "cached_tokens": usage.cached_tokens,
-                    "cache_write_tokens": 0,
-                },
-                "output_tokens": usage.completion_tokens,
-                "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
-                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-            }
-            if ended
-            else None,
-        }
+        )
 
-    def failure(self, error: Json) -> Json:
-        """Return OpenAI's error event, with the member `error` that OpenAI's client looks for."""
-        error_fields = error["error"]
-        about = {name: error_fields[name] for name in ("code", "message", "param")}
-        return {**self._event("error", **about), "type": "error", "error": error_fields}
+    def _usage(self) -> ResponseUsage:
+        usage = self.usage
+        return ResponseUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=CachedInput(cached_tokens=usage.cached_tokens),
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=ReasoningOutput(usage.reasoning_tokens or 0),
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        )
 
-    def _event(self, kind: str, **fields: Any) -> Json:
+    def failure(self, error: bytes) -> tuple[str, bytes]:
+        """OpenAI's error event, with the member `error` that OpenAI's client looks for."""
+        fields = msgspec.json.decode(error, type=OpenAIError).error
+        about = {"code": fields.code, "message": fields.message, "param": fields.param}
+        event = self._event("error", **about, error=fields)
+        event.type = "error"
+        return "error", msgspec.json.encode(event)
+
+    def _event(self, kind: str, **fields: Any) -> ResponseEvent:
         number = self._events
         self._events += 1
-        return {"type": f"response.{kind}", "sequence_number": number, **fields}
+        return ResponseEvent(type=f"response.{kind}", sequence_number=number, **fields)
 
     def _of_part(
-        self, part: AnswerPart, kind: str, logprobs: Sequence[Json] = (), /, **fields: Any
-    ) -> Json:
+        self, part: AnswerPart, kind: str, logprobs: Sequence[AnswerToken] = (), /, **fields: Any
+    ) -> ResponseEvent:
         """An event that tells of a part's item, and of its only content."""
-        where: Json = {"item_id": self._id(part), "output_index": part.place}
+        event = self._event(kind, item_id=self._id(part), output_index=part.place, **fields)
         if part.kind != "call":
-            where["content_index"] = 0
+            event.content_index = 0
         if kind.startswith("output_text."):
-            where["logprobs"] = [_without_bytes(token) for token in logprobs]
-        return self._event(kind, **where, **fields)
+            event.logprobs = [_without_bytes(token) for token in logprobs]
+        return event
 
     def _id(self, part: AnswerPart) -> str:
         return f"{PREFIXES[part.kind]}_{self.request_id}_{part.place}"
 
-    def _item(self, part: AnswerPart, status: str) -> Json:
+    def _item(self, part: AnswerPart, status: str) -> Item:
         """A part as an item, with what it holds so far."""
-        item = {"id": self._id(part), "status": status}
+        id = self._id(part)
         if part.kind == "call":
-            named = self._names.get(part.name, {"name": part.name})
-            call = {"call_id": part.id, **named, "arguments": part.text}
-            return {**item, "type": "function_call", **call}
+            named = self._names.get(part.name, {})
+            return OutputCall(
+                id=id,
+                status=status,
+                call_id=part.id,
+                name=named.get("name", part.name),
+                namespace=named.get("namespace", msgspec.UNSET),
+                arguments=part.text,
+            )
         if part.kind == "reasoning":
-            thoughts = [{"type": "reasoning_text", "text": part.text}]
-            return {**item, "type": "reasoning", "summary": [], "content": thoughts}
-        told = {"text": part.text, "annotations": [], "logprobs": [*part.logprobs]}
-        text = {"type": "output_text", **told}
-        return {**item, "type": "message", "role": "assistant", "content": [text]}
+            return OutputReasoning(id=id, status=status, content=[ReasoningText(text=part.text)])
+        text = OutputText(text=part.text, logprobs=[*part.logprobs])
+        return OutputMessage(id=id, status=status, content=[text])
 
 
-def _without_bytes(token: Json) -> Json:
-    """A token's log probability as events have it."""
-    top = [{"token": one["token"], "logprob": one["logprob"]} for one in token["top_logprobs"]]
-    return {"token": token["token"], "logprob": token["logprob"], "top_logprobs": top}
+def _without_bytes(token: AnswerToken) -> EventToken:
+    top = [EventChoice(one.token, one.logprob) for one in token.top_logprobs]
+    return EventToken(token.token, token.logprob, top)
 
 
 #: How the events of a part's text are called.
-_NAMES = {
+_NAMES: Final = {
     "reasoning": "reasoning_text",
     "text": "output_text",
     "call": "function_call_arguments",

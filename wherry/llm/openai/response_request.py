@@ -67,10 +67,13 @@ def hosted(tools: Sequence[ResponseTool]) -> list[str]:
     return [f"tools[{place}]" for place, tool in enumerate(tools) if tool.type in HOSTED]
 
 
-def repeated(tools: Sequence[ResponseTool]) -> list[Json]:
-    """Those that are offered, as a response repeats them."""
-    offered = [tool for tool in tools if tool.type not in HOSTED]
-    return [{"description": None, "strict": None, **msgspec.to_builtins(tool)} for tool in offered]
+def repeated(tools: Sequence[ResponseTool]) -> list[ResponseTool]:
+    """Those that are offered, as a response repeats them: with null for what is not given."""
+    offered = [msgspec.structs.replace(tool) for tool in tools if tool.type not in HOSTED]
+    for tool in offered:
+        tool.description = None if tool.description is msgspec.UNSET else tool.description
+        tool.strict = None if tool.strict is msgspec.UNSET else tool.strict
+    return offered
 
 
 def flat_name(namespace: str, name: str) -> str:
@@ -139,6 +142,12 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     verbosity: Literal["medium"] | None = None
 
 
+class ResponseText(msgspec.Struct):
+    """The form of a response's text."""
+
+    format: TextFormat
+
+
 class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     effort: str | None = None
     #: What the model thinks is told whole: there is nothing to choose.
@@ -202,8 +211,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
-    include_usage: ClassVar[bool] = False
-    continuous_usage: ClassVar[bool] = False
 
     def check_kept(self, *, keeps: bool) -> None:
         """Refuse what asks for more to be kept than is: BadField. `keeps`: responses are."""
@@ -272,19 +279,20 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         )
 
     def repeated(self) -> dict[str, Any]:
-        """Return the fields of the request that a response repeats."""
-        form = TextFormat(type="text") if self.text is None else self.text.format
+        """Return the fields of the request that a response repeats, with what they mean if they
+        are not given."""
+        form = None if self.text is None else self.text.format
         return {
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_logprobs": self.top_logprobs or 0,
-            "text": {"format": msgspec.to_builtins(form or TextFormat(type="text"))},
+            "text": ResponseText(form or TextFormat(type="text")),
             "tools": repeated(self.tools or ()),
-            "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
+            "tool_choice": self.tool_choice or "auto",
             "parallel_tool_calls": self.parallel_tool_calls is not False,
-            "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
+            "reasoning": self.reasoning or Reasoning(),
             "metadata": self.metadata or {},
             "previous_response_id": self.previous_response_id,
             "truncation": self.truncation or "disabled",

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs
 
 import msgspec
@@ -17,7 +17,7 @@ from wherry.core.api import Buffer
 from wherry.llm.openai.chat_answer import ChatAnswer
 from wherry.llm.openai.chat_request import ChatRequest, note_not_followed
 from wherry.llm.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
-from wherry.llm.openai.generation import Generation, Json
+from wherry.llm.openai.generation import Generation
 from wherry.llm.openai.generation_request import Prompts
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.reading import UNKNOWN, decoded, read_and_start
@@ -145,6 +145,9 @@ PAGE: Final = (
     ),
     named("after", "query", ANY_TEXT),
 )
+
+
+Json = dict[str, Any]
 
 
 class ResponseDeleted(msgspec.Struct, kw_only=True):
@@ -347,13 +350,11 @@ class ResponseRoutes:
         context.prompts.shared["task"] = "tokenize"
         Generation(self._entry, exchange, loaded, parsed, answer).submit(context.prompts)
 
-    def _keep(self, context: ResponseContext, owner: str, response: Json) -> bool:
+    def _keep(self, context: ResponseContext, owner: str, response: ResponseObject) -> bool:
         """Keep a response, and return whether it is."""
         previous = context.parsed.previous_response_id or ""
         encoded = msgspec.json.encode(response)
-        return self._kept.keep(
-            KeptTurn(response["id"], encoded, context.input_items, previous, owner)
-        )
+        return self._kept.keep(KeptTurn(response.id, encoded, context.input_items, previous, owner))
 
     # One that is kept
 

@@ -8,7 +8,7 @@ import msgspec
 
 from wherry.llm.openai.chat_request import ChatRequest, Tools
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation import ChoiceDelta, Json, OpenAIAnswer
+from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer
 from wherry.llm.openai.reading import Whole
 
 
@@ -20,8 +20,6 @@ class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream: ClassVar[None] = None
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
-    include_usage: ClassVar[bool] = False
-    continuous_usage: ClassVar[bool] = False
 
     def inputs(self) -> dict[str, Any]:
         """The model's inputs."""
@@ -118,9 +116,9 @@ class ResponseTokens(msgspec.Struct):
 class TokensAnswer(OpenAIAnswer):
     """The tokens of a prompt, in vLLM's form."""
 
-    kind = chunk_kind = prefix = "tokenize"
+    kind = prefix = "tokenize"
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[msgspec.Struct]:
         tokens = [int(token) for token in piece.token_ids]
         self._list = TokenList(
             count=len(tokens),
@@ -130,7 +128,7 @@ class TokensAnswer(OpenAIAnswer):
         )
         return []
 
-    def end(self) -> list[Json]:
+    def end(self) -> list[msgspec.Struct]:
         return []
 
     def whole(self) -> TokenList:
@@ -140,13 +138,13 @@ class TokensAnswer(OpenAIAnswer):
 class PromptAnswer(OpenAIAnswer):
     """The text of tokens, in vLLM's form."""
 
-    kind = chunk_kind = prefix = "detokenize"
+    kind = prefix = "detokenize"
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[msgspec.Struct]:
         self._text = piece.text
         return []
 
-    def end(self) -> list[Json]:
+    def end(self) -> list[msgspec.Struct]:
         return []
 
     def whole(self) -> TokensText:
@@ -156,14 +154,14 @@ class PromptAnswer(OpenAIAnswer):
 class CountAnswer(OpenAIAnswer):
     """How many tokens a conversation has."""
 
-    kind = chunk_kind = ""
+    kind = ""
     prefix = "count"
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[msgspec.Struct]:
         self._count = len(piece.token_ids)
         return []
 
-    def end(self) -> list[Json]:
+    def end(self) -> list[msgspec.Struct]:
         return []
 
     def whole(self) -> CountedTokens | ResponseTokens:

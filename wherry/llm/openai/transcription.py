@@ -12,7 +12,7 @@ import msgspec
 
 from wherry.core.api import Buffer, InferResponse, LoadedModel
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation import ChoiceDelta, Json, OpenAIAnswer, piece_of
+from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, piece_of
 from wherry.llm.openai.reading import NotDone, decoded
 from wherry.server.api import NamedValue
 
@@ -43,7 +43,6 @@ class TranscriptionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
-    include_usage: ClassVar[bool] = False
 
     def inputs(self) -> dict[str, Any]:
         """The inputs that say how; a plain model may have some of them."""
@@ -133,7 +132,7 @@ class TranscriptionEvent(msgspec.Struct, kw_only=True):
 class TranscriptionAnswer(OpenAIAnswer):
     """One recording's text, and what else the model tells of it."""
 
-    kind = chunk_kind = prefix = "transcription"
+    kind = prefix = "transcription"
     last = None
 
     def __init__(
@@ -144,7 +143,7 @@ class TranscriptionAnswer(OpenAIAnswer):
         self._task = task
         self._form = request.response_format
         self._text = ""
-        self._details: Json = {}
+        self._details: dict[str, Any] = {}
         outputs = {spec.name for spec in loaded.signature.outputs}
         needed = NEEDS_OUTPUT.get(self._form)
         if needed is not None and needed not in outputs:
@@ -172,21 +171,20 @@ class TranscriptionAnswer(OpenAIAnswer):
             self._details[name] = value
         return piece_of(loaded, response)
 
-    def add(self, piece: ChoiceDelta) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[TranscriptionEvent]:
         self._text += piece.text
-        return [{"type": "transcript.text.delta", "delta": piece.text}] if piece.text else []
+        if not piece.text:
+            return []
+        return [TranscriptionEvent(type="transcript.text.delta", delta=piece.text)]
 
-    def end(self) -> list[Json]:
-        done = TranscriptionEvent(type="transcript.text.done", text=self._text, usage=self._usage())
-        return [msgspec.to_builtins(done)]
-
-    def chunk(self, choice: Json) -> Json:
-        return choice
+    def end(self) -> list[TranscriptionEvent]:
+        usage = self._usage()
+        return [TranscriptionEvent(type="transcript.text.done", text=self._text, usage=usage)]
 
     def whole(self) -> Transcription:
         if self._form == "json":
             return Transcription(text=self._text, usage=self._usage())
-        details: Json = dict.fromkeys(("language", "duration")) | self._details
+        details: dict[str, Any] = dict.fromkeys(("language", "duration")) | self._details
         return Transcription(task=self._task, **details, text=self._text, usage=self._usage())
 
     def body(self) -> bytes:

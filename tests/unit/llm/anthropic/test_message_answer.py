@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.http_exchange import plain
 from wherry.llm.anthropic.answer import MessageAnswer
 from wherry.llm.openai.chat_answer import ChatAnswer
 from wherry.llm.openai.chat_request import AllowedCalls
@@ -21,7 +22,8 @@ def answer(*tools: str, most: int = 2, cached: bool = False) -> MessageAnswer:
 
 
 def events_of(made: MessageAnswer, *pieces: ChoiceDelta) -> list[dict[str, Any]]:
-    return [event for piece in pieces for event in made.add(piece)] + made.end()
+    events = [event for piece in pieces for event in made.add(piece)]
+    return list(plain([*events, *made.end()]))
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -56,7 +58,7 @@ def test_a_text_is_one_block_between_the_message_s_start_and_stop() -> None:
             "output_tokens": 2,
         },
     }
-    assert made.whole() == {
+    assert plain(made.whole()) == {
         **start,
         "content": [{"type": "text", "text": "Hello"}],
         "stop_reason": "end_turn",
@@ -75,7 +77,7 @@ def test_calls_are_blocks_whose_input_comes_as_json() -> None:
     assert kinds(events).count("ping") == 1
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert deltas[1] == {"type": "input_json_delta", "partial_json": '{"a": 1}'}
-    whole = made.whole()
+    whole = plain(made.whole())
     assert whole["stop_reason"] == "tool_use"
     one, other = whole["content"][1:]
     assert (one["name"], one["input"]) == ("add", {"a": 1})
@@ -96,7 +98,7 @@ def test_calls_are_blocks_whose_input_comes_as_json() -> None:
 def test_why_it_ended(reason: str, details: Any, most: int, said: tuple[str, str | None]) -> None:
     made = answer(most=most)
     events_of(made, ChoiceDelta(0, "a", reason, usage=USAGE, details=details))
-    whole = made.whole()
+    whole = plain(made.whole())
     assert (whole["stop_reason"], whole["stop_sequence"]) == said
 
 
@@ -105,20 +107,23 @@ def test_an_answer_without_a_word_has_no_block() -> None:
         made = answer()
         events = events_of(made, *pieces)
         assert kinds(events) == ["message_start", "message_delta", "message_stop"]
-        assert (made.whole()["content"], made.whole()["stop_reason"]) == ([], "end_turn")
+        assert (plain(made.whole())["content"], plain(made.whole())["stop_reason"]) == (
+            [],
+            "end_turn",
+        )
 
 
 def test_cached_tokens_are_told_apart_where_the_client_marks_what_to_keep() -> None:
     made = answer(cached=True)
     events_of(made, ChoiceDelta(0, "a", "stop", usage=USAGE))
-    usage = made.whole()["usage"]
+    usage = plain(made.whole())["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (8, 32)
 
 
 def test_tokens_of_thoughts_are_told_where_the_engine_counts_them() -> None:
     made = answer()
     events_of(made, ChoiceDelta(0, "a", "stop", usage={**USAGE, "reasoning_tokens": 1}))
-    assert made.whole()["usage"]["output_tokens_details"] == {"thinking_tokens": 1}
+    assert plain(made.whole())["usage"]["output_tokens_details"] == {"thinking_tokens": 1}
 
 
 def test_thoughts_are_a_block_that_ends_with_its_signature() -> None:
@@ -134,4 +139,4 @@ def test_thoughts_are_a_block_that_ends_with_its_signature() -> None:
         {"type": "thinking_delta", "thinking": "hm"},
         {"type": "signature_delta", "signature": "msg_abc-1"},
     ]
-    assert [block["type"] for block in made.whole()["content"]] == ["thinking", "text"]
+    assert [block["type"] for block in plain(made.whole())["content"]] == ["thinking", "text"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.http_exchange import plain
 from wherry.llm.openai.chat_answer import ChatAnswer
 from wherry.llm.openai.chat_request import AllowedCalls
 from wherry.llm.openai.completions import TextAnswer
@@ -25,16 +26,16 @@ def token(text: str, logprob: float) -> dict[str, Any]:
 
 def test_a_chat_is_a_role_its_texts_and_a_reason() -> None:
     answer = ChatAnswer("m", "abc-1")
-    chunks = answer.add(ChoiceDelta(0, "Hel"))
-    chunks += answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE))
-    chunks += answer.end()
+    chunks = plain(answer.add(ChoiceDelta(0, "Hel")))
+    chunks += plain(answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE)))
+    chunks += plain(answer.end())
 
     assert [(chunk["delta"], chunk["finish_reason"]) for chunk in chunks] == [
         ({"role": "assistant", "content": ""}, None),
         ({"content": "Hel"}, None),
         ({"content": "lo"}, "stop"),
     ]
-    whole = answer.whole()
+    whole = plain(answer.whole())
     assert whole["id"] == "chatcmpl-abc-1"
     assert whole["choices"][0]["message"] == {
         "role": "assistant", "content": "Hello", "reasoning_content": None, "reasoning": None,
@@ -48,12 +49,12 @@ def test_a_chat_is_a_role_its_texts_and_a_reason() -> None:
 
 
 def test_tokens_of_thoughts_are_told_where_the_engine_counts_them() -> None:
-    answer = ChatAnswer("m", "x")
+    answer = ChatAnswer("m", "x", shown=AnswerParts(usage=True))
     for thoughts in (3, 0):
         counted = {**USAGE, "reasoning_tokens": thoughts}
         answer.add(ChoiceDelta(0, "a", usage=counted))
-    assert answer.whole()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
-    assert answer.usage_chunk()["usage"] == answer.whole()["usage"]
+    assert plain(answer.whole())["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert plain(answer.closing())[0]["usage"] == plain(answer.whole())["usage"]
 
 
 def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
@@ -61,7 +62,7 @@ def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
     for index, text in ((1, "b"), (0, "a"), (1, "B"), (0, "A")):
         answer.add(ChoiceDelta(index, text))
     answer.end()
-    choices = answer.whole()["choices"]
+    choices = plain(answer.whole())["choices"]
     assert [choice["message"]["content"] for choice in choices] == ["aA", "bB"]
     assert [choice["finish_reason"] for choice in choices] == ["stop", "stop"]
 
@@ -69,16 +70,16 @@ def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     answer = ChatAnswer("m", "x", AllowedCalls(ADD, most=1))
-    chunks = answer.add(ChoiceDelta(0, call + call, "stop"))
+    chunks = plain(answer.add(ChoiceDelta(0, call + call, "stop")))
     called = [c["delta"]["tool_calls"] for c in chunks if "tool_calls" in c["delta"]]
     assert [piece["index"] for (piece,) in called] == [0, 0]
-    assert len(answer.whole()["choices"][0]["message"]["tool_calls"]) == 1
+    assert len(plain(answer.whole())["choices"][0]["message"]["tool_calls"]) == 1
 
 
 def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD))
-    chunks = answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "argum'))
-    chunks += answer.add(ChoiceDelta(0, 'ents": {}}</tool_call>', "stop"))
+    chunks = plain(answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "argum')))
+    chunks += plain(answer.add(ChoiceDelta(0, 'ents": {}}</tool_call>', "stop")))
 
     calls = [chunk["delta"]["tool_calls"] for chunk in chunks if "tool_calls" in chunk["delta"]]
     assert [call["function"] for (call,) in calls] == [
@@ -91,7 +92,7 @@ def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
     ]
     assert calls[0][0]["index"] == 0
     assert chunks[-1]["finish_reason"] == "tool_calls"
-    message = answer.whole()["choices"][0]["message"]
+    message = plain(answer.whole())["choices"][0]["message"]
     assert message["content"] is None
     assert "index" not in message["tool_calls"][0]
 
@@ -100,7 +101,7 @@ def test_arguments_come_as_the_model_writes_them() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     pieces = ['<tool_call>{"name": "add", "argu', 'ments": {"a": "o', "ne", '"}}', "</tool_call>"]
     functions = [
-        [call["function"] for chunk in answer.add(ChoiceDelta(0, piece)) for call in
+        [call["function"] for chunk in plain(answer.add(ChoiceDelta(0, piece))) for call in
          chunk["delta"].get("tool_calls", ())]
         for piece in pieces
     ]  # fmt: skip
@@ -112,14 +113,14 @@ def test_arguments_come_as_the_model_writes_them() -> None:
         [],
     ]
     answer.end()
-    (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
+    (call,) = plain(answer.whole())["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "add", "arguments": '{"a": "one"}'}
 
 
 def test_a_call_that_is_cut_off_stays_as_it_has_come() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "arguments": {"a": "on', "length"))
-    choice = answer.whole()["choices"][0]
+    choice = plain(answer.whole())["choices"][0]
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"a": "on'
     assert choice["finish_reason"] == "length"
 
@@ -127,7 +128,7 @@ def test_a_call_that_is_cut_off_stays_as_it_has_come() -> None:
 def test_text_behind_a_call_comes_behind_it_in_the_same_piece() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "arguments": {"a": '))
-    chunks = answer.add(ChoiceDelta(0, "1}}</tool_call>Done.", "stop"))
+    chunks = plain(answer.add(ChoiceDelta(0, "1}}</tool_call>Done.", "stop")))
     assert [*map(list, (chunk["delta"] for chunk in chunks))] == [["tool_calls"], ["content"]]
 
 
@@ -135,7 +136,7 @@ def test_two_calls_have_two_ids() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     call = '<tool_call>{"name": "add"}</tool_call>'
     answer.add(ChoiceDelta(0, call + call, "stop"))
-    ids = [made["id"] for made in answer.whole()["choices"][0]["message"]["tool_calls"]]
+    ids = [made["id"] for made in plain(answer.whole())["choices"][0]["message"]["tool_calls"]]
     assert len(set(ids)) == 2
 
 
@@ -143,18 +144,18 @@ def test_logprobs_are_gathered_token_by_token() -> None:
     answer = ChatAnswer("m", "x")
     answer.add(ChoiceDelta(0, "a", logprobs=[token("a", -1.0)]))
     answer.add(ChoiceDelta(0, "b", "length", logprobs=[token("b", -2.0)]))
-    content = answer.whole()["choices"][0]["logprobs"]["content"]
+    content = plain(answer.whole())["choices"][0]["logprobs"]["content"]
     assert [(one["token"], one["logprob"]) for one in content] == [("a", -1.0), ("b", -2.0)]
     assert content[0]["top_logprobs"] == [{"token": "a", "logprob": -1.0, "bytes": [97]}]
 
 
 def test_completions_echo_their_prompt_once_and_offsets_count_on() -> None:
     answer = TextAnswer("m", "x", ["once", "the "], n=1)
-    first = answer.add(ChoiceDelta(0, " upon", logprobs=[token(" upon", -1.0)]))
+    first = plain(answer.add(ChoiceDelta(0, " upon", logprobs=[token(" upon", -1.0)])))
     answer.add(ChoiceDelta(0, " a", "length", logprobs=[token(" a", -2.0)]))
     answer.add(ChoiceDelta(1, "sun", "stop"))
     assert first[0]["text"] == "once upon"
-    whole = answer.whole()
+    whole = plain(answer.whole())
     assert [choice["text"] for choice in whole["choices"]] == ["once upon a", "the sun"]
     assert whole["choices"][0]["logprobs"]["tokens"] == [" upon", " a"]
     assert whole["object"] == "text_completion"
@@ -184,13 +185,15 @@ def test_each_token_begins_where_its_text_does(
     for cut in range(len(text) + 1):  # text may come later than its tokens, a stop text could begin
         answer = TextAnswer("m", "x", [], n=1)
         chunks = [
-            *answer.add(ChoiceDelta(0, text[:cut], logprobs=[said(token) for token in tokens])),
-            *answer.add(ChoiceDelta(0, text[cut:] + "x", "stop", logprobs=[said("x")])),
+            *plain(
+                answer.add(ChoiceDelta(0, text[:cut], logprobs=[said(token) for token in tokens]))
+            ),
+            *plain(answer.add(ChoiceDelta(0, text[cut:] + "x", "stop", logprobs=[said("x")]))),
         ]
         streamed = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"]]
         places = [place for one in streamed for place in one["text_offset"]]
         assert places == [*offsets, len(text)]
-        (choice,) = answer.whole()["choices"]
+        (choice,) = plain(answer.whole())["choices"]
         assert choice["logprobs"]["text_offset"] == [*offsets, len(text)]
 
 
@@ -198,7 +201,7 @@ def test_a_prompts_first_token_has_no_log_probability_and_others_their_alternati
     answer = TextAnswer("m", "x", [], n=1)
     tokens = [said("a", None), said("b", -3.0, c=-0.5), said("c", -0.5, c=-0.5, d=-1.0)]
     answer.add(ChoiceDelta(0, "abc", "length", logprobs=tokens))
-    logprobs = answer.whole()["choices"][0]["logprobs"]
+    logprobs = plain(answer.whole())["choices"][0]["logprobs"]
     assert logprobs["token_logprobs"] == [None, -3.0, -0.5]
     assert list(logprobs["top_logprobs"][1]) == ["b", "c"]  # itself first, as vLLM has it
     assert logprobs["top_logprobs"] == [
@@ -214,25 +217,25 @@ def test_of_alternatives_that_look_the_same_the_more_probable_counts() -> None:
     answer = TextAnswer("m", "x", [], n=1)
     token = {**said(b"\xe2", -2.0), "top": tops}
     answer.add(ChoiceDelta(0, broken, "stop", logprobs=[token]))
-    assert answer.whole()["choices"][0]["logprobs"]["top_logprobs"] == [{broken: -0.5}]
+    assert plain(answer.whole())["choices"][0]["logprobs"]["top_logprobs"] == [{broken: -0.5}]
 
 
 def test_usage_comes_last_and_the_chunks_before_say_that_they_have_none() -> None:
     answer = ChatAnswer("m", "x", shown=AnswerParts(usage=True))
     (role, *_) = answer.add(ChoiceDelta(0, "a", usage=USAGE))
-    assert answer.chunk(role)["usage"] is None
-    assert "usage" not in ChatAnswer("m", "x").chunk(role)
-    last = answer.usage_chunk()
+    assert plain(answer.chunk(role))["usage"] is None
+    assert "usage" not in plain(ChatAnswer("m", "x").chunk(role))
+    last = plain(answer.closing())[0]
     assert last["choices"] == []
     assert last["usage"]["total_tokens"] == 6
 
 
 def test_each_event_may_say_how_much_it_is_so_far() -> None:
-    answer = ChatAnswer("m", "x", shown=AnswerParts(usage=True, continuous_usage=True))
+    answer: Any = ChatAnswer("m", "x", shown=AnswerParts(usage=True, continuous_usage=True))
     first = ChoiceDelta(0, "a", token_ids=[1], details={"prompt_tokens": 4})
-    chunks = [answer.chunk(choice)["usage"] for choice in answer.take(first)]
+    chunks = [plain(answer.chunk(choice))["usage"] for choice in answer.take(first)]
     more = answer.take(ChoiceDelta(0, "b", "stop", token_ids=[2, 3], usage=USAGE))
-    chunks += [answer.chunk(choice)["usage"] for choice in more]
+    chunks += [plain(answer.chunk(choice))["usage"] for choice in more]
     assert [(one["prompt_tokens"], one["completion_tokens"]) for one in chunks] == [
         (4, 0), (4, 1), (4, 3)
     ]  # fmt: skip
@@ -241,39 +244,40 @@ def test_each_event_may_say_how_much_it_is_so_far() -> None:
 
 def test_tokens_are_told_where_they_are_wished_for() -> None:
     shown, details = AnswerParts(token_ids=True), {"prompt_token_ids": [7, 8]}
-    chat, text = ChatAnswer("m", "x", shown=shown), TextAnswer("m", "x", [], 1, shown)
+    chat: Any = ChatAnswer("m", "x", shown=shown)
+    text = TextAnswer("m", "x", [], 1, shown)
     pieces = [
         ChoiceDelta(0, "a", token_ids=[1], details=details),
         ChoiceDelta(0, "", "stop", token_ids=[2], details={"stop_reason": 2}),
     ]
-    chunks = [chat.chunk(choice) for piece in pieces for choice in chat.take(piece)]
+    chunks = [plain(chat.chunk(choice)) for piece in pieces for choice in chat.take(piece)]
     assert [chunk.get("prompt_token_ids") for chunk in chunks] == [[7, 8], None, None]
     assert [chunk["choices"][0].get("token_ids") for chunk in chunks] == [None, [1], [2]]
-    whole = chat.whole()
+    whole = plain(chat.whole())
     assert (whole["prompt_token_ids"], whole["choices"][0]["token_ids"]) == ([7, 8], [1, 2])
     assert whole["choices"][0]["stop_reason"] == 2
-    events = [choice for piece in pieces for choice in text.take(piece)]
+    events = [choice for piece in pieces for choice in plain(text.take(piece))]
     assert [event.get("prompt_token_ids") for event in events] == [[7, 8], None]
-    choice = text.whole()["choices"][0]
+    choice = plain(text.whole())["choices"][0]
     assert (choice["prompt_token_ids"], choice["token_ids"], choice["stop_reason"]) == (
         [7, 8], [1, 2], 2
     )  # fmt: skip
-    assert ChatAnswer("m", "x").whole()["prompt_token_ids"] is None
+    assert ChatAnswer("m", "x").whole().prompt_token_ids is None
 
 
 def test_tokens_may_be_called_by_their_numbers() -> None:
     answer = TextAnswer("m", "x", [], 1, AnswerParts(tokens_as_ids=True))
     answer.take(ChoiceDelta(0, "a", "stop", logprobs=[token("a", -1.0)]))
-    logprobs = answer.whole()["choices"][0]["logprobs"]
+    logprobs = plain(answer.whole())["choices"][0]["logprobs"]
     assert logprobs["tokens"] == ["token_id:1"]
     assert logprobs["top_logprobs"] == [{"token_id:1": -1.0}]
 
 
 def test_an_echo_stands_in_front_of_a_chats_answer() -> None:
     answer = ChatAnswer("m", "x", echo="Once upon")
-    chunks = answer.add(ChoiceDelta(0, " a time", "stop"))
+    chunks = plain(answer.add(ChoiceDelta(0, " a time", "stop")))
     assert "".join(chunk["delta"]["content"] for chunk in chunks) == "Once upon a time"
-    assert answer.whole()["choices"][0]["message"]["content"] == "Once upon a time"
+    assert plain(answer.whole())["choices"][0]["message"]["content"] == "Once upon a time"
 
 
 # Thoughts
@@ -283,27 +287,27 @@ THINKS = {"style": {"tools": "hermes", "thoughts": "think", "opened": True}}
 
 def test_thoughts_stand_beside_the_content_under_both_names() -> None:
     answer = ChatAnswer("m", "x")
-    chunks = answer.add(ChoiceDelta(0, "Hm.</th", details=THINKS))
-    chunks += answer.add(ChoiceDelta(0, "ink>\n\nYes.", "stop"))
+    chunks = plain(answer.add(ChoiceDelta(0, "Hm.</th", details=THINKS)))
+    chunks += plain(answer.add(ChoiceDelta(0, "ink>\n\nYes.", "stop")))
     both = {"reasoning_content": "Hm.", "reasoning": "Hm."}
     assert [chunk["delta"] for chunk in chunks[1:]] == [both, {"content": "Yes."}]
-    message = answer.whole()["choices"][0]["message"]
+    message = plain(answer.whole())["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "Yes.", **both}
 
 
 def test_of_an_answer_cut_off_while_it_thinks_there_is_no_content() -> None:
     answer = ChatAnswer("m", "x")
     answer.add(ChoiceDelta(0, "Hm", "length", details=THINKS))
-    choice = answer.whole()["choices"][0]
+    choice = plain(answer.whole())["choices"][0]
     assert (choice["message"]["content"], choice["message"]["reasoning"]) == (None, "Hm")
     assert choice["finish_reason"] == "length"
 
 
 def test_thoughts_are_left_out_where_they_are_not_wanted() -> None:
     answer = ChatAnswer("m", "x", shown=AnswerParts(thoughts=False))
-    chunks = answer.add(ChoiceDelta(0, "Hm.</think>Yes.", "stop", details=THINKS))
+    chunks = plain(answer.add(ChoiceDelta(0, "Hm.</think>Yes.", "stop", details=THINKS)))
     assert [chunk["delta"] for chunk in chunks[1:]] == [{"content": "Yes."}]
-    message = answer.whole()["choices"][0]["message"]
+    message = plain(answer.whole())["choices"][0]["message"]
     assert (message["reasoning"], message["reasoning_content"]) == (None, None)
 
 
@@ -311,7 +315,7 @@ def test_log_probabilities_come_once_with_the_first_part_of_a_piece() -> None:
     answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     text = 'Hm.</think>Yes.<tool_call>{"name": "add"}</tool_call>'
     piece = ChoiceDelta(0, text, "stop", [token("a", -1.0)], details=THINKS)
-    chunks = answer.add(piece)
+    chunks = plain(answer.add(piece))
     assert [chunk["logprobs"] is not None for chunk in chunks] == [False, True] + [False] * 4
     assert [*chunks[-2]["delta"]] == ["tool_calls"]
     assert chunks[-1]["finish_reason"] == "tool_calls"
@@ -322,8 +326,8 @@ def test_a_forced_call_is_json_whatever_the_model_s_form_is() -> None:
     style = {"style": {"tools": "glm", "thoughts": "think", "opened": True}}
     text = 'Hm.</think>{"name": "add", "arguments": {"a": 1}}'
     answer.add(ChoiceDelta(0, text, "stop", details=style))
-    assert answer.whole()["choices"][0]["message"]["reasoning_content"] == "Hm."
-    (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
+    assert plain(answer.whole())["choices"][0]["message"]["reasoning_content"] == "Hm."
+    (call,) = plain(answer.whole())["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
 
 
@@ -335,7 +339,7 @@ def test_ids_of_calls_are_unique_and_fit_the_model_s_template() -> None:
         calls = calls if family == "mistral" else '<tool_call>{"name": "add"}</tool_call>' * 2
         for index in (0, 1):
             answer.add(ChoiceDelta(index, calls, "stop", details=style))
-        choices = answer.whole()["choices"]
+        choices = plain(answer.whole())["choices"]
         return [call["id"] for one in choices for call in one["message"]["tool_calls"]]
 
     found = [one for request in ("1-1", "1-11", "2-1") for one in ids(request, "hermes")]

@@ -8,6 +8,7 @@ import msgspec
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from tests.http_exchange import plain
 from wherry.llm.openai.chat_answer import ChatAnswer
 from wherry.llm.openai.chat_request import AllowedCalls
 from wherry.llm.openai.generation import ChoiceDelta
@@ -19,16 +20,25 @@ EVENTS = TypeAdapter[Any](ResponseStreamEvent)
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
+#: What a response says of a request that asks for nothing.
+REPEATED = ResponsesRequest(input="?").repeated()
+
+
+def failure(answer: ResponseAnswer, error: dict[str, Any]) -> tuple[str, Any]:
+    """Name and data of the event of an error."""
+    name, event = answer.failure(msgspec.json.encode({"error": error}))
+    return name, msgspec.json.decode(event)
+
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["type"].removeprefix("response.") for event in events]
 
 
 def test_a_text_is_a_message_with_one_part_that_grows() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "abc-1"), {"instructions": "be brief"})
-    events = answer.add(ChoiceDelta(0, "Hel"))
-    events += answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE))
-    events += answer.end()
+    answer = ResponseAnswer(ChatAnswer("m", "abc-1"), REPEATED | {"instructions": "be brief"})
+    events = plain(answer.add(ChoiceDelta(0, "Hel")))
+    events += plain(answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE)))
+    events += plain(answer.end())
 
     assert kinds(events) == [
         "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
@@ -43,7 +53,7 @@ def test_a_text_is_a_message_with_one_part_that_grows() -> None:
         "resp_abc-1",
         "be brief",
     )
-    assert last == answer.whole()
+    assert last == plain(answer.whole())
     (message,) = last["output"]
     assert (message["status"], message["content"][0]["text"]) == ("completed", "Hello")
     assert last["usage"]["input_tokens_details"]["cached_tokens"] == 1
@@ -56,20 +66,20 @@ def test_a_text_is_a_message_with_one_part_that_grows() -> None:
 
 
 def test_what_was_cut_off_is_incomplete() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "x"), {})
+    answer = ResponseAnswer(ChatAnswer("m", "x"), REPEATED)
     answer.add(ChoiceDelta(0, "Hel", "length", usage=USAGE))
-    assert kinds(answer.end())[-1] == "incomplete"
-    whole = answer.whole()
+    assert kinds(plain(answer.end()))[-1] == "incomplete"
+    whole = plain(answer.whole())
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
     assert (whole["status"], whole["output"][0]["status"]) == ("incomplete", "incomplete")
 
 
 def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}})), {})
-    events = answer.add(ChoiceDelta(0, "Let me see" + CALL + CALL))
-    events += answer.add(ChoiceDelta(0, " so", "stop"))
-    events += answer.end()
-    items = answer.whole()["output"]
+    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}})), REPEATED)
+    events = plain(answer.add(ChoiceDelta(0, "Let me see" + CALL + CALL)))
+    events += plain(answer.add(ChoiceDelta(0, " so", "stop")))
+    events += plain(answer.end())
+    items = plain(answer.whole())["output"]
     types = [item["type"] for item in items]
     assert types == ["message", "function_call", "function_call", "message"]
     assert items[0]["content"][0]["text"] == "Let me see"
@@ -88,28 +98,29 @@ def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
 
 
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}}, 1)), {})
+    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}}, 1)), REPEATED)
     answer.add(ChoiceDelta(0, CALL + CALL, "stop"))
     answer.end()
-    assert [item["type"] for item in answer.whole()["output"]] == ["function_call"]
+    assert [item["type"] for item in plain(answer.whole())["output"]] == ["function_call"]
 
 
 def test_an_answer_without_a_word_is_an_empty_message() -> None:
     for pieces in ([], [ChoiceDelta(0, "", "stop")]):
-        answer = ResponseAnswer(ChatAnswer("m", "x"), {})
-        events = [event for piece in pieces for event in answer.add(piece)]
-        events += answer.end()
+        answer = ResponseAnswer(ChatAnswer("m", "x"), REPEATED)
+        events = [event for piece in pieces for event in plain(answer.add(piece))]
+        events += plain(answer.end())
         assert kinds(events)[0] == "created"
         assert kinds(events)[-1] == "completed"
-        (message,) = answer.whole()["output"]
+        (message,) = plain(answer.whole())["output"]
         assert message["content"][0]["text"] == ""
 
 
 def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "x"), {})
+    answer = ResponseAnswer(ChatAnswer("m", "x"), REPEATED)
     answer.add(ChoiceDelta(0, "a"))
     error = {"message": "broke", "type": "server_error", "param": None, "code": None}
-    event = answer.failure({"error": error})
+    name, event = failure(answer, error)
+    assert name == "error"
     assert (event["type"], event["message"], event["error"]) == ("error", "broke", error)
     assert event["sequence_number"] == 5
 
@@ -123,9 +134,9 @@ def test_tokens_come_with_their_text_and_stand_in_the_whole() -> None:
     style = {"style": {"thoughts": "think"}}
     events = []
     for text in ("<think>", "hm", "</think>", "so", " be", " it"):
-        events += answer.add(ChoiceDelta(0, text, logprobs=[token(text)], details=style))
+        events += plain(answer.add(ChoiceDelta(0, text, logprobs=[token(text)], details=style)))
         style = {}
-    events += answer.add(ChoiceDelta(0, "", "stop")) + answer.end()
+    events += plain(answer.add(ChoiceDelta(0, "", "stop"))) + plain(answer.end())
     deltas = [e for e in events if e["type"] == "response.output_text.delta"]
     said = [[t["token"] for t in e["logprobs"]] for e in deltas]
     assert said == [["</think>", "so"], [" be"], [" it"]]
@@ -136,11 +147,11 @@ def test_tokens_come_with_their_text_and_stand_in_the_whole() -> None:
         done["logprobs"][1:]
         == deltas[0]["logprobs"][1:] + deltas[1]["logprobs"] + (deltas[2]["logprobs"])
     )
-    *_, message = answer.whole()["output"]
+    *_, message = plain(answer.whole())["output"]
     assert [t["bytes"] for t in message["content"][0]["logprobs"]][1] == list(b"so")
     for event in events:
         EVENTS.validate_python(event)
-    Response.model_validate(answer.whole())
+    Response.model_validate(plain(answer.whole()))
 
 
 def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
@@ -156,11 +167,11 @@ def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
     answer = ResponseAnswer(spoken, wanted.repeated())
     style = {"style": {"thoughts": "think"}}
     text = f"<think>hm</think>so{CALL}"
-    events = answer.add(ChoiceDelta(0, text, "stop", details=style)) + answer.end()
+    events = plain(answer.add(ChoiceDelta(0, text, "stop", details=style))) + plain(answer.end())
     error = {"message": "broke", "type": "server_error", "param": None, "code": None}
-    for event in [*events, answer.failure({"error": error})]:
+    for event in [*events, failure(answer, error)[1]]:
         assert EVENTS.validate_python(event).type == event["type"]
-    response = Response.model_validate(answer.whole())
+    response = Response.model_validate(plain(answer.whole()))
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
     assert kinds(events)[2:7] == [
         "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.http_exchange import plain
 from wherry.llm.engine.chat_form import text_of
 from wherry.llm.openai.chat_request import AllowedCalls
 from wherry.llm.openai.errors import BadField
@@ -229,8 +230,12 @@ def test_what_the_model_blames_has_the_requests_own_name() -> None:
 
 
 def test_a_response_repeats_what_was_asked() -> None:
-    repeated = request(tools=[ADD], metadata={"a": "b"}, temperature=0.5).repeated()
-    assert repeated["tools"][0]["name"] == "add"
+    tools = [ADD, {**ADD, "strict": False, "description": ""}, {"type": "web_search"}]
+    repeated = plain(request(tools=tools, metadata={"a": "b"}, temperature=0.5).repeated())
+    assert repeated["tools"] == [
+        {**ADD, "strict": None, "description": None},
+        {**ADD, "strict": False, "description": ""},
+    ]
     assert (repeated["metadata"], repeated["temperature"]) == ({"a": "b"}, 0.5)
     assert (repeated["tool_choice"], repeated["parallel_tool_calls"]) == ("auto", True)
     assert repeated["text"]["format"]["type"] == "text"
