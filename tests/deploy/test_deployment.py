@@ -34,7 +34,7 @@ from tests.prometheus import needs_prometheus
 from wherry import Runtime, model
 from wherry.core.observability.metrics import Metrics
 from wherry.server.calls.admission import Admission
-from wherry.server.cli.grafana import rules
+from wherry.server.cli.packaged import rules
 from wherry.server.cli.settings import Settings
 
 each = pytest.mark.parametrize("name", DEPLOYED)

@@ -30,7 +30,7 @@ from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.reading import decoded
 from wherry.server.access.api_keys import parse_key_file
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import KeptBuffers
 from wherry.server.fronts.link_protocol import FromFront, Hello, OneRequest, Rows
 from wherry.server.grpc import proto
 from wherry.server.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders

@@ -13,7 +13,7 @@ import yaml
 from tests.http_exchange import served
 from tests.prometheus import needs_prometheus
 from wherry import model
-from wherry.server.cli.grafana import rules
+from wherry.server.cli.packaged import rules
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from wherry.server.asgi import AsgiApp as AsgiApp
+    from wherry.server.asgi import Receive as Receive
+    from wherry.server.asgi import Scope as Scope
+    from wherry.server.asgi import Send as Send
     from wherry.server.asgi import asgi as asgi
     from wherry.server.calls.offload import LARGE_BYTES as LARGE_BYTES
     from wherry.server.calls.offload import give_way as give_way
@@ -28,10 +32,6 @@ if TYPE_CHECKING:
     from wherry.server.http.answers import new_request_id as new_request_id
     from wherry.server.http.answers import request_id_of as request_id_of
     from wherry.server.http.answers import respond as respond
-    from wherry.server.http.asgi import AsgiApp as AsgiApp
-    from wherry.server.http.asgi import Receive as Receive
-    from wherry.server.http.asgi import Scope as Scope
-    from wherry.server.http.asgi import Send as Send
     from wherry.server.http.exchange import JSON as JSON
     from wherry.server.http.exchange import Body as Body
     from wherry.server.http.exchange import Exchange as Exchange
@@ -71,7 +71,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "asgi": "asgi",
+            "asgi": "AsgiApp Receive Scope Send asgi",
             "calls.offload": "LARGE_BYTES give_way held_bytes",
             "calls.terms": "client_request_id terms_of",
             "cli": "main",
@@ -82,7 +82,6 @@ else:
             "content.multipart": "NamedValue named_values",
             "grpc.proto": "Schema load",
             "http.answers": "describe new_request_id request_id_of respond",
-            "http.asgi": "AsgiApp Receive Scope Send",
             "http.exchange": "Body Exchange Headers HttpRequest JSON PassedOn",
             "http.route": (
                 "ANY_TEXT EVENTS FILE Handler OF_INFERENCE Operation READS Route STREAMED TEXT "

@@ -9,6 +9,7 @@ import msgspec
 
 from wherry.core.api import RequestTrace, SpanKind, Tracing
 from wherry.server.access_log import QUIET
+from wherry.server.grpc.heads import CODES
 from wherry.server.grpc.rpc import Application as GrpcApplication
 from wherry.server.grpc.rpc import CallMetadata, Rpc
 from wherry.server.http.exchange import (
@@ -185,13 +186,7 @@ def _error_text(body: Body) -> str:
         return ""
 
 
-#: The codes whose number is not their place here are none.
-_CODES: Final = (
-    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
-    "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",
-    "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
-)  # fmt: skip
-#: Those for which the server is to blame, by the semantic conventions.
+#: Codes for which the server is to blame, by the semantic conventions.
 _SERVER_ERRORS: Final = frozenset(
     ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
@@ -234,8 +229,8 @@ class TracedCalls:
         if peer:
             attributes["client.address"] = peer
         attributes["rpc.response.status_code"] = status
-        if status in _CODES:
-            attributes["rpc.grpc.status_code"] = _CODES.index(status)
+        if status in CODES:
+            attributes["rpc.grpc.status_code"] = CODES[status]
         if status != "OK":
             if error is not None:
                 trace.note(error)

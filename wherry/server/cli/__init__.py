@@ -291,7 +291,7 @@ def _add_around(commands: Any) -> None:
         commands,
         "init",
         "write a first model into a folder, with its test and its image",
-        "server.cli.init:init",
+        "server.cli.packaged:init",
         "Nothing that is there is written over.",
     )
     init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
@@ -314,7 +314,7 @@ def _add_around(commands: Any) -> None:
         commands,
         "grafana",
         "print the Grafana board, or the alert rules",
-        "server.cli.grafana:grafana",
+        "server.cli.packaged:grafana",
         "wherry grafana > board.json, and import it; wherry grafana --alerts > rules.yml, and name"
         " it in rule_files of Prometheus.",
     )

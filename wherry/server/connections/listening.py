@@ -128,86 +128,6 @@ def _attach(
 #: Seconds for handshakes that had begun to end, once no new one may begin.
 HANDSHAKES: Final = 0.05
 
-
-class Backlog:
-    """The listening sockets of a server, held so that closing the server loses no connection.
-
-    A connection that the kernel has accepted, and the loop has not, would be reset with the
-    listening socket, and its request with it.
-    """
-
-    def __init__(
-        self,
-        server: asyncio.Server,
-        protocol: Callable[[], asyncio.BaseProtocol],
-        *,
-        ssl: SSLContext | None,
-        ssl_handshake_timeout: float | None,
-        reuse_port: bool = False,
-    ) -> None:
-        """With `reuse_port` another process may listen on the same address."""
-        self._server = server
-        self._protocol = protocol
-        self._ssl = ssl
-        self._ssl_handshake_timeout = ssl_handshake_timeout
-        self._reuse_port = reuse_port
-        self._serves = False
-        #: Sockets of which new connections go to a successor already.
-        self._led_elsewhere: list[socket.socket] = []
-        self._sockets = [socket.socket(fileno=os.dup(s.fileno())) for s in server.sockets]
-
-    async def open(self) -> None:
-        """Listen."""
-        self._serves = True
-        await self._server.start_serving()
-
-    async def close(self, *, handshakes: float = HANDSHAKES) -> None:
-        """Listen no more, and serve every connection that was accepted until now.
-
-        For `handshakes` seconds no new connection can begin, but those that have begun are let in.
-        """
-        try:
-            if handshakes and self._serves:
-                await self._let_handshakes_end(handshakes)
-        finally:
-            self._server.close()
-            # Connections to a socket that only another process serves are for that process.
-            listening_at = self._sockets if self._serves else ()
-            arrived = [connection for s in listening_at for connection in accept_all(s)]
-            for listening in self._sockets:
-                if listening in self._led_elsewhere:
-                    let_no_more_in(listening)  # in the moment until it is closed
-                    lead_back(listening)
-                listening.close()
-            await self._serve(arrived)
-
-    async def _let_handshakes_end(self, seconds: float) -> None:
-        if self._reuse_port:
-            self._server.close()  # from here on `lead_elsewhere` accepts
-        for listening in self._sockets:
-            if self._reuse_port:
-                led, arrived = await lead_elsewhere(listening)
-                await self._serve(arrived)
-                if led:
-                    self._led_elsewhere.append(listening)
-                    continue
-            let_no_more_in(listening)
-        await asyncio.sleep(seconds)
-
-    async def _serve(self, arrived: list[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
-        served = [
-            loop.connect_accepted_socket(
-                self._protocol,
-                connection,
-                ssl=self._ssl,
-                ssl_handshake_timeout=self._ssl_handshake_timeout,
-            )
-            for connection in arrived
-        ]
-        await asyncio.gather(*served, return_exceptions=True)
-
-
 BACKLOG: Final = 2048
 
 
@@ -225,9 +145,13 @@ class Listening:
     ) -> None:
         self._connections = connections
         self._protocol = protocol
-        self._backlog: Backlog | None = None
+        self._server: asyncio.Server | None = None
+        self._tls: dict[str, Any] = {}
         self._passed = False
         self._reuse_port = False
+        self._serves = False
+        #: Copies of the server's, held until what the kernel has accepted is served.
+        self._sockets: list[socket.socket] = []
         #: What each socket is bound to; empty when nothing listens.
         self.names: list[Any] = []
 
@@ -249,11 +173,11 @@ class Listening:
         loop = asyncio.get_running_loop()
         self._passed = passed
         self._reuse_port = reuse_port and sock is None
-        tls: dict[str, Any] = {
+        self._tls = {
             "ssl": ssl,
             "ssl_handshake_timeout": self._connections.limits.header_timeout if ssl else None,
         }
-        options = tls | {"backlog": BACKLOG, "start_serving": False}
+        options = self._tls | {"backlog": BACKLOG, "start_serving": False}
         if sock is None:
             server = await loop.create_server(
                 self._protocol, host, port, reuse_port=reuse_port or None, **options
@@ -263,12 +187,14 @@ class Listening:
         else:
             server = await loop.create_server(self._protocol, sock=sock, **options)
         self.names = [s.getsockname() for s in server.sockets]
-        self._backlog = Backlog(server, self._protocol, reuse_port=self._reuse_port, **tls)
+        self._server = server
+        self._sockets = [socket.socket(fileno=os.dup(s.fileno())) for s in server.sockets]
 
     async def serve(self) -> None:
         """Accept connections from now on. OSError if the address has been taken meanwhile."""
-        if self._backlog is not None:
-            await self._backlog.open()
+        if self._server is not None:
+            self._serves = True
+            await self._server.start_serving()
 
     async def drain(
         self,
@@ -285,7 +211,7 @@ class Listening:
         open. `no_more_come` is called when that time is over. Returns when every connection is
         closed: after `drain_timeout` seconds at the latest, or soon after `end`.
         """
-        if self._backlog is None:
+        if self._server is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):
@@ -299,18 +225,56 @@ class Listening:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
-                await self._close_backlog(HANDSHAKES if begun else 0.0)
+                await self._close(HANDSHAKES if begun else 0.0)
                 no_more_come()
                 await self._connections.all_closed()
-        await self._close_backlog(0.0)
+        await self._close(0.0)
         await self.end()
 
     async def end(self) -> None:
         """Give up what is not answered by now: the time to drain is over."""
         await self._connections.end()
 
-    async def _close_backlog(self, handshakes: float) -> None:
-        backlog, self._backlog = self._backlog, None
-        if backlog is not None:
-            await backlog.close(handshakes=handshakes)
+    async def _close(self, handshakes: float) -> None:
+        """Listen no more, and serve every connection that was accepted until now: it would be
+        reset with the listening socket, and its request with it.
+
+        For `handshakes` seconds no new connection can begin, but those that have begun are let in.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            return
+        led_elsewhere: list[socket.socket] = []
+        try:
+            if handshakes and self._serves:
+                if self._reuse_port:
+                    server.close()  # from here on `lead_elsewhere` accepts
+                for listening in self._sockets:
+                    if self._reuse_port:
+                        led, arrived = await lead_elsewhere(listening)
+                        await self._serve(arrived)
+                        if led:
+                            led_elsewhere.append(listening)
+                            continue
+                    let_no_more_in(listening)
+                await asyncio.sleep(handshakes)
+        finally:
+            server.close()
+            # Connections to a socket that only another process serves are for that process.
+            listening_at = self._sockets if self._serves else ()
+            arrived = [connection for s in listening_at for connection in accept_all(s)]
+            for listening in self._sockets:
+                if listening in led_elsewhere:
+                    let_no_more_in(listening)  # in the moment until it is closed
+                    lead_back(listening)
+                listening.close()
             self.names = []
+            await self._serve(arrived)
+
+    async def _serve(self, arrived: list[socket.socket]) -> None:
+        loop = asyncio.get_running_loop()
+        served = [
+            loop.connect_accepted_socket(self._protocol, connection, **self._tls)
+            for connection in arrived
+        ]
+        await asyncio.gather(*served, return_exceptions=True)

@@ -16,6 +16,7 @@ import numpy as np
 from wherry.core.api import (
     LARGE_BYTES,
     BadModelOutput,
+    Columns,
     Garbage,
     InferRequest,
     InferResponse,
@@ -25,16 +26,17 @@ from wherry.core.api import (
     ModelNotReady,
     WherryError,
     WorkerLink,
+    bytes_of,
     follow_in,
     log_internal_error,
 )
 from wherry.server.calls.admission import SMALL_BODY
-from wherry.server.fronts.encoding import is_small, refused, unpacked
-from wherry.server.fronts.forwarded import Answerer, ForwardedRequests
+from wherry.server.fronts.encoding import is_small, joined, packed, refused, unpacked
 from wherry.server.fronts.link_protocol import (
     Ask,
     AskCall,
     AskLoad,
+    CallResponsePart,
     CancelRows,
     Consumed,
     Forget,
@@ -44,13 +46,15 @@ from wherry.server.fronts.link_protocol import (
     LoadReported,
     OneRequest,
     Response,
+    ResponsePart,
     RowAnswers,
     Rows,
     Seen,
     ids_of,
 )
 from wherry.server.fronts.reply import (
-    AnswerBox,
+    ForwardedCall,
+    ForwardedExchange,
     RowOrStream,
     RowReply,
     RowStream,
@@ -65,7 +69,7 @@ log = logging.getLogger("wherry")
 MOST_ROWS: Final = 2**20
 
 
-class ConnectionOwner(Answerer, Protocol):
+class ConnectionOwner(Protocol):
     """What a connection asks of the owner's side as a whole."""
 
     common: Common
@@ -76,6 +80,8 @@ class ConnectionOwner(Answerer, Protocol):
     def greet(self, connection: FrontConnection) -> None: ...
     def seen(self, connection: FrontConnection, revision: int) -> None: ...
     def left(self, connection: FrontConnection, error: Exception) -> None: ...
+    def answer(self, exchange: ForwardedExchange) -> None: ...
+    def answer_call(self, call: ForwardedCall) -> None: ...
 
 
 class FrontConnection:
@@ -102,7 +108,8 @@ class FrontConnection:
         self._requests: dict[int, dict[int, InferRequest]] = {}
         #: The replies of those that have one since the last `_tell`.
         self._ended: list[RowOrStream] = []
-        self._forwarded = ForwardedRequests(owner, self.send)
+        #: What its clients asked the application of, by number.
+        self._forwarded: dict[int, ForwardedExchange | ForwardedCall] = {}
         self._writes = False
         self._wire = WorkerLink(
             port.without_flush(),
@@ -113,7 +120,6 @@ class FrontConnection:
             aside=aside,
             instead=_instead,
         )
-        self._out = AnswerBox(self._wire)
         port.after.append(self._tell)
 
     def __repr__(self) -> str:
@@ -125,7 +131,6 @@ class FrontConnection:
         return self.revision >= 0
 
     def start(self) -> None:
-        """Receive from now on."""
         self._wire.start()
 
     def close(self) -> None:
@@ -262,12 +267,34 @@ class FrontConnection:
     def _seen(self, message: Seen) -> None:
         self._owner.seen(self, message.revision)
 
+    # What the owner's applications answer
+
+    def _ask(self, message: Ask) -> None:
+        exchange = self._forwarded[message.id] = ForwardedExchange(message, self._send_part)
+        self._owner.answer(exchange)
+
+    def _ask_call(self, message: AskCall) -> None:
+        call = self._forwarded[message.id] = ForwardedCall(message, self._send_part)
+        self._owner.answer_call(call)
+
+    def _client_left(self, message: Forget) -> None:
+        request = self._forwarded.pop(message.id, None)
+        if request is not None:
+            request.leave()
+
+    def _send_part(self, part: ResponsePart | CallResponsePart) -> None:
+        if part.id not in self._forwarded:
+            return
+        if part.ends:
+            del self._forwarded[part.id]
+        body = part.body if isinstance(part, ResponsePart) else part.message
+        self.send(part, len(body or b""))
+
     # Outcomes
 
     def _responded(self, reply: RowStream, response: InferResponse) -> None:
-        """A request that streams has a response."""
         if self.is_open:
-            self._out.responded(reply, response)
+            self._respond(reply, response, ends=False)
             self._write_soon()
 
     def _tell(self) -> None:
@@ -280,8 +307,50 @@ class FrontConnection:
         for reply in ended:
             self._requests[reply.model.number].pop(reply.id, None)
         if self.is_open:
-            self._out.tell(ended)
+            self._answer_all(ended)
             self._wire.write()
+
+    def _answer_all(self, ended: Sequence[RowOrStream]) -> None:
+        """Add the messages of these outcomes to what is sent next."""
+        alike: dict[ServedModel, list[RowOrStream]] = {}
+        for reply in ended:
+            outcome = reply.outcome
+            if isinstance(outcome, Exception):
+                if not isinstance(outcome, WherryError):
+                    log_internal_error(outcome)
+                self._wire.add(refused(reply.model.number, [reply.id], outcome))
+            elif outcome.rows == 1 and not outcome.parameters and type(reply) is RowReply:
+                alike.setdefault(reply.model, []).append(reply)
+            else:
+                self._respond(reply, outcome, ends=True)
+        for model, replies in alike.items():
+            self._answer_rows(model, replies)
+
+    def _answer_rows(self, model: ServedModel, replies: list[RowOrStream]) -> None:
+        outputs: list[Columns] = [reply.outcome.outputs for reply in replies]  # type: ignore[union-attr]
+        columns = outputs[0] if len(outputs) == 1 else joined(outputs)
+        if columns is None:
+            for reply in replies:
+                self._respond(reply, reply.result(), ends=True)
+            return
+        columns = packed(columns, model.shaped_out)
+        message = RowAnswers(model.number, [reply.id for reply in replies], columns)
+        self._wire.add(message, large=not is_small(columns) and bytes_of(columns) > LARGE_BYTES)
+
+    def _respond(self, reply: RowOrStream, response: InferResponse, *, ends: bool) -> None:
+        columns = packed(response.outputs, reply.model.shaped_out)
+        self._wire.add(
+            Response(
+                reply.model.number,
+                reply.id,
+                response.rows,
+                columns,
+                response.parameters,
+                response.final,
+                ends,
+            ),
+            large=not is_small(columns) and bytes_of(columns) > LARGE_BYTES,
+        )
 
     def _write_soon(self) -> None:
         if not self._writes:
@@ -306,7 +375,9 @@ class FrontConnection:
             if model is not None:
                 for request in list(requests.values()):
                     model.loaded.cancel(request)
-        self._forwarded.leave()
+        forwarded, self._forwarded = self._forwarded, {}
+        for one in forwarded.values():
+            one.leave()
         self._owner.left(self, error)
         self.port.call(FrontConnection._forget, self)  # after what is cancelled
 
@@ -321,10 +392,10 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     OneRequest: FrontConnection._one,
     CancelRows: FrontConnection._cancel,
     Consumed: FrontConnection._consumed,
-    Ask: lambda connection, message: connection._forwarded.ask(message),
-    AskCall: lambda connection, message: connection._forwarded.ask_call(message),
+    Ask: FrontConnection._ask,
+    AskCall: FrontConnection._ask_call,
     AskLoad: lambda connection, _: connection.send(LoadReported(connection._owner.load_report())),
-    Forget: lambda connection, message: connection._forwarded.forget(message),
+    Forget: FrontConnection._client_left,
     Seen: FrontConnection._seen,
     FrontMeasured: lambda connection, message: connection.on_measured(message),
 }

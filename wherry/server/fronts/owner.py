@@ -13,9 +13,8 @@ import msgspec
 from wherry.core.api import ANY, FrameSocket, LoadedModel, Runtime, Status
 from wherry.server.fronts.connection import FrontConnection
 from wherry.server.fronts.encoding import card_of
-from wherry.server.fronts.forwarded import AnsweredLater, ForwardedCall
 from wherry.server.fronts.link_protocol import FrontSettings, LinkMessage, ModelCard, OwnedModels
-from wherry.server.fronts.reply import ServedModel
+from wherry.server.fronts.reply import AnsweredLater, ForwardedCall, ServedModel
 from wherry.server.grpc.rpc import Application as GrpcApplication
 from wherry.server.http.exchange import Application, Exchange
 from wherry.server.v2.common import Common

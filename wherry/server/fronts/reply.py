@@ -1,12 +1,13 @@
-"""To which request of which front does an outcome belong, and which leave together?"""
+"""How does an owner reply to what a front has sent: rows, HTTP requests, gRPC calls?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from wherry.core.api import (
-    LARGE_BYTES,
+    Buffer,
     Columns,
     InferRequest,
     InferResponse,
@@ -14,67 +15,130 @@ from wherry.core.api import (
     LoopPort,
     Reply,
     StreamReply,
-    WherryError,
-    WorkerLink,
-    bytes_of,
-    log_internal_error,
     parted,
 )
-from wherry.server.fronts.encoding import is_small, joined, packed, refused, shaped_strings
-from wherry.server.fronts.link_protocol import Response, RowAnswers
+from wherry.server.calls.header_names import name_with_capitals
+from wherry.server.fronts.encoding import shaped_strings
+from wherry.server.fronts.link_protocol import (
+    Ask,
+    AskCall,
+    CallResponsePart,
+    ResponsePart,
+)
+from wherry.server.grpc.rpc import Metadata, Rpc
+from wherry.server.http.exchange import (
+    ANSWERED,
+    JSON,
+    STREAMING,
+    WAITING,
+    Body,
+    Exchange,
+    Headers,
+    HttpRequest,
+    PassedOn,
+    RequestHead,
+)
 
 
-class AnswerBox:
-    """Makes messages of the outcomes of one front's requests."""
+class ForwardedCall(Rpc):
+    """A gRPC call that came over a link. `tell` takes the parts of its answer."""
 
-    def __init__(self, wire: WorkerLink) -> None:
-        self._wire = wire
+    __slots__ = ("_id", "_tell", "answers_after")
 
-    def responded(self, reply: RowStream, response: InferResponse) -> None:
-        """A request that streams has a response."""
-        self._respond(reply, response, ends=False)
+    def __init__(self, ask: AskCall, tell: Callable[[CallResponsePart], None]) -> None:
+        super().__init__(ask.path, ask.metadata, timeout=ask.timeout, message=ask.message)
+        self._id = ask.id
+        self._tell = tell
+        #: Calls the function that it is given when the answer may leave.
+        self.answers_after: Callable[[Callable[[], None]], None] | None = None
 
-    def tell(self, ended: Sequence[RowOrStream]) -> None:
-        """Add the messages that tell of these outcomes to what is sent next."""
-        alike: dict[ServedModel, list[RowOrStream]] = {}
-        for reply in ended:
-            outcome = reply.outcome
-            if isinstance(outcome, Exception):
-                if not isinstance(outcome, WherryError):
-                    log_internal_error(outcome)
-                self._wire.add(refused(reply.model.number, [reply.id], outcome))
-            elif outcome.rows == 1 and not outcome.parameters and type(reply) is RowReply:
-                alike.setdefault(reply.model, []).append(reply)
-            else:
-                self._respond(reply, outcome, ends=True)
-        for model, replies in alike.items():
-            self._answer(model, replies)
+    def respond(self, *message: Buffer) -> None:
+        self._end(CallResponsePart(self._id, b"".join(message), "OK"))
 
-    def _answer(self, model: ServedModel, replies: list[RowOrStream]) -> None:
-        outputs: list[Columns] = [reply.outcome.outputs for reply in replies]  # type: ignore[union-attr]
-        columns = outputs[0] if len(outputs) == 1 else joined(outputs)
-        if columns is None:
-            for reply in replies:
-                self._respond(reply, reply.result(), ends=True)
+    def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
+        """Send one message. `sent` is called at once: the front keeps what its client is slow to
+        take, which is little of what is passed on."""
+        if not self.ended:
+            self._tell(CallResponsePart(self._id, b"".join(message)))
+            self.tell(sent)
+
+    def finish(self) -> None:
+        self._end(CallResponsePart(self._id, None, "OK"))
+
+    def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
+        self._end(CallResponsePart(self._id, None, code, text, list(metadata)))
+
+    def pause(self) -> None:
+        """Do nothing: the one message is here."""
+
+    def resume(self) -> None:
+        """Do nothing: the one message is here."""
+
+    def _end(self, part: CallResponsePart) -> None:
+        if self.ended:
             return
-        columns = packed(columns, model.shaped_out)
-        message = RowAnswers(model.number, [reply.id for reply in replies], columns)
-        self._wire.add(message, large=not is_small(columns) and bytes_of(columns) > LARGE_BYTES)
+        self.forget()
+        if self.answers_after is None:
+            self._tell(part)
+        else:
+            self.answers_after(lambda: self._tell(part))
 
-    def _respond(self, reply: RowOrStream, response: InferResponse, *, ends: bool) -> None:
-        columns = packed(response.outputs, reply.model.shaped_out)
-        self._wire.add(
-            Response(
-                reply.model.number,
-                reply.id,
-                response.rows,
-                columns,
-                response.parameters,
-                response.final,
-                ends,
-            ),
-            large=not is_small(columns) and bytes_of(columns) > LARGE_BYTES,
+
+class ForwardedExchange(Exchange):
+    """An HTTP request that came over a link. `send` takes the parts of its answer."""
+
+    __slots__ = ("_id", "_tell")
+
+    def __init__(self, ask: Ask, tell: Callable[[ResponsePart], None]) -> None:
+        headers = {name_with_capitals(name): value for name, value in ask.headers.items()}
+        head = RequestHead(ask.method, ask.path, ask.query, headers, len(ask.body))
+        super().__init__(HttpRequest(head, ask.body, ask.peer))
+        self._id = ask.id
+        self._tell = tell
+
+    def respond(
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        if self._may_go_on(WAITING):
+            self._phase = ANSWERED
+            whole = body if isinstance(body, bytes) else b"".join(body)
+            self._tell(ResponsePart(self._id, status, content_type, list(headers), whole, True))
+
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
+        if self._may_go_on(WAITING):
+            self._phase = STREAMING
+            self._tell(ResponsePart(self._id, status, content_type, list(headers), b"", False))
+
+    def send(self, chunk: bytes) -> None:
+        if self._may_go_on(STREAMING):
+            self._tell(ResponsePart(self._id, 0, "", [], chunk, False))
+
+    def finish(self) -> None:
+        if self._may_go_on(STREAMING):
+            self._phase = ANSWERED
+            self._tell(ResponsePart(self._id, 0, "", [], b"", True))
+
+    @property
+    def congested(self) -> bool:
+        return False
+
+
+class AnsweredLater(PassedOn):
+    """Passes an answer in one piece on when `after` calls what it is given."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, inner: Exchange, after: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def respond(
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        answer = partial(
+            self._inner.respond, status, body, content_type=content_type, headers=headers
         )
+        self._after(answer)
 
 
 class ServedModel:

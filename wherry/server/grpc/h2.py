@@ -18,8 +18,7 @@ from functools import partial
 from typing import Final, cast
 
 from wherry.server.calls.offload import Offload
-from wherry.server.connections.held import HeldBytes, Holdings
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import HeldBytes, Holdings, KeptBuffers
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
 from wherry.server.connections.sockets import has_unread

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 
 from wherry.core.api import Buffer, ServerBusy
 from wherry.server.calls.offload import LARGE_BYTES, Job, Offload, SoonPort
-from wherry.server.connections.held import HeldBytes
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import HeldBytes, KeptBuffers
 from wherry.server.grpc.messages import Assembly, BadMessage, Message, unpacked
 from wherry.server.grpc.rpc import SOON, Metadata, report
 from wherry.server.grpc.work import CALL_WORK, UNPACKED_A_FRAME, TurnBudget

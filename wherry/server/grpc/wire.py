@@ -130,23 +130,6 @@ class Message:
                 rest += position - begin
         return position == end and rest <= LARGE_BYTES
 
-    def short_fields(self, data: Buffer) -> Values:
-        """Those of the first `LIGHT_FIELDS` fields that are short: little work, however large the
-        message is. Malformed, as far as it is looked at."""
-        values: Values = {}
-        view = memoryview(data)
-        position, end = 0, len(view)
-        for _ in range(LIGHT_FIELDS):
-            if position >= end:
-                break
-            begin = position
-            tag, position = read_varint(view, position, end)
-            stop = skip(view, position, end, tag)
-            if stop - begin <= LONG_BLOCK and tag in self._readers:
-                self._readers[tag](view[:stop], position, stop, values)
-            position = stop
-        return values
-
     def read(self, data: memoryview, position: int, end: int) -> Values:
         """`decode` from `position` to `end`."""
         values: Values = {}

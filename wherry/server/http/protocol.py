@@ -14,8 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from wherry.server.connections.held import FREE_BYTES, Holdings
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import FREE_BYTES, Holdings, KeptBuffers
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.open_connections import MayAsk, OpenConnection, OpenConnections
 from wherry.server.connections.sockets import address_text, has_unread

@@ -10,7 +10,7 @@ from typing import Final
 import httptools
 
 from wherry.core.api import Buffer
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import KeptBuffers
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.request_rules import Refused, RememberedHeads, RequestRules
 from wherry.server.http.wire import header_lines

@@ -10,7 +10,7 @@ import pytest
 
 from wherry import __version__
 from wherry.server.cli import main
-from wherry.server.cli.init import FILES
+from wherry.server.cli.packaged import FILES
 
 
 def test_the_files_are_there_and_name_this_version(

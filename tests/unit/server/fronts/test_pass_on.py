@@ -9,9 +9,9 @@ import pytest
 from tests.http_exchange import MemoryExchange
 from wherry.server.calls.header_names import as_sent
 from wherry.server.dashboard.paths import EVENTS
-from wherry.server.fronts.forwarded import ForwardedExchange
 from wherry.server.fronts.link_protocol import Ask, ResponsePart
 from wherry.server.fronts.pass_on import PassOn, ask_of
+from wherry.server.fronts.reply import ForwardedExchange
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.route import Route
 

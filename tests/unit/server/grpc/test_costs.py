@@ -15,7 +15,7 @@ from tests.costs import assert_linear
 from tests.unit.server.grpc.raw import LIMITS, MANY, ManualApplication, Peer
 from wherry.core.values.errors import InvalidRequest
 from wherry.core.values.request import InferResponse
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import KeptBuffers
 from wherry.server.connections.limits import Limits
 from wherry.server.grpc import frames, proto
 from wherry.server.grpc.frames import frame, header_frames, window_update

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.properties import examples
 from tests.unit.server.grpc.raw import messages_in, prefixed
-from wherry.server.connections.held import HeldBytes
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import HeldBytes, KeptBuffers
 from wherry.server.grpc.frames import DEFAULT_WINDOW
 from wherry.server.grpc.heads import trailers
 from wherry.server.grpc.messages import (

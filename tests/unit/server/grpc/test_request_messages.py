@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.server.grpc.raw import looped, prefixed, turned
 from wherry.core.values.datatypes import Buffer
 from wherry.server.calls.offload import Offload
-from wherry.server.connections.held import FREE_BYTES, HeldBytes
-from wherry.server.connections.kept_buffers import KeptBuffers
+from wherry.server.connections.held import FREE_BYTES, HeldBytes, KeptBuffers
 from wherry.server.grpc.request_messages import (
     MESSAGE_BYTES,
     PACKED_BYTES,

@@ -14,7 +14,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from tools.grafana.board import FILE, text
 from tools.grafana.panels import COLUMNS
 from wherry.server.cli import main
-from wherry.server.cli.grafana import board, rules
+from wherry.server.cli.packaged import board, rules
 
 
 def panels(made: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -20,8 +20,8 @@ from tests.unit.server.http.raw import (
     run,
     until,
 )
+from wherry.server.asgi import asgi_app
 from wherry.server.connections.limits import Limits
-from wherry.server.http.asgi import asgi_app
 from wherry.server.http.exchange import Application, Exchange
 from wherry.server.http.listener import Listener
 
