@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -94,6 +94,9 @@ class IncompleteDetails(msgspec.Struct):
 class ResponseObject(msgspec.Struct, kw_only=True):
     """A response, with the fields of the request that it repeats."""
 
+    #: For OpenAPI: what it has of a request's types is as open as the request.
+    takes_any_members: ClassVar[bool] = True
+
     id: str
     object: Literal["response"] = "response"
     created_at: int
@@ -135,6 +138,9 @@ class EventToken(EventChoice):
 
 class ResponseEvent(msgspec.Struct, kw_only=True):
     """A step of a response."""
+
+    #: For OpenAPI: what it has of a request's types is as open as the request.
+    takes_any_members: ClassVar[bool] = True
 
     type: str
     sequence_number: int
