@@ -10,6 +10,7 @@ import msgspec
 from wherry.llm.engine.chat_form import BETWEEN_PARTS
 from wherry.llm.openai.chat_request import (
     MOST_TOOLS,
+    ChatCall,
     ChatRequest,
     NamedFunction,
     NamedTool,
@@ -327,7 +328,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def count(self) -> dict[str, Any]:
         """The inputs of a model that counts the tokens of this conversation."""
-        return {"task": "tokenize", **self.chat().inputs()}
+        return {"task": "tokenize", **self.chat().call().inputs}
 
     def named(self, blamed: str) -> str:
         """Return the name that a field which the engine blames has in this request."""
@@ -387,11 +388,11 @@ class MessagesRequest(CountRequest):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
 
-    def inputs_of(self, chat: ChatRequest) -> dict[str, Any]:
-        """The inputs of a model for the chat that this is."""
-        inputs = chat.inputs()
-        inputs["parameters"]["clip_max_tokens"] = True  # clients send the most of a larger model
-        return inputs
+    def call(self) -> ChatCall:
+        """What the chat that this is asks of a model, and of its answer."""
+        call = self.chat().call("input_schema")
+        call.inputs["parameters"]["clip_max_tokens"] = True  # clients send the most of a larger one
+        return call
 
     def _chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
         chat = super()._chat(messages)

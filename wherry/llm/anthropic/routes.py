@@ -99,10 +99,9 @@ def _read_message(
     body: Buffer, ignored: list[str] | None
 ) -> tuple[MessagesRequest, AllowedCalls, bool, Prompts]:
     request = decoded(body, MessagesRequest, ignored)
-    chat = request.chat()
-    note_not_followed(chat.not_followed("input_schema"), ignored)
-    prompts = Prompts.single(request.inputs_of(chat))
-    return request, chat.calls(), request.marks_cache(), prompts
+    call = request.call()
+    note_not_followed(call.not_followed, ignored)
+    return request, call.calls, request.marks_cache(), Prompts.single(call.inputs)
 
 
 def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, Prompts]:

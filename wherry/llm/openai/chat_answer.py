@@ -14,7 +14,8 @@ from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.calls import MessagePart, ToolCall
 from wherry.llm.formats.families import FORCED
 from wherry.llm.openai.chat_request import AllowedCalls
-from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, OpenAIAnswer, TokenUsage
+from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, TokenUsage
+from wherry.llm.openai.generation_request import AnswerParts
 from wherry.server.api import new_request_id
 
 

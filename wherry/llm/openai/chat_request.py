@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -12,7 +12,13 @@ from wherry.llm.engine.chat_form import text_of
 from wherry.llm.engine.schemas import loosened
 from wherry.llm.formats.calls import Functions
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation_request import OF_GENERATIONS, Request
+from wherry.llm.openai.generation_request import (
+    OF_GENERATIONS,
+    AnswerForm,
+    AnswerParts,
+    Inputs,
+    Request,
+)
 from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in, named
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
@@ -201,6 +207,20 @@ class AllowedCalls:
     forced: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """What a chat asks of a model, and of its answer."""
+
+    #: The model's inputs: conversation, wishes, tools, variables of the template.
+    inputs: Inputs
+    calls: AllowedCalls
+    #: What no grammar can follow in the schemas that calls must have: its places.
+    not_followed: list[str]
+    shown: AnswerParts
+    #: The text that stands in front of the answer.
+    echo: str
+
+
 class ChatRequest(Request):
     """POST /v1/chat/completions."""
 
@@ -235,8 +255,32 @@ class ChatRequest(Request):
     #: Texts that a template may quote.
     documents: list[dict[str, Any]] | None = None
 
-    def sampling(self) -> dict[str, Any]:
-        sampling = super().sampling()
+    def call(self, parameters: str = "function.parameters") -> ChatCall:
+        """All that is read of the request. `parameters` is where the client's tools have the
+        schemas of theirs. BadField."""
+        offered = self._offered()
+        forced = self._forced([function for _, function in offered])
+        functions = {function.name: function.parameters or {} for _, function in offered}
+        most = 1 if self.parallel_tool_calls is False else None
+        not_followed = _not_followed(offered, forced, parameters)
+        inputs: dict[str, Any] = {"messages": conversation(self.messages)}
+        if self.modalities not in (None, ["text"]):
+            raise BadField("modalities", "only ['text'] is supported")
+        inputs["parameters"] = self._sampling(self._form_of_call(forced))
+        if offered:
+            inputs["tools"] = [tool for tool, _ in offered]
+        if template := self._template():
+            inputs["template"] = template
+        return ChatCall(
+            inputs,
+            AllowedCalls(functions, most, forced=bool(forced)),
+            not_followed,
+            self.shown(thoughts=self.include_reasoning is not False),
+            self._echoed(inputs["messages"][-1]) if self.echo else "",
+        )
+
+    def _sampling(self, call: AnswerForm | None) -> dict[str, Any]:
+        sampling = self.parameters(call)
         most = self.max_completion_tokens if self.max_completion_tokens is not None else (
             self.max_tokens
         )  # fmt: skip
@@ -252,25 +296,9 @@ class ChatRequest(Request):
             sampling["add_special_tokens"] = True
         return sampling
 
-    def inputs(self) -> dict[str, Any]:
-        """The model's inputs: conversation, wishes, tools, variables of the template."""
-        inputs: dict[str, Any] = {"messages": conversation(self.messages)}
-        if self.modalities not in (None, ["text"]):
-            raise BadField("modalities", "only ['text'] is supported")
-        inputs["parameters"] = self.sampling()
-        if tools := self.callable_tools():
-            inputs["tools"] = tools
-        if template := self._template():
-            inputs["template"] = template
-        return inputs
-
-    def shows_thoughts(self) -> bool:
-        return self.include_reasoning is not False
-
-    def echoed(self) -> str:
+    def _echoed(self, last: Mapping[str, Any]) -> str:
         """The text that stands in front of the answer: that of the message which goes on."""
-        last = conversation(self.messages[-1:])[-1] if self.echo else {}
-        return str(text_of(last["content"])) if last.get("role") == "assistant" else ""
+        return str(text_of(last["content"])) if last["role"] == "assistant" else ""
 
     def _template(self) -> dict[str, Any]:
         """Variables of the chat template."""
@@ -291,12 +319,10 @@ class ChatRequest(Request):
     def named(self, blamed: str) -> str:
         if blamed == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
+        if blamed == "constraint" and self._forced([one for _, one in self._offered()]):
+            return next((field for field, _ in self.forms(("tool_choice", {}))), blamed)
         names = {"prompt": "messages", "template": "chat_template_kwargs"}
         return names.get(blamed) or super().named(blamed)
-
-    def callable_tools(self) -> list[dict[str, Any]]:
-        """Those that the model is told of, as the client sent them."""
-        return [tool for tool, _ in self._offered()]
 
     def _offered(self) -> list[tuple[dict[str, Any], FunctionSpec]]:
         """The tools that may be called, each with its function."""
@@ -316,49 +342,24 @@ class ChatRequest(Request):
             return [(tool, function) for tool, function in tools if function.name in names]
         return tools
 
-    def calls(self) -> AllowedCalls:
-        """What the answer may call."""
-        functions = {function.name: function.parameters or {} for _, function in self._offered()}
-        most = 1 if self.parallel_tool_calls is False else None
-        return AllowedCalls(functions, most, forced=any(self._forced_calls()))
-
-    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        forced = list(self._forced_calls())
-        # The format is that of a text, and an answer that must call has none.
-        yield from (f for f in super().forms() if not (forced and f[0] == "response_format"))
-        yield from forced
-
-    def not_followed(self, parameters: str = "function.parameters") -> list[str]:
-        """What no grammar can follow in the schemas that calls must have: its places. `parameters`
-        is where the client's tools have theirs."""
-        forced = {function.name for function in self._forced()}
-        schemas = [
-            (f"tools[{i}].{parameters}", function.parameters or {})
-            for i, (_, function) in enumerate(self._offered())
-            if function.strict or function.name in forced
-        ]
-        return [f"{where}.{one}" for where, schema in schemas for one in loosened(schema)[1]]
-
-    def _forced(self) -> list[FunctionSpec]:
+    def _forced(self, functions: list[FunctionSpec]) -> list[FunctionSpec]:
         """The functions of which one must be called."""
         choice = self.tool_choice
         if isinstance(choice, AllowedTools):
             choice = choice.allowed_tools.mode
         if choice in (None, "none", "auto"):
             return []
-        functions = [function for _, function in self._offered()]
         if isinstance(choice, NamedTool):
             functions = [f for f in functions if f.name == choice.function.name]
         if not functions:
             raise BadField("tool_choice", "asks for a tool that is not among the tools")
         return functions
 
-    def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _form_of_call(self, functions: Sequence[FunctionSpec]) -> AnswerForm | None:
         """A tool that must be called: the answer is the call and nothing else, or, if several may
         be called, a list of calls."""
-        functions = self._forced()
         if not functions:
-            return
+            return None
         calls = [
             {
                 "type": "object",
@@ -374,7 +375,21 @@ class ChatRequest(Request):
         schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
         if not isinstance(self.tool_choice, NamedTool) and self.parallel_tool_calls is not False:
             schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": MOST_CALLS}
-        yield "tool_choice", {"json_schema": schema}
+        return "tool_choice", {"json_schema": schema}
+
+
+def _not_followed(
+    offered: Sequence[tuple[Mapping[str, Any], FunctionSpec]],
+    forced: Sequence[FunctionSpec],
+    parameters: str,
+) -> list[str]:
+    names = {function.name for function in forced}
+    return [
+        f"tools[{i}].{parameters}.{place}"
+        for i, (_, function) in enumerate(offered)
+        if function.strict or function.name in names
+        for place in loosened(function.parameters or {})[1]
+    ]
 
 
 def _resource(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation import AnswerParts, ChoiceDelta, OpenAIAnswer, TokenUsage
-from wherry.llm.openai.generation_request import Prompts, Request
+from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, TokenUsage
+from wherry.llm.openai.generation_request import AnswerParts, Prompts, Request
 from wherry.llm.openai.reading import Alternatives, Whole
 
 #: Each is a request of its own to the model.
@@ -57,7 +57,7 @@ class CompletionRequest(Request):
             raise BadField("best_of", "only the value of n is supported")
         if self.logprob_token_ids is not None and self.logprobs is None:
             raise BadField("logprob_token_ids", "it needs logprobs")
-        sampling = super().sampling()
+        sampling = self.parameters()
         if self.add_special_tokens is False:
             sampling["add_special_tokens"] = False
         if self.max_tokens is not None:

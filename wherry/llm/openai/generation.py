@@ -23,7 +23,7 @@ from wherry.core.api import (
 )
 from wherry.llm.engine.chat_form import in_texts
 from wherry.llm.openai.errors import BadField, ErrorForm, described, error_object, fail
-from wherry.llm.openai.generation_request import Inputs, Prompts
+from wherry.llm.openai.generation_request import AnswerParts, Inputs, Prompts
 from wherry.server.api import JSON, EventStream, Exchange, HttpEntry, respond, terms_of
 
 
@@ -39,19 +39,6 @@ class ChoiceDelta:
     token_ids: Sequence[int] = ()
     #: What else the engine says: `Delta.details`.
     details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerParts:
-    """What a client wants to see beside the text and its end."""
-
-    #: The usage at the end of a stream, and in each event the usage so far.
-    usage: bool = False
-    continuous_usage: bool = False
-    token_ids: bool = False
-    #: Tokens of log probabilities by their numbers: `token_id:N`.
-    tokens_as_ids: bool = False
-    thoughts: bool = True
 
 
 def piece_of(loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:
@@ -138,7 +125,12 @@ class OpenAIAnswer(ABC):
     #: How its protocol writes an error.
     error_form: ErrorForm = staticmethod(error_object)
 
-    def __init__(self, model: str, request_id: str, shown: AnswerParts = AnswerParts()) -> None:
+    def __init__(
+        self,
+        model: str,
+        request_id: str,
+        shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
+    ) -> None:
         self.model = model
         self.shown = shown
         self.request_id = request_id
@@ -266,7 +258,7 @@ class Generation:
         shared = self._shared(prompts.shared)
         admitted: list[InferRequest] = []
         for number, (own, nbytes) in enumerate(zip(prompts.own, prompts.nbytes, strict=True)):
-            columns = self._loaded.row_columns((), {**shared, **self._known(own)})
+            columns = self._loaded.row_columns((), {**shared, **(self._known(own) if own else own)})
             made = self._loaded.request(
                 columns,
                 1,

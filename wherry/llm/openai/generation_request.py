@@ -24,12 +24,27 @@ from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in
 
 #: The model's inputs for one row.
 Inputs = dict[str, Any]
+#: A field that says what the answer must look like, and the engine's constraint for it.
+AnswerForm = tuple[str, dict[str, Any]]
 
 #: What all prompts of a request share counts once for each of them, as each is a request to the
 #: model, which may run in another process; together it may be so much.
 MOST_SHARED_BYTES: Final = 16 * 2**20
 #: Tokens of an answer that the request does not bound.
 LEAST_TOKENS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerParts:
+    """What a client wants to see beside the text and its end."""
+
+    #: The usage at the end of a stream, and in each event the usage so far.
+    usage: bool = False
+    continuous_usage: bool = False
+    token_ids: bool = False
+    #: Tokens of log probabilities by their numbers: `token_id:N`.
+    tokens_as_ids: bool = False
+    thoughts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,19 +282,19 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: msgspec.Raw = msgspec.Raw()
     prediction: msgspec.Raw = msgspec.Raw()
 
-    @property
-    def include_usage(self) -> bool:
-        options = self.stream_options
-        return options is not None and bool(options.include_usage)
+    def shown(self, *, thoughts: bool = True) -> AnswerParts:
+        """What the client wants to see."""
+        options = self.stream_options or StreamOptions()
+        return AnswerParts(
+            usage=bool(options.include_usage),
+            continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
+            token_ids=bool(self.return_token_ids),
+            tokens_as_ids=bool(self.return_tokens_as_token_ids),
+            thoughts=thoughts,
+        )
 
-    @property
-    def continuous_usage(self) -> bool:
-        """Whether each event of a stream has the usage so far."""
-        options = self.stream_options
-        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
-
-    def sampling(self) -> dict[str, Any]:
-        """The fields of the engine's Sampling that are given."""
+    def parameters(self, call: AnswerForm | None = None) -> dict[str, Any]:
+        """The fields of the engine's Sampling that are given; `call` as for `forms`."""
         self._check_stream()
         parameters: dict[str, Any] = {name: getattr(self, name) for name in SAME}
         parameters |= {ours: getattr(self, name) for name, ours in RENAMED.items()}
@@ -292,7 +307,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         }
         if self.top_p == 0:  # the likeliest token alone, as others read it
             parameters |= {"top_p": None, "temperature": 0.0}
-        forms = list(self.forms())
+        forms = list(self.forms(call))
         if len(forms) > 1:
             names = " and ".join(field for field, _ in forms)
             raise BadField(forms[1][0], f"{names} ask for different answers; give one of them")
@@ -309,14 +324,12 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             blamed, blamed
         )
 
-    def shows_thoughts(self) -> bool:
-        """Whether the answer has what the model thought."""
-        return True
-
-    # What the answer must look like: the field that asks for it, and the engine's constraint.
-
-    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        yield from self._formats()
+    def forms(self, call: AnswerForm | None = None) -> Iterator[AnswerForm]:
+        """What the answer must look like: it is that of a call, or of a text, which then may be of
+        a format."""
+        formed = self.response_format if call is None else None
+        if formed is not None and (form := formed.constraint()):
+            yield "response_format", form
         if self.structured_outputs is not None:
             yield "structured_outputs", self.structured_outputs.constraint()
         for field, name in FORMS.items():
@@ -324,10 +337,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             if value is not None:
                 value = schema_of(value, f"guided_{field}") if field == "json" else value
                 yield f"guided_{field}", {name: value}
-
-    def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        if self.response_format is not None and (form := self.response_format.constraint()):
-            yield "response_format", form
+        if call is not None:
+            yield call
 
     def _kept(self) -> int | None:
         most = self.truncate_prompt_tokens

@@ -15,7 +15,7 @@ import msgspec
 
 from wherry.core.api import Buffer
 from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.chat_request import ChatRequest, note_not_followed
+from wherry.llm.openai.chat_request import ChatCall, note_not_followed
 from wherry.llm.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
 from wherry.llm.openai.generation import Generation
 from wherry.llm.openai.generation_request import Prompts
@@ -180,7 +180,7 @@ class ResponseContext:
     responses: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: The JSON of the request's own items.
     input_items: bytes = field(init=False)
-    chat: ChatRequest = field(init=False)
+    call: ChatCall = field(init=False)
     prompts: Prompts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -195,8 +195,8 @@ class ResponseContext:
 
     def read(self) -> ResponseContext:
         self.input_items = msgspec.json.encode(self.parsed.items())
-        self.chat = self.parsed.chat(self.before)
-        self.prompts = Prompts.single(self.chat.inputs())
+        self.call = self.parsed.chat(self.before).call("parameters")
+        self.prompts = Prompts.single(self.call.inputs)
         return self
 
 
@@ -275,7 +275,7 @@ class ResponseRoutes:
         if context.refers:
             return context
         context.read()
-        note_not_followed(context.chat.not_followed("parameters"), ignored)
+        note_not_followed(context.call.not_followed, ignored)
         return context
 
     def _find(
@@ -336,7 +336,7 @@ class ResponseRoutes:
         # What is kept is found by its id alone: it must not be guessed from another's, nor be one
         # that the client has sent already.
         exchange.request.own_id = id = secrets.token_hex(16)
-        chat = ChatAnswer(loaded.reported_name(parsed.model), id, context.chat.calls())
+        chat = ChatAnswer(loaded.reported_name(parsed.model), id, context.call.calls)
         keeps = bool(self._kept) and parsed.store is not False
         keep = partial(self._keep, context, exchange.request.caller) if keeps else None
         repeated = {**parsed.repeated(), "store": keeps}

@@ -19,11 +19,11 @@ import msgspec
 from wherry.core.api import Buffer
 from wherry.llm.openai.adapter_routes import AdapterRoutes
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
-from wherry.llm.openai.chat_request import ChatRequest, note_not_followed
+from wherry.llm.openai.chat_request import ChatCall, ChatRequest, note_not_followed
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
 from wherry.llm.openai.errors import BadField, UnknownRoute, fail
-from wherry.llm.openai.generation import AnswerParts, Generation, OpenAIAnswer
-from wherry.llm.openai.generation_request import Prompts, Request
+from wherry.llm.openai.generation import Generation, OpenAIAnswer
+from wherry.llm.openai.generation_request import Prompts
 from wherry.llm.openai.models import ABLE, AbleModels, ModelName
 from wherry.llm.openai.reading import Reader, Start, decoded, read_and_start
 from wherry.llm.openai.response_routes import ResponseRoutes
@@ -107,7 +107,7 @@ def _look(body: Buffer, _ignored: list[str] | None) -> tuple[str | None, Mapping
 
 
 T = TypeVar("T")
-WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
+Converted = TypeVar("Converted", bound=Conversion)
 
 MODELS: Final = "/v1/models"
 
@@ -174,7 +174,7 @@ class OpenAI:
         # Those that do not begin with /v1 stand where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
-        chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
+        chat = partial(self._read, _read_chat, self._start_chat)
         completion = partial(self._read, _read_completion, self._start_completion)
         route = self._models.route
         listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
@@ -251,17 +251,11 @@ class OpenAI:
     def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
         read_and_start(self._entry, read, start, exchange)
 
-    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Prompts]) -> None:
-        parsed, prompts = read
+    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, ChatCall, Prompts]) -> None:
+        parsed, call, prompts = read
         loaded = self._models.able(parsed.model, "chat")
-        shown, echo = _shown(parsed), parsed.echoed()
-        answer = ChatAnswer(
-            loaded.reported_name(parsed.model),
-            request_id_of(exchange),
-            parsed.calls(),
-            echo=echo,
-            shown=shown,
-        )
+        name, id = loaded.reported_name(parsed.model), request_id_of(exchange)
+        answer = ChatAnswer(name, id, call.calls, echo=call.echo, shown=call.shown)
         Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
 
     def _start_completion(
@@ -274,7 +268,7 @@ class OpenAI:
             request_id_of(exchange),
             parsed.echoes(),
             parsed.n or 1,
-            _shown(parsed),
+            parsed.shown(),
         )
         if loaded.signature.input("parameters"):
             # OpenAI's own default, which gives way to what is asked for.
@@ -296,31 +290,26 @@ class OpenAI:
             answer = answers(loaded.reported_name(parsed.model), request_id_of(exchange))
             Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
 
-        self._read(partial(_read_inputs, fields), start, exchange)
+        self._read(partial(_read_conversion, fields), start, exchange)
 
 
-def _read_inputs(
-    kind: type[WithInputs], body: Buffer, ignored: list[str] | None
-) -> tuple[WithInputs, Prompts]:
+def _read_chat(body: Buffer, ignored: list[str] | None) -> tuple[ChatRequest, ChatCall, Prompts]:
+    parsed = decoded(body, ChatRequest, ignored)
+    call = parsed.call()
+    note_not_followed(call.not_followed, ignored)
+    return parsed, call, Prompts.single(call.inputs)
+
+
+def _read_conversion(
+    kind: type[Converted], body: Buffer, ignored: list[str] | None
+) -> tuple[Converted, Prompts]:
     parsed = decoded(body, kind, ignored)
-    if isinstance(parsed, ChatRequest):
-        note_not_followed(parsed.not_followed(), ignored)
     return parsed, Prompts.single(parsed.inputs())
 
 
 def _read_completion(body: Buffer, ignored: list[str] | None) -> tuple[CompletionRequest, Prompts]:
     parsed = decoded(body, CompletionRequest, ignored)
     return parsed, parsed.inputs()
-
-
-def _shown(parsed: Request) -> AnswerParts:
-    return AnswerParts(
-        parsed.include_usage,
-        parsed.continuous_usage,
-        bool(parsed.return_token_ids),
-        bool(parsed.return_tokens_as_token_ids),
-        parsed.shows_thoughts(),
-    )
 
 
 def _missing(_rest: str, exchange: Exchange) -> None:

@@ -61,7 +61,7 @@ class TokenizeRequest(Conversion):
             chat_template=self.chat_template,
             add_special_tokens=self.add_special_tokens,
         )
-        inputs = chat.inputs()
+        inputs = chat.call().inputs
         inputs["parameters"] |= self._parameters()
         return {"task": "tokenize", **inputs}
 

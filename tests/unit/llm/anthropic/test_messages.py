@@ -162,8 +162,8 @@ def test_fields_reach_the_engine_by_its_names() -> None:
         thinking={"type": "enabled", "budget_tokens": 1024},
         output_config={"effort": "low"}, metadata={"user_id": "u"}, service_tier="auto",
     )  # fmt: skip
-    chat = wanted.chat()
-    inputs = wanted.inputs_of(wanted.chat())
+    call = wanted.call()
+    inputs = call.inputs
     parameters = inputs["parameters"]
     constraint = parameters.pop("constraint")
     assert parameters == {
@@ -171,7 +171,7 @@ def test_fields_reach_the_engine_by_its_names() -> None:
         "clip_max_tokens": True,
     }  # fmt: skip
     assert constraint["json_schema"]["properties"]["name"] == {"const": "add"}
-    assert chat.calls() == AllowedCalls({"add": TOOL["input_schema"]}, 1, forced=True)
+    assert call.calls == AllowedCalls({"add": TOOL["input_schema"]}, 1, forced=True)
     assert inputs["template"] == {
         "enable_thinking": True, "thinking": True, "reasoning_effort": "low",
     }  # fmt: skip
@@ -189,7 +189,9 @@ def test_a_form_may_be_asked_for_by_both_names() -> None:
     form = {"type": "json_schema", "schema": {"type": "object"}}
     for fields in ({"output_config": {"format": form}}, {"output_format": form}):
         wanted = asked(**fields)
-        assert wanted.chat().inputs()["parameters"]["constraint"] == {"json_schema": form["schema"]}
+        assert wanted.chat().call().inputs["parameters"]["constraint"] == {
+            "json_schema": form["schema"]
+        }
         assert wanted.named("constraint") == "output_config.format"
 
 
@@ -249,7 +251,7 @@ PICTURE = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
 )  # fmt: skip
 def test_what_is_refused_is_named(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(BadField, match=says):
-        asked(**fields).chat().inputs()
+        asked(**fields).chat().call()
 
 
 def test_max_tokens_is_required() -> None:

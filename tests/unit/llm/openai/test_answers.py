@@ -10,7 +10,8 @@ from tests.http_exchange import plain
 from wherry.llm.openai.chat_answer import ChatAnswer
 from wherry.llm.openai.chat_request import AllowedCalls
 from wherry.llm.openai.completions import TextAnswer
-from wherry.llm.openai.generation import AnswerParts, ChoiceDelta
+from wherry.llm.openai.generation import ChoiceDelta
+from wherry.llm.openai.generation_request import AnswerParts
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
 

@@ -35,8 +35,8 @@ def completion(**fields: Any) -> CompletionRequest:
 
 
 def test_what_is_not_given_is_left_to_the_model() -> None:
-    assert chat().sampling() == {}
-    assert chat(temperature=None, stop=None, max_tokens=None).sampling() == {}
+    assert chat().call().inputs["parameters"] == {}
+    assert chat(temperature=None, stop=None, max_tokens=None).call().inputs["parameters"] == {}
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_what_is_not_given_is_left_to_the_model() -> None:
     ],
 )  # fmt: skip
 def test_what_asks_for_nothing_is_taken(fields: dict[str, Any]) -> None:
-    assert chat(**fields).inputs()["parameters"] == {}
+    assert chat(**fields).call().inputs["parameters"] == {}
 
 
 def test_of_no_probability_is_the_likeliest_token_alone() -> None:
     for request in (chat(top_p=0, temperature=1), completion(top_p=0)):
-        assert request.sampling() == {"temperature": 0.0}
+        assert request.parameters() == {"temperature": 0.0}
 
 
 def test_a_byte_order_mark_says_nothing() -> None:
@@ -75,7 +75,7 @@ def test_fields_become_those_of_the_engine() -> None:
         top_k=-1,
         include_stop_str_in_output=True,
     )
-    assert request.sampling() == {
+    assert request.call().inputs["parameters"] == {
         "max_tokens": 7,
         "temperature": 0,
         "stop": ["end"],
@@ -156,7 +156,7 @@ def test_json_in_a_text_is_not_deeper_than_any(depth: int, opens: str) -> None:
     assert conversation(said)[1]["tool_calls"][0]["function"]["arguments"] == deep  # no object
     for fields in ({"guided_json": deep}, {"structured_outputs": {"json": deep}}):
         with pytest.raises(BadField, match=r"nested more than 100 deep"):
-            chat(**fields).sampling()
+            chat(**fields).call()
     called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": deep}
     asked = decoded(msgspec.json.encode({"input": [called]}), ResponsesRequest)
     assert asked.chat().messages[0]["tool_calls"][0]["function"]["arguments"] == deep
@@ -186,7 +186,7 @@ def test_a_field_that_is_not_known_is_left_out_and_named() -> None:
         }
     )
     wanted = decoded(body, ChatRequest, ignored)
-    assert (wanted.n, wanted.include_usage) == (2, True)
+    assert (wanted.n, wanted.shown().usage) == (2, True)
     assert ignored == ["temprature", "x\n,y", "stream_options.pace"]
     assert header_of(ignored) == "temprature, x??y, stream_options.pace"
     many = header_of(["n" * 1000] * 100)
@@ -243,7 +243,7 @@ def test_what_is_not_done_may_ask_for_nothing() -> None:
 def test_the_form_of_an_answer_goes_by_many_names(
     fields: dict[str, Any], constraint: dict[str, Any]
 ) -> None:
-    assert chat(**fields).sampling()["constraint"] == constraint
+    assert chat(**fields).call().inputs["parameters"]["constraint"] == constraint
     assert completion(**fields).sampling()["constraint"] == constraint
     assert completion(**fields).named("constraint") == next(iter(fields))
 
@@ -286,18 +286,22 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 
 def test_of_several_tools_some_may_be_allowed() -> None:
     request = chat(tools=TOOLS, tool_choice=allowed("auto", "second"))
-    assert [t["function"]["name"] for t in request.callable_tools()] == ["second"]
-    assert "constraint" not in request.sampling()
-    forced = chat(tools=TOOLS, tool_choice=allowed("required", "second")).sampling()["constraint"]
+    assert [t["function"]["name"] for t in request.call().inputs["tools"]] == ["second"]
+    assert "constraint" not in request.call().inputs["parameters"]
+    forced = (
+        chat(tools=TOOLS, tool_choice=allowed("required", "second"))
+        .call()
+        .inputs["parameters"]["constraint"]
+    )
     assert forced["json_schema"]["items"]["properties"]["name"] == {"const": "second"}
     for mode in ("auto", "required"):
         with pytest.raises(BadField, match="not among the tools: third"):
-            chat(tools=TOOLS, tool_choice=allowed(mode, "second", "third")).callable_tools()
+            chat(tools=TOOLS, tool_choice=allowed(mode, "second", "third")).call()
 
 
 def test_special_tokens_are_the_chat_templates_affair() -> None:
-    assert chat(add_special_tokens=False).sampling() == {}
-    assert chat(add_special_tokens=True).sampling() == {"add_special_tokens": True}
+    assert chat(add_special_tokens=False).call().inputs["parameters"] == {}
+    assert chat(add_special_tokens=True).call().inputs["parameters"] == {"add_special_tokens": True}
     assert completion(add_special_tokens=False).sampling() == {"add_special_tokens": False}
     assert completion(add_special_tokens=True).sampling() == {}
 
@@ -326,7 +330,7 @@ def test_what_cannot_be_is_refused_before_the_model_is_asked(
     fields: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(BadField) as refused:
-        chat(**fields).inputs()
+        chat(**fields).call()
     assert refused.value.field == field
 
 
@@ -342,7 +346,7 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
         chat_template="{{ x }}",
         documents=[{"title": "t"}],
     )
-    assert request.sampling() == {
+    assert request.call().inputs["parameters"] == {
         "allowed_token_ids": [1],
         "bad_words": ["no"],
         "truncate_prompt": 0,
@@ -350,7 +354,7 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
         "prompt_logprobs": 0,
         "report_prompt_tokens": True,
     }
-    assert request.inputs()["template"] == {
+    assert request.call().inputs["template"] == {
         "add_generation_prompt": False,
         "continue_final_message": True,
         "chat_template": "{{ x }}",
@@ -363,9 +367,9 @@ def test_the_fields_of_vllm_are_the_engines() -> None:
 
 def test_an_echo_of_a_chat_is_the_message_that_goes_on() -> None:
     last = {"role": "assistant", "content": "Once upon"}
-    assert chat(messages=[*HELLO, last], echo=True).echoed() == "Once upon"
-    assert chat(messages=[*HELLO, last]).echoed() == ""
-    assert chat(echo=True).echoed() == ""
+    assert chat(messages=[*HELLO, last], echo=True).call().echo == "Once upon"
+    assert chat(messages=[*HELLO, last]).call().echo == ""
+    assert chat(echo=True).call().echo == ""
 
 
 @pytest.mark.parametrize(
@@ -380,7 +384,7 @@ def test_an_echo_of_a_chat_is_the_message_that_goes_on() -> None:
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadField, match=problem):
-        chat(**fields).sampling()
+        chat(**fields).call()
 
 
 @pytest.mark.parametrize(
@@ -494,7 +498,7 @@ def test_what_a_client_sent_of_a_message_or_a_tool_is_what_the_template_gets() -
     for strict in ({}, {"strict": None}, {"strict": False, "more": [1]}):
         function = {"parameters": {"z": 1, "a": None}, **strict, "name": "f"}
         tool = {"function": function, "cache": {"k": 1}, "type": "function"}
-        inputs = chat(messages=[said], tools=[tool]).inputs()
+        inputs = chat(messages=[said], tools=[tool]).call().inputs
         sent = msgspec.json.encode([inputs["messages"], inputs["tools"]])
         assert sent == msgspec.json.encode([[said], [tool]])
 
@@ -565,31 +569,43 @@ TIME = {"type": "function", "function": {"name": "time"}}
 def test_what_the_answer_must_look_like_is_the_engines_constraint(
     fields: dict[str, Any], constraint: Any
 ) -> None:
-    assert chat(**fields).sampling().get("constraint") == constraint
+    assert chat(**fields).call().inputs["parameters"].get("constraint") == constraint
 
 
 def test_an_answer_that_must_call_has_no_text_to_be_of_a_format() -> None:
     formed = {"type": "json_schema", "json_schema": {"name": "p", "schema": {"type": "integer"}}}
     forced = {"tools": [WEATHER], "tool_choice": "required"}
-    both = chat(**forced, response_format=formed).sampling()
-    assert both == chat(**forced).sampling()
-    may = chat(tools=[WEATHER], tool_choice="auto", response_format=formed).sampling()
+    both = chat(**forced, response_format=formed).call().inputs["parameters"]
+    assert both == chat(**forced).call().inputs["parameters"]
+    may = (
+        chat(tools=[WEATHER], tool_choice="auto", response_format=formed)
+        .call()
+        .inputs["parameters"]
+    )
     assert may["constraint"] == {"json_schema": {"type": "integer"}}
     with pytest.raises(BadField, match="different answers"):
-        chat(**forced, guided_regex="a").sampling()
+        chat(**forced, guided_regex="a").call()
 
 
 def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
     named = {"type": "function", "function": {"name": "weather"}}
-    one = chat(tools=[WEATHER, TIME], tool_choice=named).sampling()["constraint"]["json_schema"]
+    one = (
+        chat(tools=[WEATHER, TIME], tool_choice=named)
+        .call()
+        .inputs["parameters"]["constraint"]["json_schema"]
+    )
     arguments = {"$id": "urn:tool:0", **CITY}
     assert one["properties"] == {"name": {"const": "weather"}, "arguments": arguments}
-    either = chat(tools=[WEATHER, TIME], tool_choice="required").sampling()["constraint"]
+    either = (
+        chat(tools=[WEATHER, TIME], tool_choice="required")
+        .call()
+        .inputs["parameters"]["constraint"]
+    )
     several = either["json_schema"]
     names = [call["properties"]["name"]["const"] for call in several["items"]["anyOf"]]
     assert (several["type"], several["minItems"], names) == ("array", 1, ["weather", "time"])
     single = chat(tools=[WEATHER, TIME], tool_choice="required", parallel_tool_calls=False)
-    assert single.sampling()["constraint"] == {"json_schema": several["items"]}
+    assert single.call().inputs["parameters"]["constraint"] == {"json_schema": several["items"]}
 
 
 def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
@@ -603,7 +619,7 @@ def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
         return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
     tools = [tool("f", "of f"), tool("g", "of g")]
-    constraint = chat(tools=tools, tool_choice="required").sampling()["constraint"]
+    constraint = chat(tools=tools, tool_choice="required").call().inputs["parameters"]["constraint"]
     grammar = LLMatcher.grammar_from_json_schema(constraint["json_schema"])
     tokens = LLTokenizer("byte")
     for name, value, fits in [("f", "of f", True), ("g", "of g", True), ("g", "of f", False)]:
@@ -629,7 +645,7 @@ def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
 )
 def test_constraints_that_cannot_be_met_are_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(BadField) as error:
-        chat(**fields).sampling()
+        chat(**fields).call()
     assert error.value.field == field
 
 
@@ -658,6 +674,6 @@ def test_unknown_members_of_a_format_are_ignored_and_named_or_refused() -> None:
     ignored: list[str] = []
     wanted = decoded(body, ChatRequest, ignored)
     assert sorted(ignored) == ["response_format.json_schema.indent", "response_format.pretty"]
-    assert wanted.sampling()["constraint"] == {"json_schema": {"enum": [1]}}
+    assert wanted.call().inputs["parameters"]["constraint"] == {"json_schema": {"enum": [1]}}
     with pytest.raises(BadField, match="response_format"):
         decoded(body, ChatRequest)

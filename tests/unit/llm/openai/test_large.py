@@ -39,12 +39,12 @@ def complete(prompt: list[str]) -> list[str]:
 def test_a_long_chat_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def noted(kind: Any, body: Any, ignored: Any) -> Any:
+    def noted(body: Any, ignored: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return read(kind, body, ignored)
+        return read(body, ignored)
 
-    read = routes._read_inputs
-    monkeypatch.setattr(routes, "_read_inputs", noted)
+    read = routes._read_chat
+    monkeypatch.setattr(routes, "_read_chat", noted)
     with served(chat) as client:
         answer = client.post("/v1/chat/completions", CHAT)
     assert answer.json["choices"][0]["message"]["content"] == "word"
@@ -64,7 +64,7 @@ def test_a_bomb_in_a_text_is_refused_before_it_is_built() -> None:
     def read(values: int) -> Any:
         calls = [{"function": {"name": "f", "arguments": json.dumps({"a": [0] * values})}}]
         body = {"messages": [{"role": "assistant", "tool_calls": calls}]}
-        return decoded(json.dumps(body).encode(), ChatRequest).inputs()
+        return decoded(json.dumps(body).encode(), ChatRequest).call().inputs
 
     with pytest.raises(RequestTooLarge, match="values, names and brackets"):
         read(2**18)

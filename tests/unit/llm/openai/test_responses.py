@@ -25,7 +25,7 @@ def request(**fields: Any) -> ResponsesRequest:
 
 
 def messages(given: Any, **fields: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = request(input=given, **fields).chat().inputs()["messages"]
+    found: list[dict[str, Any]] = request(input=given, **fields).chat().call().inputs["messages"]
     return found
 
 
@@ -33,7 +33,7 @@ def read(fields: dict[str, Any]) -> None:
     """Read it as a server does that keeps no responses."""
     wanted = request(**fields)
     wanted.check_kept(keeps=False)
-    wanted.chat().inputs()
+    wanted.chat().call()
 
 
 def test_a_text_is_what_the_user_says_and_instructions_come_before_it() -> None:
@@ -111,7 +111,7 @@ def test_some_of_the_tools_may_be_allowed() -> None:
         "tools": [{"type": "function", "name": "add"}],
     }
     chat = request(tools=[ADD, {**ADD, "name": "sub"}], tool_choice=chosen).chat()
-    assert [tool["function"]["name"] for tool in chat.inputs()["tools"]] == ["add"]
+    assert [tool["function"]["name"] for tool in chat.call().inputs["tools"]] == ["add"]
 
 
 def test_wishes_are_those_of_the_chat() -> None:
@@ -124,12 +124,12 @@ def test_wishes_are_those_of_the_chat() -> None:
         tool_choice={"type": "function", "name": "add"},
         parallel_tool_calls=False,
     ).chat()
-    sampling = chat.sampling()
+    sampling = chat.call().inputs["parameters"]
     assert (sampling["max_tokens"], sampling["temperature"], sampling["top_p"]) == (5, 0, 0.5)
     assert sampling["constraint"]["json_schema"]["properties"]["name"] == {"const": "add"}
-    assert chat.inputs()["tools"][0]["function"]["name"] == "add"
-    assert chat.inputs()["template"] == {"reasoning_effort": "low"}
-    assert chat.calls() == AllowedCalls({"add": {"type": "object"}}, 1, forced=True)
+    assert chat.call().inputs["tools"][0]["function"]["name"] == "add"
+    assert chat.call().inputs["template"] == {"reasoning_effort": "low"}
+    assert chat.call().calls == AllowedCalls({"add": {"type": "object"}}, 1, forced=True)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_wishes_are_those_of_the_chat() -> None:
 )  # fmt: skip
 def test_the_form_of_the_text_is_the_chats(given: dict[str, Any], constraint: Any) -> None:
     asked = request(text={"format": given})
-    assert asked.chat().sampling().get("constraint") == constraint
+    assert asked.chat().call().inputs["parameters"].get("constraint") == constraint
     if constraint:
         assert asked.named("constraint") == "text.format"
 
@@ -197,7 +197,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
         store=False, background=False, previous_response_id=None, conversation=None, user="me",
         metadata={"a": "b"}, service_tier="auto", truncation="disabled", include=[],
         stream_options={"include_obfuscation": False}, max_tool_calls=None,
-    ).chat().inputs()  # fmt: skip
+    ).chat().call()  # fmt: skip
     request(include=["reasoning.encrypted_content"]).chat()
     request(top_logprobs=0).chat()
     request(reasoning={"summary": "auto"}, text={"verbosity": "medium"}).chat()
@@ -205,7 +205,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
 
 def test_log_probabilities_are_those_of_a_chat() -> None:
     def asked(**fields: Any) -> Any:
-        return request(**fields).chat().inputs()["parameters"].get("logprobs")
+        return request(**fields).chat().call().inputs["parameters"].get("logprobs")
 
     wanted = ["message.output_text.logprobs"]
     assert asked() is None
