@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools.reference.__main__ import PAGES as PAGES_FROM_CODE
-from wherry.core.observability.model_values import CUT_REASONS
+from wherry.core.observability.numbers import CUT_REASONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])

@@ -134,8 +134,6 @@ CPU: Final = "server CPU ms/request"
 
 
 class ComparedFigure(NamedTuple):
-    """What is compared."""
-
     name: str
     field: str
     #: Of its unit.

@@ -153,8 +153,6 @@ class Spread(msgspec.Struct, kw_only=True):
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """The figures of a run."""
-
     #: Of the measured window.
     seconds: float
     ok: int
@@ -271,7 +269,6 @@ def spread(values: npt.NDArray[Any]) -> Spread | None:
 
 
 def figures(table: Table, seen: MeasuredWindow, *, open_load: bool, streams: bool) -> Figures:
-    """The figures of the window."""
     ok = table.outcome == 0
     meant = (table.intended >= seen.start) & (table.intended < seen.stop)
     answered = ok & (table.ended >= seen.start) & (table.ended <= seen.stop)

@@ -180,7 +180,6 @@ def _value(
 
 
 def prompts(text: Lengths, *, count: int = MOST_ROWS, seed: int = 0) -> list[str]:
-    """Made-up texts."""
     draw = random.Random(seed)
     return [text_of(text.draw(draw), text.unit, draw) for _ in range(count)]
 

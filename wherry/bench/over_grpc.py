@@ -17,9 +17,9 @@ import msgspec
 
 from wherry.bench.answers import AnswerReader
 from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, shown_by, tls_context
-from wherry.bench.control import Address, NotThere, Unreachable
 from wherry.bench.figures import OK
 from wherry.bench.inputs import Row, columns_of
+from wherry.bench.observe import Address, NotThere, Unreachable
 from wherry.core.api import ConfigError, ModelDescription, advice, infer_body
 from wherry.server.api import Schema, load
 

@@ -22,8 +22,6 @@ SCHEMA: Final = 1
 
 
 class ClientSide(msgspec.Struct, kw_only=True):
-    """The cost of the load to this machine."""
-
     processes: int
     #: Cores that the load processes kept busy, and the busiest one's share of a core.
     cores: float
@@ -60,8 +58,6 @@ class Point(msgspec.Struct, kw_only=True):
 
 
 class TargetFacts(msgspec.Struct, kw_only=True):
-    """The target that was measured."""
-
     protocol: str
     url: str
     model: str | None = None

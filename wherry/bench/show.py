@@ -15,8 +15,8 @@ from rich.text import Text
 from wherry.bench.compare import Change
 from wherry.bench.figures import Spread
 from wherry.bench.load_protocol import LoadProgress
+from wherry.bench.local import Cell, OfflineReport, recommended
 from wherry.bench.objective import CORRECTED
-from wherry.bench.offline import Cell, OfflineReport, recommended
 from wherry.bench.plan import Plan, describe, is_open
 from wherry.bench.report import Point, Report, SearchResult, number, shown
 
@@ -102,7 +102,6 @@ def headline(report: Report) -> str:
 
 
 def print_report(report: Report, out: Console | None = None) -> None:
-    """Print the table, the notes and the messages of errors."""
     out = out or console(sys.stdout)
     out.print(headline(report), soft_wrap=True)
     if report.points:

@@ -12,9 +12,16 @@ import msgspec
 
 from wherry.bench import inputs, over_grpc
 from wherry.bench.connection import Encoded, Wire
-from wherry.bench.control import Address, HttpControl, NotThere, Unreachable, address
 from wherry.bench.inputs import Lengths
-from wherry.bench.observe import Observer, over_http
+from wherry.bench.observe import (
+    Address,
+    HttpControl,
+    NotThere,
+    Observer,
+    Unreachable,
+    address,
+    over_http,
+)
 from wherry.core.api import ConfigError, ModelDescription, describe
 
 Protocol = Literal[

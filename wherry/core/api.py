@@ -77,11 +77,11 @@ if TYPE_CHECKING:
     from wherry.core.observability.fronts import ProcessFigures as ProcessFigures
     from wherry.core.observability.fronts import process_figures as process_figures
     from wherry.core.observability.fronts import with_fronts as with_fronts
-    from wherry.core.observability.internal_errors import log_internal_error as log_internal_error
     from wherry.core.observability.logging import HumanFormatter as HumanFormatter
     from wherry.core.observability.logging import JsonFormatter as JsonFormatter
     from wherry.core.observability.logging import configure as configure
     from wherry.core.observability.logging import formatter_of as formatter_of
+    from wherry.core.observability.logging import log_internal_error as log_internal_error
     from wherry.core.observability.logging import one_line as one_line
     from wherry.core.observability.logging import severities as severities
     from wherry.core.observability.machine import Machine as Machine
@@ -253,9 +253,9 @@ else:
                 "BUCKETS FrontFigures FrontsSource LoopStall ProcessFigures process_figures "
                 "with_fronts"
             ),
-            "observability.internal_errors": "log_internal_error",
             "observability.logging": (
-                "HumanFormatter JsonFormatter configure formatter_of one_line severities"
+                "HumanFormatter JsonFormatter configure formatter_of log_internal_error one_line "
+                "severities"
             ),
             "observability.machine": "Machine Use",
             "observability.metrics": "Metrics",

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from wherry.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from wherry.triton.backends.completing import FileTensor as FileTensor
-    from wherry.triton.backends.completing import complete as complete
     from wherry.triton.backends.load import FILES as FILES
     from wherry.triton.backends.load import backend_for as backend_for
     from wherry.triton.backends.load import not_here as not_here
     from wherry.triton.backends.repository_model import RepositoryModel as RepositoryModel
+    from wherry.triton.backends.shared import FileTensor as FileTensor
+    from wherry.triton.backends.shared import complete as complete
     from wherry.triton.backends.shared import parameter_text as parameter_text
     from wherry.triton.loading.control import ModelControl as ModelControl
     from wherry.triton.loading.control import RepositoryWatch as RepositoryWatch
@@ -42,10 +42,9 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "backends.completing": "FileTensor complete",
             "backends.load": "FILES backend_for not_here",
             "backends.repository_model": "RepositoryModel",
-            "backends.shared": "parameter_text",
+            "backends.shared": "FileTensor complete parameter_text",
             "loading.control": "ModelControl RepositoryWatch",
             "loading.folders": "RepositoryFolders",
             "loading.loader": "log_ready",

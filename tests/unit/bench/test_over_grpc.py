@@ -14,8 +14,8 @@ pytest.importorskip("grpc")
 import wherry
 from wherry.bench import over_grpc
 from wherry.bench.connection import Wire
-from wherry.bench.control import Unreachable
 from wherry.bench.load import LoadProcesses
+from wherry.bench.observe import Unreachable
 from wherry.bench.plan import Closed, Plan, Rate
 from wherry.bench.session import Served, measure
 from wherry.bench.targets import Sending, find

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 import wherry
-from wherry.bench.control import HttpControl, Unreachable, address
 from wherry.bench.inputs import Lengths
+from wherry.bench.observe import HttpControl, Unreachable, address
 from wherry.bench.targets import Protocol, Sending, find
 from wherry.core.values.errors import ConfigError
 from wherry.testing import local_server

@@ -26,8 +26,8 @@ from wherry.bench.cli.run import (
     without_secrets,
 )
 from wherry.bench.compare import turns
+from wherry.bench.local import Offline, OfflineReport, length_of
 from wherry.bench.observe import facts
-from wherry.bench.offline import Offline, OfflineReport, length_of
 from wherry.bench.report import Report
 from wherry.bench.show import Display, print_changes, print_report
 from wherry.core.api import (
@@ -213,7 +213,6 @@ def _both(before: Report, after: Report) -> Report:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure, print the table, write what was asked for."""
     if args.compare:
         return compare(args)
     if args.offline:

@@ -128,7 +128,6 @@ EVERYDAY: Final = (
 
 
 def add_flags(to: argparse.ArgumentParser) -> None:
-    """Add all of them, in their groups."""
     to.add_argument(
         "target", nargs="?", metavar="TARGET", help="a URL, or app.py, or module:object"
     )

@@ -26,8 +26,6 @@ DEFAULT_WARMUP = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The command line as values."""
-
     sending: Sending
     #: What all runs share; its load is one caller, as a search for the most of them multiplies it.
     plan: Plan

@@ -50,8 +50,6 @@ class LastError(msgspec.Struct, frozen=True):
 
 
 class GenerationNumbers(msgspec.Struct, frozen=True):
-    """Of a language model."""
-
     running: float | None = None
     waiting: float | None = None
     tokens_per_second: float | None = None

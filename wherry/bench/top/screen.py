@@ -192,7 +192,6 @@ def header(polled: PolledNumbers, url: str, width: int) -> Lines:
 
 
 def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
-    """A row for each model."""
     if not models:
         return [line("no models", width, "dim")]
     cells: dict[str, list[str]] = {
@@ -225,7 +224,6 @@ def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
 
 
 def llm_table(models: Iterable[ModelRow], width: int) -> Lines:
-    """A row for each language model."""
     polled = [(m, m.generation) for m in models if m.generation is not None]
     if not polled:
         return []

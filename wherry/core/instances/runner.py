@@ -19,7 +19,7 @@ from wherry.core.instances.execution import Failure
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.readiness import Readiness
 from wherry.core.models.config import ModelConfig
-from wherry.core.observability.internal_errors import MOST_TRACEBACK, OncePerCause, cut
+from wherry.core.observability.logging import MOST_TRACEBACK, OncePerCause, cut
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import Cancelled, ModelNotReady, WherryError
 from wherry.core.values.load import Load

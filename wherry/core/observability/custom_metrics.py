@@ -122,7 +122,6 @@ def merged(stores: Iterable[CustomMetrics]) -> list[CustomFamily]:
 
 
 def as_prometheus(family: CustomFamily) -> Metric:
-    """A family in prometheus_client's form."""
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,

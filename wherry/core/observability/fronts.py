@@ -101,8 +101,6 @@ class ProcessFigures(msgspec.Struct, array_like=True):
 
 
 class FrontsSource(Protocol):
-    """The fronts of one owner."""
-
     #: Processes that serve clients now, and how many were replaced.
     @property
     def running(self) -> int: ...
@@ -162,7 +160,6 @@ OF_EACH: Final[tuple[tuple[str, str, bool, Callable[[FrontFigures], float | None
 
 
 def front_metrics(source: FrontsSource) -> Iterator[Metric]:
-    """What there is of fronts and of nothing else."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     yield GaugeMetricFamily(

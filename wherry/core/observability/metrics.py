@@ -19,7 +19,7 @@ from wherry.core.observability.custom_metrics import (
 )
 from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, with_fronts
 from wherry.core.observability.machine import Machine, Use, gpus
-from wherry.core.observability.model_values import LABELS, Loaded, ModelValues, cumulative
+from wherry.core.observability.numbers import LABELS, Loaded, ModelValues, cumulative
 from wherry.core.observability.otel.triton_mode import MetricsConfig
 from wherry.core.observability.triton_metrics import (
     CacheNumbers,
@@ -63,16 +63,12 @@ class Cache(Protocol):
 
 
 class MeasuredRuntime(Protocol):
-    """The parts of the Runtime that are measured."""
-
     @property
     def cache(self) -> Cache | None: ...
     def models(self) -> Sequence[Loaded]: ...
 
 
 class AdmissionCounts(Protocol):
-    """The counters of the frontends' admission."""
-
     in_flight: int
     refused: int
 
@@ -304,7 +300,6 @@ OF_STEPS: Final = (
 
 
 def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Wherry's own metrics of all models."""
     yield from (_family(models, *own) for own in OWN)
     yield from learnt_metrics(models)
     yield from (_family(models, *own) for own in OF_STEPS)

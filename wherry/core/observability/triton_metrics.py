@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from wherry.core.observability.machine import GpuUse, Use
-from wherry.core.observability.model_values import ModelValues
+from wherry.core.observability.numbers import ModelValues
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

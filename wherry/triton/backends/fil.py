@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from wherry.core.api import DATATYPES, Array, Column, Columns, ConfigError, Device, InvalidRequest
-from wherry.triton.backends.completing import with_batching
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.backends.shared import (
     Shared,
@@ -26,6 +25,7 @@ from wherry.triton.backends.shared import (
     parameter_number,
     parameter_text,
     parameter_truth,
+    with_batching,
 )
 from wherry.triton.repository.triton_config import (
     TritonConfig,

@@ -32,10 +32,16 @@ from wherry.core.api import (
     Signature,
     cpu_instead,
 )
-from wherry.triton.backends import completing
-from wherry.triton.backends.completing import FileTensor
+from wherry.triton.backends import shared
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared, from_model, library, parameter_whole, to_model
+from wherry.triton.backends.shared import (
+    FileTensor,
+    Shared,
+    from_model,
+    library,
+    parameter_whole,
+    to_model,
+)
 from wherry.triton.repository.mapping import datatype_of
 from wherry.triton.repository.normalise import inside
 from wherry.triton.repository.triton_config import (
@@ -79,7 +85,6 @@ def check_ragged(config: TritonConfig) -> None:
 
 
 def joined(column: Column) -> Array:
-    """The elements of all rows, concatenated."""
     rows = cast(Sequence[Array], column)
     return np.concatenate([row.ravel() for row in rows])
 
@@ -241,7 +246,7 @@ def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     made = made_inputs(config)
     inputs = _of_callers(inputs, inside(config).input, config.input)
     outputs = _of_callers(outputs, inside(config).output, config.output)
-    return completing.complete(
+    return shared.complete(
         config,
         [_tensor(config.name, tensor) for tensor in inputs if tensor.name not in made],
         [_tensor(config.name, tensor) for tensor in outputs],

@@ -15,14 +15,16 @@ from typing import Any, Final
 import numpy as np
 
 from wherry.core.api import Array, Column, Columns, ConfigError, Device, InvalidRequest
-from wherry.triton.backends.completing import FileTensor, complete, with_batching
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.backends.shared import (
+    FileTensor,
     Shared,
     called_with,
+    complete,
     library,
     parameter_text,
     parameter_truth,
+    with_batching,
 )
 from wherry.triton.repository.triton_config import (
     TritonConfig,

@@ -30,9 +30,8 @@ from wherry.core.api import (
     gpu_count,
 )
 from wherry.triton.backends import torch_program
-from wherry.triton.backends.completing import complete
 from wherry.triton.backends.repository_model import RepositoryModel
-from wherry.triton.backends.shared import Shared, called_with, library
+from wherry.triton.backends.shared import Shared, called_with, complete, library
 from wherry.triton.backends.torch_program import Program
 from wherry.triton.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 

@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from wherry.core.api import ConfigError
-from wherry.triton.backends.completing import FileTensor
+from wherry.triton.backends.shared import FileTensor
 from wherry.triton.repository.triton_config import TritonDataType, TritonInput, TritonOutput
 
 #: The datatypes of config.pbtxt by torch's names.

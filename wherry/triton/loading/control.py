@@ -179,7 +179,6 @@ class ModelControl:
 
     @property
     def repositories(self) -> Sequence[str]:
-        """Their folders."""
         return self._repositories.folders
 
     # Life

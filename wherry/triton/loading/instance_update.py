@@ -23,8 +23,6 @@ from wherry.triton.repository.triton_config import TritonConfig
 
 @dataclass(frozen=True, slots=True)
 class LoadedFrom:
-    """What a model was loaded from."""
-
     found: Found
     #: Of the configuration's files, and of all others. With the time of a change that no copy can
     #: set back: a model that is not loaded anew must be the same.

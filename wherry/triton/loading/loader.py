@@ -47,8 +47,6 @@ Scratch = tempfile.TemporaryDirectory[str]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How the models of a repository are loaded."""
-
     #: Times that a load is tried again.
     retries: int = 0
     #: Ask a model's own files for what its configuration leaves out.

@@ -77,8 +77,6 @@ class CallAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The model that a call is for, and its inputs."""
-
     loaded: Any
     columns: Columns
     rows: int
@@ -86,8 +84,6 @@ class Called:
 
 @dataclass(slots=True)
 class _Ended:
-    """How a stream of responses ended."""
-
     by_response: bool = False
 
 

@@ -79,7 +79,6 @@ class PythonBackendModel(RepositoryModel):
         return {**super().settings(), "isolation": "process", "isolate_errors": False}
 
     def make_instance(self, name: str, device: Device, config: ModelConfig, host: Host) -> Instance:
-        """A PythonInstance, for the Runtime."""
         return PythonInstance(name, device, self, config, host)
 
     def execute(self, *args: Any, **inputs: Any) -> Any:

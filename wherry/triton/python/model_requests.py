@@ -185,7 +185,6 @@ class OpenRequests:
         return True
 
     def forget_put_back(self) -> None:
-        """Forget the requests to be run again."""
         for number in list(self._between):
             self.forget(number)
 
@@ -222,13 +221,11 @@ class ModelRequests:
         return self._open.number_of(request) is not None
 
     def open_one(self, number: int) -> InferRequest | None:
-        """The open request of that number, if there is one."""
         return self._open.get(number)
 
     # To the process
 
     def begin(self, batches: Sequence[Batch]) -> None:
-        """Send batches."""
         answers = self.answers
         for batch in batches:
             self._begin(batch, answers)

@@ -62,7 +62,6 @@ def filled(message: TritonMessage) -> dict[str, Any]:
 
 
 def set_fields(message: TritonMessage) -> dict[str, Any]:
-    """Write only the fields that are set."""
     return {
         name: _json_of(value, set_fields)
         for name, field in fields_of(type(message)).items()

@@ -146,7 +146,6 @@ class Mirror:
             self._copied[name] = {inside: mark for inside, (_, mark) in found.items()}
 
     def close(self) -> None:
-        """Remove the folder."""
         self._remove()
 
     def _fetch(self, name: str, files: Mapping[str, str]) -> None:

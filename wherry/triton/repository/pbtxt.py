@@ -392,7 +392,6 @@ class _TextReader:
         return False
 
     def _skip_value(self) -> None:
-        """Skip the value of an unknown field."""
         if self._token.text == ":" and self._token.kind == "mark":
             self._next()
         if self._token.text == "-":

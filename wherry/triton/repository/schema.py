@@ -30,8 +30,6 @@ LONGEST_PROBLEM: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A mistake, and the path of the value that has it."""
-
     path: Path
     text: str
 

@@ -361,7 +361,6 @@ FIRST_RESPONSE: Final = "nv_inference_first_response_histogram_ms"
 
 
 def buckets(config: TritonConfig) -> dict[str, list[float]]:
-    """Return the buckets by family."""
     return {
         one.metric_identifier.family: one.histogram_options.buckets
         for one in _metric_controls(config)

@@ -13,7 +13,7 @@ import wherry
 from tests.costs import assert_linear
 from tests.fakes import ManualClock
 from wherry.core.instances.runner import Cause, FailureLog, cause_of
-from wherry.core.observability.internal_errors import MOST_TRACEBACK
+from wherry.core.observability.logging import MOST_TRACEBACK
 
 
 def text_of(raises: Callable[[], Any]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import wherry
 from tests.fakes import Gate, gated
 from tests.properties import examples
-from wherry.core.observability.model_values import CUT_REASONS
+from wherry.core.observability.numbers import CUT_REASONS
 from wherry.core.runtime.runtime import Runtime
 from wherry.server.cli import main
 from wherry.server.cli.explain import COLUMNS, REASONS, WIDTH, charts, lines, page

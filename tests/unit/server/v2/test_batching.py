@@ -8,7 +8,7 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated
 from tests.sequence_models import Adder
-from wherry.core.observability.model_values import CUT_REASONS
+from wherry.core.observability.numbers import CUT_REASONS
 from wherry.core.runtime.runtime import Runtime
 from wherry.core.scheduler.decisions import Decision
 from wherry.core.values.quantities import duration

@@ -13,8 +13,8 @@ import pytest
 
 import wherry
 from wherry.core.values.errors import ConfigError
-from wherry.triton.backends.completing import FileTensor
 from wherry.triton.backends.load import backend_for
+from wherry.triton.backends.shared import FileTensor
 from wherry.triton.backends.torch_program import (
     Slot,
     checked_slot,
