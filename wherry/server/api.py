@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wherry.server.content.multipart import named_values as named_values
     from wherry.server.grpc.proto import Schema as Schema
     from wherry.server.grpc.proto import load as load
+    from wherry.server.http.answers import EventStream as EventStream
     from wherry.server.http.answers import describe as describe
     from wherry.server.http.answers import new_request_id as new_request_id
     from wherry.server.http.answers import request_id_of as request_id_of
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from wherry.server.http.route import named as named
     from wherry.server.http.route import object_of as object_of
     from wherry.server.http.route import tells as tells
-    from wherry.server.http.sse import EventStream as EventStream
     from wherry.server.options import OPTIONS as OPTIONS
     from wherry.server.options import PREFIX as PREFIX
     from wherry.server.protocol import PROTOCOLS as PROTOCOLS
@@ -81,13 +81,12 @@ else:
             "content.media_types": "FORM",
             "content.multipart": "NamedValue named_values",
             "grpc.proto": "Schema load",
-            "http.answers": "describe new_request_id request_id_of respond",
+            "http.answers": "EventStream describe new_request_id request_id_of respond",
             "http.exchange": "Body Exchange Headers HttpRequest JSON PassedOn",
             "http.route": (
                 "ANY_TEXT EVENTS FILE Handler OF_INFERENCE Operation READS Route STREAMED TEXT "
                 "generation inference json_of list_of named object_of tells"
             ),
-            "http.sse": "EventStream",
             "options": "OPTIONS PREFIX",
             "protocol": "HttpProtocol PROTOCOLS",
             "server": "Server",

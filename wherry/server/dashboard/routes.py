@@ -10,11 +10,10 @@ from wherry.core.api import FrontsSource, Overloaded, Runtime
 from wherry.server.dashboard.numbers import Sample, ServerNumbers
 from wherry.server.dashboard.page import page
 from wherry.server.dashboard.paths import EVENTS, NUMBERS
-from wherry.server.http.answers import respond
+from wherry.server.http.answers import CONTENT_TYPE, UNBUFFERED, respond
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import ANY_TEXT, Operation, Route, tells
 from wherry.server.http.route import EVENTS as EVENT_STREAM
-from wherry.server.http.sse import CONTENT_TYPE, UNBUFFERED
 from wherry.server.v2.common import Common
 
 #: Seconds from one event to the next.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from wherry.core.api import ModelNotFound
+from wherry.server.http.answers import EventStream, JsonLines
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.route import Route
-from wherry.server.http.sse import EventStream, JsonLines
 from wherry.server.natural.codec import NaturalCodec
 from wherry.server.v2.http.entry import HttpEntry, ModelPath
 from wherry.server.v2.http.generate import GenerateCall, StreamCall

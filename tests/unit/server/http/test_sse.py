@@ -1,4 +1,4 @@
-"""server/http/sse.py, generate.py: answers that come one after the other."""
+"""server/http/answers.py, generate.py: answers that come one after the other."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.server.http.answers import CONTENT_TYPE, PING, PING_INTERVAL, EventStream
 from wherry.server.http.exchange import HttpRequest, RequestHead
-from wherry.server.http.sse import CONTENT_TYPE, PING, PING_INTERVAL, EventStream
 
 
 @wherry.model

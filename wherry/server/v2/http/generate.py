@@ -16,9 +16,8 @@ from wherry.core.api import (
     StreamReply,
 )
 from wherry.server.calls.compression import MAX_BYTES
-from wherry.server.http.answers import fail, packed, respond
+from wherry.server.http.answers import EventStream, fail, packed, respond
 from wherry.server.http.exchange import Exchange, RequestHead
-from wherry.server.http.sse import EventStream
 from wherry.server.v2.decoded import DecodedRequest
 from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
 from wherry.server.v2.http.entry import HttpEntry, ModelPath
