@@ -19,8 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from wherry.core.api import AdapterNotFound, ConfigError, InvalidRequest, Unsupported
-from wherry.llm.engine.library_errors import brief
-from wherry.llm.engine.safetensors_header import stored_tensors
+from wherry.llm.engine.checkpoint import stored_tensors
+from wherry.llm.engine.damaged import brief
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -22,12 +23,9 @@ from typing import Any, Final
 import msgspec
 
 from wherry.core.api import ConfigError
-from wherry.llm.engine import gguf_header, gguf_tokenizer
-from wherry.llm.engine.damaged import AGAIN
-from wherry.llm.engine.known import ANOTHER_ENGINE, refusals
-from wherry.llm.engine.library_errors import brief
-from wherry.llm.engine.quantizers import FILES
-from wherry.llm.engine.safetensors_header import stored_tensors
+from wherry.llm.engine import gguf_file
+from wherry.llm.engine.damaged import AGAIN, brief
+from wherry.llm.engine.known import ANOTHER_ENGINE, QUANTIZER_FILES, refusals
 
 #: Datatypes of weights by their safetensors names.
 FLOATS: Final = ("F32", "BF16", "F16")
@@ -45,7 +43,7 @@ MOST_REFUSALS: Final = 5
 NOT_ALONE: Final = {
     "adapter_config.json": "an adapter (LoRA): merge it into its model first",
     **dict.fromkeys(
-        FILES,
+        QUANTIZER_FILES,
         "quantized weights are not computed here; use a checkpoint of floats, or " + ANOTHER_ENGINE,
     ),
 }
@@ -244,7 +242,7 @@ def converted(gguf: Path) -> Path:
     (minutes)."""
     size = gguf.stat().st_size
     with gguf.open("rb") as opened:
-        tensors = gguf_header.check(gguf.name, opened, size)
+        tensors = gguf_file.check(gguf.name, opened, size)
     key = hashlib.sha256(f"{_CONVERSION} {gguf.name} {size} {_digest(gguf)}".encode()).hexdigest()[
         :16
     ]
@@ -277,7 +275,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
         fields = GGUFReader(gguf).fields
         values = {key: f.contents() for key, f in fields.items() if key.startswith("tokenizer.")}
-        tokenizer = gguf_tokenizer.build(values)
+        tokenizer = gguf_file.build_tokenizer(values)
         where = {"gguf_file": gguf.name, "local_files_only": True}
         net: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype="float32", **where)
     except ImportError as error:
@@ -290,7 +288,7 @@ def _convert(gguf: Path, target: Path) -> None:
     net.hf_quantizer, net.is_quantized = None, False
     if hasattr(net.config, "quantization_config"):
         del net.config.quantization_config
-    net.generation_config.eos_token_id = gguf_tokenizer.ends(values)
+    net.generation_config.eos_token_id = gguf_file.end_tokens(values)
     try:
         net.save_pretrained(target)
         tokenizer.save_pretrained(target)
@@ -326,3 +324,87 @@ def _downloaded(hub_id: str) -> Path:
         raise ConfigError(
             f"{hub_id}: no folder of that name, and the hub did not give it: {why}"
         ) from None
+
+
+#: A file of 10,000 tensors has a header of 1 MB.
+MOST_HEADER_BYTES: Final = 16 << 20
+#: Bits of an element by the format's names of types.
+BITS: Final[Mapping[str, int]] = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
+    "I16": 16, "U16": 16, "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64,
+}  # fmt: skip
+
+
+class StoredTensor(msgspec.Struct, frozen=True):
+    """A tensor's type, shape, and first and last byte behind the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data_offsets[1] - self.data_offsets[0]
+
+
+def header_length(file: Path) -> int:
+    """The header's length in bytes. ConfigError if it is implausible: libraries allocate it."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+    if length > MOST_HEADER_BYTES:
+        raise ConfigError(
+            f"{file.parent.name}: {file.name}: a header of {length} bytes; at most"
+            f" {MOST_HEADER_BYTES} are read"
+        )
+    return length
+
+
+def stored_tensors(file: Path) -> dict[str, StoredTensor]:
+    """The tensors by name, of a safetensors file's header: 8 bytes with its length, then JSON.
+    ConfigError says what in it is wrong, or whether the file is shorter than it says."""
+    length = header_length(file)
+    where = f"{file.parent.name}: {file.name}"
+    with file.open("rb") as opened:
+        opened.seek(8)
+        text = opened.read(length)
+    try:
+        members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        members.pop("__metadata__", None)
+        found = {name: msgspec.json.decode(raw, type=StoredTensor) for name, raw in members.items()}
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{where}: its header cannot be read: {brief(error)}; download it again"
+        ) from None
+    _check(where, found, file.stat().st_size - 8 - length)
+    return found
+
+
+def _check(where: str, tensors: Mapping[str, StoredTensor], size: int) -> None:
+    """Raise ConfigError unless the tensors lie within `size` bytes, one after another, each as
+    long as its shape says."""
+    end = 0
+    by_place = sorted(tensors.items(), key=lambda item: item[1].data_offsets)
+    for name, tensor in by_place:
+        begin, stop = tensor.data_offsets
+        problem: Any = None
+        if tensor.dtype not in BITS:
+            problem = f"is of an unknown type {tensor.dtype[:20]!r}"
+        elif min(tensor.shape, default=0) < 0 or begin != end or stop < begin:
+            problem = "does not begin where the one before it ends"
+        elif (stop - begin) * 8 != tensor.elements * BITS[tensor.dtype]:
+            problem = f"has {stop - begin} bytes, and a shape of {tensor.elements} {tensor.dtype}"
+        elif stop > size:
+            problem = f"ends at byte {stop} of {size}: the file is cut off"
+        if problem:
+            raise ConfigError(f"{where}: tensor {name[:80]!r} {problem}; download it again")
+        end = stop
+    if end != size:
+        raise ConfigError(
+            f"{where}: its tensors end at byte {end} of {size}: the file is not what its header"
+            " says; download it again"
+        )

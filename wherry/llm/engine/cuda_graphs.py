@@ -20,7 +20,8 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from wherry.llm.engine.step_tensors import to_device, with_chosen
+from wherry.llm.engine.device import to_device
+from wherry.llm.engine.step_inputs import with_chosen
 
 log = logging.getLogger("wherry")
 

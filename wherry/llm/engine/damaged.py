@@ -1,4 +1,5 @@
 """Can no engine here run what this config.json says: sizes that are none, another kind of model?
+And which part of a library's error may a client see?
 
 What an engine does not know, another may; a number that is a text is wrong for all of them, and
 libraries that are given an absurd one allocate it, or loop over it, before they look. Pure.
@@ -6,6 +7,7 @@ libraries that are given an absurd one allocate it, or loop over it, before they
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -83,3 +85,13 @@ def _is_size(value: Any, most: int) -> bool:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+_PLACE: Final = re.compile(r"(?<![\w.])~?/[^\s'\":,]{2,}")
+
+
+def brief(error: BaseException) -> str:
+    """The type and the first two lines of `error`, at most 200 characters, without file paths."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = _PLACE.sub("...", " ".join(lines[:2]))
+    return f"{type(error).__name__}: {text[:200]}"

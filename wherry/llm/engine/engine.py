@@ -19,14 +19,13 @@ from typing import Final
 from torch import Tensor
 
 from wherry.core.api import InvalidRequest, ModelFailed, out_of_memory
-from wherry.llm.engine.device_time import HostTimer, StepTimer
+from wherry.llm.engine.device import HostTimer, StepTimer, on_device
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.lora import Adapters
 from wherry.llm.engine.sampler import AGAIN, NONE, NextTokens, choose, prompt_report
 from wherry.llm.engine.sampling import Sampling, check_tokens, no_room
 from wherry.llm.engine.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.engine.sequence import Constraint, Sampled, Sequence, TokenLists
-from wherry.llm.engine.step_tensors import on_device
 
 log = logging.getLogger("wherry")
 

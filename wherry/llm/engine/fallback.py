@@ -18,7 +18,7 @@ from torch import Tensor
 from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.attention import Attention
 from wherry.llm.engine.checkpoint import FLOATS, INDICES, MOST_REFUSALS, Checkpoint
-from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.damaged import brief
 from wherry.llm.engine.linear import Linear, MakeLinear
 from wherry.llm.engine.lora import AdaptedLinear, Pair
 from wherry.llm.engine.model import Shape

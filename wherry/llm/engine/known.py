@@ -183,6 +183,8 @@ _ROPE_RULES: Final[Mapping[str, Rule]] = {
 DTYPES = ("float32", "bfloat16", "float16")
 #: Fields of quantized weights. Others of this kind are refused as unknown.
 QUANTIZED = ("quantization_config", "compression_config", "quantization")
+#: Those of other programs: transformers does not look at them.
+QUANTIZER_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 ANOTHER_ENGINE = "serve it with another engine (vllm:..., llama-cpp:FILE.gguf)"
 #: Characters of a value in a message.
 _SHOWN = 80

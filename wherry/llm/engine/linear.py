@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.engine.processor import multiplies_bfloat16
+from wherry.llm.engine.memory import multiplies_bfloat16
 
 #: x [rows, in] -> x @ weight.T + bias [rows, out].
 Linear = Callable[[Tensor], Tensor]

@@ -22,7 +22,7 @@ from wherry.llm.engine.delta import AnswerPieces, Delta
 from wherry.llm.engine.prompt import Prompt
 from wherry.llm.engine.sampling import Sampling, bounded
 from wherry.llm.engine.text_model import TextModel
-from wherry.llm.formats.read_already import STYLE, OneText
+from wherry.llm.formats.families import THOUGHT_FAMILIES
 
 #: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
@@ -347,3 +347,60 @@ def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list
         {**entry(t), "top": [entry(top) for top in t["top_logprobs"][: alternatives or 0]]}
         for t in tokens
     ]
+
+
+#: The fields of the `AnswerStyle` by which such a text is read.
+STYLE: Final[Mapping[str, Any]] = {"tools": "hermes", "thoughts": "think", "opened": False}
+_THOUGHTS: Final = THOUGHT_FAMILIES["think"].format
+
+
+class OneText:
+    """Writes one answer as Hermes' models would have written it, since what serves all engines
+    reads texts. It comes as deltas of OpenAI's chats: `reasoning_content`, `content`, and
+    `tool_calls` in pieces, each with its `index`."""
+
+    def __init__(self) -> None:
+        self._thinking = False
+        #: The call that goes on, by its index, and whether its beginning is written.
+        self._index: int | None = None
+        self._name = ""
+        self._written = False
+
+    def feed(self, delta: Mapping[str, Any]) -> str:
+        """Take a delta; return the text that it adds. Calls come one after another."""
+        text = ""
+        if thoughts := delta.get("reasoning_content"):
+            text = thoughts if self._thinking else _THOUGHTS.begin + thoughts
+            self._thinking = True
+        if content := delta.get("content"):
+            text += self.end() + self._answer() + content
+        for piece in delta.get("tool_calls") or ():
+            if piece["index"] != self._index:
+                text += self.end() + self._answer()
+                self._index = piece["index"]
+            text += self._more(piece["function"])
+        return text
+
+    def end(self) -> str:
+        """End the answer, or the call that goes on; return the rest of its text."""
+        if self._index is None:
+            return ""
+        rest = "}</tool_call>" if self._written else f"{self._begun()}{{}}}}</tool_call>"
+        self._index, self._name, self._written = None, "", False
+        return rest
+
+    def _more(self, function: Mapping[str, Any]) -> str:
+        self._name += function.get("name") or ""
+        arguments = function.get("arguments") or ""
+        if self._written or not arguments.strip():
+            return arguments if self._written else ""
+        self._written = True
+        return self._begun() + arguments
+
+    def _begun(self) -> str:
+        name = json.dumps(self._name, ensure_ascii=False)
+        return f'<tool_call>{{"name": {name}, "arguments": '
+
+    def _answer(self) -> str:
+        ends, self._thinking = self._thinking, False
+        return _THOUGHTS.end if ends else ""

@@ -36,7 +36,7 @@ from wherry.llm.engine.sampling import Sampling, bounded, check_room, defaults_o
 from wherry.llm.engine.scheduler import PROMPT_SHARE
 from wherry.llm.engine.sequence import Sequence as Generation
 from wherry.llm.engine.text_model import TextModel
-from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
+from wherry.llm.formats.answer_text import END_TOKENS, ModelStyle, checked
 
 if TYPE_CHECKING:  # imports torch, which only the model's own process needs
     from wherry.llm.engine.engine import Engine, Event

@@ -14,7 +14,7 @@ import torch
 from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.choice import AUTO, Here, choose, folder_facts, here
-from wherry.llm.engine.device_time import timer_of
+from wherry.llm.engine.device import timer_of
 from wherry.llm.engine.engine import Engine
 from wherry.llm.engine.fallback import AttentionDiffers, TransformersNetwork
 from wherry.llm.engine.kv_cache import KVCache

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.adapters import MOST_RANK, WEIGHTS, adapter_config
-from wherry.llm.engine.library_errors import brief
-from wherry.llm.engine.safetensors_header import stored_tensors
+from wherry.llm.engine.checkpoint import stored_tensors
+from wherry.llm.engine.damaged import brief
 
 #: Adapters whose weights are kept at a time; those of running requests always are.
 MOST_KEPT: Final = 16

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from wherry.core.api import Machine
-from wherry.llm.engine import gguf_header
-from wherry.llm.engine.checkpoint import Checkpoint
+from wherry.llm.engine import gguf_file
+from wherry.llm.engine.checkpoint import Checkpoint, stored_tensors
 from wherry.llm.engine.choice import is_gguf
-from wherry.llm.engine.processor import multiplies_bfloat16, reads_halves
-from wherry.llm.engine.safetensors_header import stored_tensors
-from wherry.llm.formats.model_style import ModelStyle
+from wherry.llm.formats.answer_text import ModelStyle
 
 #: Bytes of an element by the name of its datatype.
 BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -101,7 +99,7 @@ def _of_folder(checkpoint: Checkpoint) -> Needs:
 def _of_gguf(path: Path) -> Needs:
     size = path.stat().st_size
     with path.open("rb") as opened:
-        header = gguf_header.read(opened, size)
+        header = gguf_file.read(opened, size)
     values = header.values
     kind = values.get("general.architecture")
 
@@ -244,3 +242,27 @@ def give_back_freed() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
         if trim is not None:
             trim(0)
+
+
+#: Half precision is read as floats; products of bfloat16 have instructions.
+_HALVES: Final = frozenset(("avx2", "fma", "f16c"))
+_BFLOAT16: Final = frozenset(("avx512_bf16", "amx_bf16"))
+
+
+def reads_halves(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether weights of half precision can be multiplied with floats as fast as they are read."""
+    return _flags(cpuinfo) >= _HALVES
+
+
+def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    return not _BFLOAT16.isdisjoint(_flags(cpuinfo))
+
+
+def _flags(cpuinfo: Path) -> frozenset[str]:
+    """What Linux says that the first processor can do; nothing where it does not say."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    found = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(found.partition(":")[2].split())

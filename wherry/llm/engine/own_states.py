@@ -22,13 +22,12 @@ from torch import Tensor
 
 from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
-from wherry.llm.engine.damaged import AGAIN
+from wherry.llm.engine.damaged import AGAIN, brief
+from wherry.llm.engine.device import on_device
 from wherry.llm.engine.fallback import TOLERANCE, load_net
 from wherry.llm.engine.kv_cache import BlockTable
-from wherry.llm.engine.library_errors import brief
 from wherry.llm.engine.model import MOST_POSITIONS
 from wherry.llm.engine.scheduler import Chunk
-from wherry.llm.engine.step_tensors import on_device
 from wherry.llm.engine.weights import DTYPES
 
 log = logging.getLogger("wherry")

@@ -23,8 +23,8 @@ from wherry.llm.engine.constraint import (
     strict_functions,
 )
 from wherry.llm.engine.tokenizer import Tokenizer, truncated
+from wherry.llm.formats.answer_text import END_TOKENS, ModelStyle
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
-from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 
 if TYPE_CHECKING:  # imports torch
     from wherry.llm.engine.lora import Adapters, AdapterWeights

@@ -15,7 +15,7 @@ from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sampled
 from wherry.llm.engine.sequence import Sequence as Generation
 from wherry.llm.engine.tokenizer import Tokenizer
-from wherry.llm.formats.model_style import ModelStyle
+from wherry.llm.formats.answer_text import ModelStyle
 
 #: A UTF-8 character has at most four bytes and a token at least one: waiting longer cannot help.
 _LONGEST_CHARACTER = 4

@@ -11,18 +11,20 @@ import torch
 from torch import Tensor
 
 from wherry.llm.engine import int8
-from wherry.llm.engine.attention import Attention
+from wherry.llm.engine.attention import AttendInPlace, Attention, PagedAttention, varlen
 from wherry.llm.engine.checkpoint import Checkpoint, stage
 from wherry.llm.engine.cuda_graphs import CudaRecord, DecodeGraphs, DecodeRow, Record
-from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.damaged import brief
+from wherry.llm.engine.device import on_device
 from wherry.llm.engine.linear import best_for
 from wherry.llm.engine.model import Decoder, Shape
-from wherry.llm.engine.paged_attention import AttendInPlace, PagedAttention, varlen
 from wherry.llm.engine.scheduler import Chunk
-from wherry.llm.engine.step_inputs import Attends, Context, StepInputs, Tables
-from wherry.llm.engine.step_tensors import (
+from wherry.llm.engine.step_inputs import (
+    Attends,
+    Context,
+    StepInputs,
+    Tables,
     inputs_of_views,
-    on_device,
     packed_inputs,
     with_chosen,
 )

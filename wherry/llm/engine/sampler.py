@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from wherry.llm.engine.constraint import TokenBits
-from wherry.llm.engine.device_time import end_of
+from wherry.llm.engine.device import end_of, on_device, pinned
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.sequence import Sampled, Sequence, Tokens, array_of
-from wherry.llm.engine.step_tensors import on_device, pinned
 
 #: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
 #: sorting the vocabulary takes twenty times as long.

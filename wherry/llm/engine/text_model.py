@@ -14,7 +14,7 @@ from wherry.llm.engine.delta import Delta
 from wherry.llm.engine.prompt import Prompt
 from wherry.llm.engine.sampling import Parameters, Sampling, check_tokens, tokens_to_keep
 from wherry.llm.engine.tokenizer import Tokenizer
-from wherry.llm.formats.model_style import ModelStyle
+from wherry.llm.formats.answer_text import ModelStyle
 
 _PLAIN: Final = Sampling()
 

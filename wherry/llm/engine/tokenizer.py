@@ -11,7 +11,7 @@ import msgspec
 
 from wherry.core.api import ConfigError, InvalidRequest, PromptTooLong
 from wherry.llm.engine.chat_form import ChatForm, Messages, TooManyTurns, limited, text_of
-from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.damaged import brief
 from wherry.llm.engine.tokenizer_files import AGAIN, MOST_FILE_BYTES, WRITTEN
 
 

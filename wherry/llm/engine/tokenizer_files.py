@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.llm.engine.library_errors import brief
+from wherry.llm.engine.damaged import brief
 
 AGAIN: Final = "download the checkpoint again"
 #: A large tokenizer.json has 35 MB.

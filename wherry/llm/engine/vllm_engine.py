@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -16,17 +16,17 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import ConfigError, Device, Step, WorkerDied
-from wherry.llm.engine.adapters import AdapterFolders
+from wherry.core.api import ConfigError, Device, InvalidRequest, Step, WorkerDied
+from wherry.llm.engine.adapters import WEIGHTS, AdapterFolders, adapter_config
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.constraint import AnswerForm
+from wherry.llm.engine.damaged import brief
 from wherry.llm.engine.delta import AnswerPieces, Delta, Reports
 from wherry.llm.engine.prompt import Prompt, tokens_of
 from wherry.llm.engine.sampling import Sampling, bounded, no_room
 from wherry.llm.engine.text_model import TextModel
 from wherry.llm.engine.tokenizer import Tokenizer
-from wherry.llm.engine.vllm_adapters import VllmAdapters, engine_arguments
-from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
+from wherry.llm.formats.answer_text import END_TOKENS, ModelStyle
 
 #: Seconds between two reads of vLLM's metrics, which take some milliseconds.
 READ_EVERY: Final = 1.0
@@ -302,3 +302,99 @@ def _field_of(refusal: Exception) -> str | None:
         return OURS.get(named, str(named))
     problem = str(refusal)
     return next((field for words, field in MEANT.items() if problem.startswith(words)), None)
+
+
+#: The ranks for which vLLM has room; the least by its default.
+RANKS: Final = (16, 32, 64, 128, 256, 320, 512)
+#: Adapters that run at once where folders may come and go, and the most by default.
+MORE: Final = 4
+MOST: Final = 8
+
+
+def engine_arguments(folders: AdapterFolders) -> dict[str, Any]:
+    """Arguments of vLLM's engine that give room for these adapters. ConfigError if one cannot be
+    read. Reads files."""
+    if not folders:
+        return {}
+    names = folders.names()
+    found = [folder for name in names if (folder := folders.find(name)) is not None]
+    most = max((adapter_config(folder).r for folder in found), default=RANKS[0])
+    return {
+        "enable_lora": True,
+        "max_lora_rank": next((rank for rank in RANKS if rank >= most), RANKS[-1]),
+        "max_loras": min(MOST, max(len(names), MORE if folders.takes_more else 1)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An adapter that vLLM has: what its files were, and vLLM's own words for it."""
+
+    files: tuple[int, ...]
+    request: Any
+
+
+class VllmAdapters:
+    """The adapters of one engine. `make` is vLLM's LoRARequest.
+
+    vLLM knows an adapter by a number and keeps what it has computed by its name: files that change
+    get another of both. It reads the files when it is given them here: were it told by a request
+    alone, a damaged file would end a step, and with it the engine.
+    """
+
+    def __init__(
+        self, model: str, folders: AdapterFolders, engine: Any, make: Callable[..., Any]
+    ) -> None:
+        self._model = model
+        self._folders = folders
+        self._engine = engine
+        self._make = make
+        self._numbers: Iterator[int] = itertools.count(1)
+        self._known: dict[str, _Known] = {}
+        #: Numbers of those that were replaced or removed, which vLLM still has.
+        self._left: set[int] = set()
+
+    def request(self, name: str) -> Any:
+        """vLLM's words for an adapter, which it has from now on; None without a name.
+        AdapterNotFound, or InvalidRequest if vLLM cannot read it. Blocks, when it is new."""
+        folder = self._folders.found(self._model, name)
+        if folder is None:
+            return None
+        known = self._known.get(name)
+        if known is None or known.files != _files(folder):
+            self._forget(name)
+            known = self._known[name] = self._loaded(name, folder)
+        return known.request
+
+    def sweep(self, in_use: Collection[int]) -> None:
+        """Have vLLM forget adapters that are gone or replaced, once no request runs with them."""
+        for name in [name for name in self._known if self._folders.find(name) is None]:
+            self._forget(name)
+        for number in self._left.difference(in_use):
+            self._left.remove(number)
+            self._engine.remove_lora(number)
+
+    def _forget(self, name: str) -> None:
+        if (known := self._known.pop(name, None)) is not None:
+            self._left.add(known.request.lora_int_id)
+
+    def _loaded(self, name: str, folder: Path) -> _Known:
+        files, number = _files(folder), next(self._numbers)
+        request = self._make(f"{name}.{number}", number, str(folder.resolve()))
+        try:
+            adapter_config(folder)
+            self._engine.add_lora(request)
+        except Exception as error:  # of any type, by what vLLM finds in the files
+            why = str(error) if isinstance(error, ConfigError) else brief(error)
+            problem = f"model {self._model!r}: adapter {name}: vLLM does not load it: {why}"
+            raise InvalidRequest(problem, field="adapter") from error
+        return _Known(files, request)
+
+
+def _files(folder: Path) -> tuple[int, ...]:
+    """What tells an adapter's weights from those of another time; nothing without any."""
+    try:
+        at = (folder / WEIGHTS).stat()
+    except OSError:
+        return ()
+    return at.st_dev, at.st_ino, at.st_mtime_ns

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import MOST_REFUSALS, NO_WEIGHT
-from wherry.llm.engine.device_time import end_of
+from wherry.llm.engine.device import end_of, pinned
 from wherry.llm.engine.known import ANOTHER_ENGINE
-from wherry.llm.engine.step_tensors import pinned
 
 #: Bytes of each of the two pieces of pinned memory through which weights come to a GPU.
 STAGED_BYTES: Final = 1 << 26

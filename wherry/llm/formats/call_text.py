@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wherry.llm.formats.call_pieces import CallPieces, PiecesOf
 from wherry.llm.formats.call_writer import GrammarOf
-from wherry.llm.formats.calls import CallReader, Functions, ToolCall
-from wherry.llm.formats.marks import partial
+from wherry.llm.formats.calls import CallPieces, CallReader, Functions, PiecesOf, ToolCall
+from wherry.llm.formats.thoughts import partial
 
 #: What begins, ends or escapes within a JSON string.
 QUOTES: Final = re.compile(r'\\.|(?P<toggle>")', re.DOTALL)

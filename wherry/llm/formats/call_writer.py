@@ -1,6 +1,7 @@
 """Which grammar do calls have in a family's own notation, and where does it begin in a text?
 
-In llguidance's dialect of Lark. What is before a call, between calls and behind them is free.
+In llguidance's dialect of Lark. What is before a call, between calls and behind them is free. What
+such a grammar accepts, the readers of these notations read, and it has the schema's form.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from wherry.llm.formats.json_calls import BETWEEN
+from wherry.llm.formats.tag_calls import referred, type_names, types_of
 
 #: The arguments' schemas by the names of the functions; None: any arguments.
 Strict = Mapping[str, Mapping[str, Any] | None]
@@ -136,3 +140,314 @@ def _quoted(text: str) -> str:
 
 def _slashed(pattern: str) -> str:
     return pattern.replace("/", r"\/")
+
+
+def of_objects(
+    marks: Marks,
+    bare: Sequence[str] = (),
+    *,
+    inline: bool = False,
+    keyed: bool = False,
+    named: Sequence[str] = (),
+) -> GrammarOf:
+    """Calls as `json_calls.of_objects` reads them. `keyed`: or objects whose only member is called
+    as the function; `named`: or calls as these templates have them."""
+
+    def write(writer: CallWriter) -> list[Opening]:
+        calls, several = _objects(writer, marks, keyed, named)
+        object_ = rf'\{{\s*"(?:tool_)?name"\s*:\s*"(?:{writer.names})"\s*,'
+        listed = rf"\[\s*{object_}"
+        openings = between(writer, marks, calls, f"{object_}|{listed}")
+        if inline or "{" in bare:
+            openings.append(Opening(object_, several, first=not inline))
+        if "[" in bare:
+            openings.append(Opening(listed, calls, first=True))
+        return openings
+
+    return write
+
+
+def _objects(
+    writer: CallWriter, marks: Marks, keyed: bool, named: Sequence[str]
+) -> tuple[str, str]:
+    """One object, a list, or several one after another, between them perhaps a mark again; and
+    these without the list."""
+    number = r'/"(id|type|index|tool_call_id)": ?("[^"\\\x00-\x1f]{0,64}"|0|[1-9][0-9]{0,5})/'
+    writer.rule("number", f'{number} SPACE? "," SPACE?')
+    objects, calls = list[str](), list[str]()
+    for at, (name, schema) in enumerate(writer.functions.items()):
+        arguments = writer.json(f"arguments_{at}", schema or {"type": "object"})
+        called = writer.text(json.dumps(name, ensure_ascii=False))
+        head = f'number{{0,3}} NAME SPACE? {called} SPACE? "," SPACE? number{{0,3}} ARGUMENTS'
+        tail = f'(SPACE? "," SPACE? {number}){{0,2}}'
+        if keyed:
+            head, tail = f'{called} ":"', ""
+        objects.append(f'"{{" SPACE? {head} SPACE? {arguments} {tail} SPACE? "}}"')
+        fields = {"name": writer.text(name), "arguments": arguments}
+        calls += [writer.filled(template, fields) for template in named]
+    writer.rule("NAME", r'/"(tool_)?name": ?/')
+    writer.rule("ARGUMENTS", r'/"(arguments|parameters|args)": ?/')
+    writer.rule("object", *objects)
+    again = [f"SPACE? {writer.text(m)} SPACE?" for m, _ in marks if BETWEEN.fullmatch(m)]
+    writer.rule("separator", "(SPACE? /[,;]/)? SPACE?", *again)
+    writer.rule("list", '"[" SPACE? object (SPACE? "," SPACE? object)* SPACE? "]"')
+    several = writer.rule("several", "object (separator object)*")
+    names = [f"call (({' | '.join(again)})? call)*"] if named else []
+    if named:
+        writer.rule("call", *calls)
+    return writer.rule("objects", "list", several, *names), several
+
+
+def of_names(templates: Sequence[str], marks: Marks = (), begins: str = "") -> GrammarOf:
+    """Calls as `json_calls.after_names` reads them, written by one of these templates. `begins`:
+    a pattern of what one begins with where there are no marks."""
+
+    def write(writer: CallWriter) -> list[Opening]:
+        made = []
+        for at, (name, schema) in enumerate(writer.functions.items()):
+            arguments = writer.json(f"arguments_{at}", schema or {"type": "object"})
+            fields = {"name": writer.text(name), "arguments": arguments}
+            made += [writer.filled(template, fields) for template in templates]
+        call = writer.rule("call", *made)
+        calls = writer.rule("calls", "call (SPACE? call)*")
+        return [*between(writer, marks, calls, ""), *([Opening(begins, call)] if begins else [])]
+
+    return write
+
+
+def of_harmony(writer: CallWriter) -> list[Opening]:
+    """Calls as messages to a function, whose name may stand before the channel or behind it."""
+    channel = f"{writer.text('<|channel|>')} /commentary|analysis/"
+    content = f'(" "? {writer.text("<|constrain|>")} "json" | " json")?'
+    message = f"({channel})? {content} {writer.text('<|message|>')}"
+    made = [
+        f"{writer.text(name)} {message} "
+        + writer.json(f"arguments_{at}", schema or {"type": "object"})
+        for at, (name, schema) in enumerate(writer.functions.items())
+    ]
+    call = writer.rule("call", *made)
+    call = f'"to=functions." {call} {writer.text("<|call|>")}?'
+    begins = {
+        r"<\|start\|>assistant": writer.text("<|start|>assistant"),
+        r"<\|channel\|>(?:commentary|analysis)": channel,
+    }
+    to = r"to=functions\."
+    openings = [Opening(f"{begin} {to}", f'{rule} " " {call}') for begin, rule in begins.items()]
+    return [*openings, Opening(to, call, first=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class TagTemplates:
+    """How a call in tags is written: what begins it and an argument, and their ends."""
+
+    call: str
+    argument: str
+    argument_end: str
+    call_end: str
+
+
+def of_tags(tags: TagTemplates, marks: Marks = (), begins: str = "") -> GrammarOf:
+    """Calls as `tag_calls.Tags` reads them. Texts are of no form but for an `enum`."""
+
+    def write(writer: CallWriter) -> list[Opening]:
+        made = []
+        for at, name in enumerate(writer.functions):
+            begun = writer.filled(tags.call, {"name": writer.text(name)})
+            end = f"SPACE? {writer.text(tags.call_end)}" if tags.call_end else ""
+            arguments = _tagged(writer, tags, at, name)
+            made.append(writer.rule(f"call_{at}", f"{begun} {arguments} {end}"))
+        call = writer.rule("call", *made)
+        calls = "call (SPACE? call)*" if tags.call_end else "call"
+        calls = writer.rule("calls", calls)
+        return [*between(writer, marks, calls, ""), *([Opening(begins, call)] if begins else [])]
+
+    return write
+
+
+def _tagged(writer: CallWriter, tags: TagTemplates, number: int, name: str) -> str:
+    """The arguments of a function, in the order of its schema."""
+    schema = writer.functions[name]
+    if schema is None:
+        writer.rule("KEY", r'/[^<>"\s]{1,128}/')
+        begun = writer.filled(tags.argument, {"key": "KEY", "string": "/(true|false)/"})
+        return f"(SPACE? {begun} {writer.until('any', tags.argument_end)})*"
+    types, required = _properties(name, schema), schema.get("required") or ()
+    keys = "|".join(map(re.escape, types))
+    other = tags.argument.partition("{key}")
+    unlike = f"{re.escape(other[0])}({keys})" if keys and other[0] else ""
+    parts: list[str] = []
+    for at, (key, one) in enumerate(types.items()):
+        rule = f"value_{number}_{at}"
+        is_text, value = _value(writer, rule, one, schema)
+        string = "true" if is_text else "false"
+        begun = writer.filled(tags.argument, {"key": writer.text(key), "string": f'"{string}"'})
+        if value:
+            end = f"{value} SPACE? {writer.text(tags.argument_end)}"
+        else:
+            end = writer.until(f"text_{number}", tags.argument_end, unlike)
+        parts.append(f"(SPACE? {begun} {end}){'' if key in required else '?'}")
+    return " ".join(parts)
+
+
+def _value(
+    writer: CallWriter, name: str, schema: Any, whole: Mapping[str, Any]
+) -> tuple[bool, str]:
+    """Whether a value in tags is a text, and its rule; "": any text."""
+    types = type_names(schema)
+    known = schema if isinstance(schema, Mapping) else {}
+    values = [known["const"]] if "const" in known else known.get("enum")
+    if isinstance(values, list) and values and all(isinstance(one, str) for one in values):
+        texts = [writer.text(one) or '""' for one in values]
+        return True, writer.rule(name, *(t for one in texts for t in (one, rf'"\n" {one} "\n"')))
+    if "string" in types or not (types or values):
+        return True, ""
+    return False, f"SPACE? {writer.json(name, {**known, **_definitions(whole)})}"
+
+
+def of_python(marks: Marks, bare: Sequence[str] = ()) -> GrammarOf:
+    """Calls as `python_calls.of_python` reads them. `bare`: as of a `CallFormat`."""
+
+    def write(writer: CallWriter) -> list[Opening]:
+        made = [
+            f"{writer.text(name)} {_keywords(writer, at, name)}"
+            for at, name in enumerate(writer.functions)
+        ]
+        writer.rule("python", *made)
+        listed = writer.rule("pythons", '"[" python ("," SPACE? python)* "]"')
+        writer.rule("line", "python", '"print(" python ")"')
+        calls = writer.rule("calls", listed, r'line ("\n" line)*')
+        fenced = rf"\[?(?:print\()?(?:{writer.names})\("
+        openings = [Opening(rf"\[(?:{writer.names})\(", listed)] if bare else []
+        if "{" in bare:
+            openings += of_objects((), ("{",))(writer)
+        return [*between(writer, marks, calls, fenced), *openings]
+
+    return write
+
+
+def _keywords(writer: CallWriter, number: int, name: str) -> str:
+    """Keywords with their values, in the order of the schema, and the brackets around them."""
+    schema = writer.functions[name]
+    if schema is None:
+        value = _literal(writer, "any", {}, {})
+        key = r"/[A-Za-z_][A-Za-z0-9_]{0,63}=/"
+        return f'"(" ({key} {value} ("," SPACE? {key} {value})*)? ")"'
+    types, required = _properties(name, schema), schema.get("required") or ()
+    first = rest = '")"'
+    for at, (key, one) in reversed([*enumerate(types.items())]):
+        known = one if isinstance(one, Mapping) else {}
+        value = _literal(writer, f"value_{number}_{at}", known, schema)
+        assignment = f"{writer.text(f'{key}=')} {value}"
+        begun = f"{assignment} {rest}"
+        first = writer.rule(
+            f"first_{number}_{at}", *((begun,) if key in required else (begun, first))
+        )
+        more = f'"," SPACE? {assignment}'
+        optional = more if key in required else f"({more})?"
+        rest = writer.rule(f"rest_{number}_{at}", f"{optional} {rest}")
+    return f'"(" {first}'
+
+
+def _literal(
+    writer: CallWriter, name: str, schema: Mapping[str, Any], whole: Mapping[str, Any]
+) -> str:
+    """A value as JSON has it, or as Python writes texts without a form, and constants."""
+    made = [writer.json(f"{name}_json", {**schema, **_definitions(whole)}, PYTHON_JSON)]
+    types = type_names(schema)
+    if "string" in types and schema.keys() <= {"type", "description", "title", "default"}:
+        made.append(writer.rule("TEXT", r"""/'([^'\\\n\r\x00]|\\[\\'"nrt])*'/"""))
+    made += ['"True"', '"False"'] if "boolean" in types and "enum" not in schema else []
+    return writer.rule(name, *made, *(['"None"'] if "null" in types else []))
+
+
+def of_quotes(quote: str, marks: Marks) -> GrammarOf:
+    """Calls as `json_calls.with_quotes` reads them: names without quotes, texts between these."""
+
+    def write(writer: CallWriter) -> list[Opening]:
+        notation = _Quotes(writer, quote)
+        made = []
+        for name, schema in writer.functions.items():
+            known = schema or {"type": "object"}
+            if schema is not None:
+                _properties(name, schema)
+            made.append(f'"call:" {writer.text(name)} {notation.object(known, known)}')
+        return between(writer, marks, writer.rule("call", *made), "")
+
+    return write
+
+
+class _Quotes:
+    """Writes the rules of values."""
+
+    def __init__(self, writer: CallWriter, quote: str) -> None:
+        self._writer = writer
+        self._quote = quote
+        #: The rules of the schemas so far, by their identity: they may go in a circle.
+        self._made: dict[int, str] = {}
+        writer.rule("KEY", r"/[A-Za-z_][A-Za-z0-9_.-]{0,127}/")
+        text = f"{writer.text(quote)} {writer.until('quoted', quote)}"
+        pairs = '"{" (KEY ":" any ("," SPACE? KEY ":" any)*)? "}"'
+        writer.json("scalar", {"type": ["number", "boolean", "null"]})
+        writer.rule("any", "text", "scalar", "anys", pairs)
+        writer.rule("anys", '"[" (any ("," SPACE? any)*)? "]"')
+        writer.rule("text", text)
+
+    def object(self, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+        """An object's members, in the order of its schema."""
+        if not isinstance(schema.get("properties"), Mapping):
+            return '"{" (KEY ":" any ("," SPACE? KEY ":" any)*)? "}"'
+        required = schema.get("required") or ()
+        first = rest = '"}"'
+        for key, one in reversed([*schema["properties"].items()]):
+            assignment = f"{self._writer.text(f'{key}:')} {self.value(one, whole)}"
+            begun, more = f"{assignment} {rest}", f'"," SPACE? {assignment}'
+            first = self._rule(*((begun,) if key in required else (begun, first)))
+            rest = self._rule(f"{more if key in required else f'({more})?'} {rest}")
+        return f'"{{" {first}'
+
+    def value(self, schema: Any, whole: Mapping[str, Any]) -> str:
+        """A value; one whose schema says nothing of its type may be anything."""
+        schema = referred(schema, whole)
+        if id(schema) in self._made:
+            return self._made[id(schema)]
+        if not isinstance(schema, Mapping):
+            return "any"
+        name = self._made[id(schema)] = f"value_{len(self._made)}"
+        return self._writer.rule(name, *(self._alternatives(schema, whole) or ["any"]))
+
+    def _alternatives(self, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[str]:
+        for several in ("anyOf", "oneOf"):
+            if isinstance(schema.get(several), list):
+                return [self.value(one, whole) for one in schema[several]]
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            texts = [f"{self._quote}{one}{self._quote}" for one in values if isinstance(one, str)]
+            others = [json.dumps(one) for one in values if not isinstance(one, str)]
+            return [self._writer.text(one) for one in (*texts, *others)]
+        types, made = type_names(schema), list[str]()
+        if "string" in types:
+            made.append("text")
+        if "array" in types:
+            item = self.value(schema.get("items"), whole)
+            made.append(f'"[" ({item} ("," SPACE? {item})*)? "]"')
+        if "object" in types:
+            made.append(self.object(schema, whole))
+        if others := sorted(types - {"string", "array", "object"}):
+            made.append(self._rule(f"%json {json.dumps({**schema, 'type': others})}"))
+        return made
+
+    def _rule(self, *alternatives: str) -> str:
+        return self._writer.rule(f"part_{len(self._writer.rules)}", *alternatives)
+
+
+def _properties(name: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schemas of a function's arguments, which a notation writes one by one. ValueError if
+    they are not named."""
+    if not isinstance(schema.get("properties"), Mapping):
+        raise ValueError(f"{name}: strict parameters must be an object with properties")
+    return types_of(schema)
+
+
+def _definitions(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What parts of a schema refer to."""
+    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}

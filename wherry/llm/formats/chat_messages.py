@@ -11,10 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from wherry.llm.formats.call_pieces import MOST_BEFORE, CallPieces, PiecesOf
 from wherry.llm.formats.call_writer import GrammarOf
-from wherry.llm.formats.calls import CallReader, Functions, MessagePart
-from wherry.llm.formats.marks import partial
+from wherry.llm.formats.calls import (
+    MOST_BEFORE,
+    CallPieces,
+    CallReader,
+    Functions,
+    MessagePart,
+    PiecesOf,
+)
+from wherry.llm.formats.thoughts import partial
 
 Kind = Literal["thoughts", "text", "call", "none"]
 

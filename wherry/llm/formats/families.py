@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from wherry.llm.formats import call_grammars
-from wherry.llm.formats.call_grammars import TagTemplates
+from wherry.llm.formats import call_writer
 from wherry.llm.formats.call_text import CallFormat
-from wherry.llm.formats.call_writer import CallGrammar, CallWriter, Strict, is_sign
+from wherry.llm.formats.call_writer import CallGrammar, CallWriter, Strict, TagTemplates, is_sign
 from wherry.llm.formats.calls import CallReader
 from wherry.llm.formats.chat_messages import Kind, MessageFormat
-from wherry.llm.formats.gemma_calls import with_quotes
 from wherry.llm.formats.json_calls import (
     NAMED_OBJECTS,
     OBJECTS,
@@ -29,10 +27,10 @@ from wherry.llm.formats.json_calls import (
     objects_or,
     of_objects,
     pieces_of,
+    with_quotes,
 )
-from wherry.llm.formats.nested_calls import SPACE, of_nested
 from wherry.llm.formats.python_calls import end_of_python, of_python
-from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags
+from wherry.llm.formats.tag_calls import SPACE, TagPieces, Tags, of_nested, values_in_tags
 from wherry.llm.formats.thoughts import ThoughtFormat
 
 
@@ -100,7 +98,7 @@ def _tagged(
         pieces=partial(TagPieces, tags),
         delimited=False,
         opens=(inline,) if inline and not otherwise else (),
-        grammar=call_grammars.of_tags(
+        grammar=call_writer.of_tags(
             TagTemplates(*written, argument_end, call_end),
             (marks,) if marks else (),
             re.escape(inline),
@@ -129,7 +127,7 @@ def _named(
         marks,
         inline,
         pieces=pieces_of(named_shape(head, tail)),
-        grammar=call_grammars.of_names(
+        grammar=call_writer.of_names(
             written, marks, "|".join(re.escape(begin) for begin, _ in inline)
         ),
     )
@@ -179,13 +177,13 @@ def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
         values=None,
         cut=end_of_python if bare else None,
         pieces=pieces_of(OBJECTS),
-        grammar=call_grammars.of_python(marks, bare),
+        grammar=call_writer.of_python(marks, bare),
     )
 
 
 def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
     toggle = re.compile(f"(?P<toggle>{re.escape(quote)})")
-    grammar = call_grammars.of_quotes(quote, (marks,))
+    grammar = call_writer.of_quotes(quote, (marks,))
     return CallFormat(with_quotes(quote), (marks,), values=toggle, grammar=grammar)
 
 
@@ -201,7 +199,7 @@ def _json(
         cut=end_of_objects,
         pieces=pieces_of(OBJECTS),
         opens=("{", "[", "```"),
-        grammar=call_grammars.of_objects(marks, bare, inline=bool(inline)),
+        grammar=call_writer.of_objects(marks, bare, inline=bool(inline)),
     )
 
 
@@ -271,7 +269,7 @@ _HARMONY_MESSAGES: Final = MessageFormat(
     after_names(_HARMONY_CALL),
     pieces_of(named_shape(_HARMONY_CALL)),
     ("<|message|>", "<|channel|>", "<|constrain|>"),
-    grammar=call_grammars.of_harmony,
+    grammar=call_writer.of_harmony,
 )
 _MUSE_TAGS: Final = Tags(
     r'(?:<atem:function_calls>\s*)?<atem:invoke\s[^>]*?name="(?P<name>[^"]+)"[^>]*>',
@@ -288,7 +286,7 @@ _MUSE_MESSAGES: Final = MessageFormat(
     partial(TagPieces, _MUSE_TAGS),
     ("<|message|>",),
     "</atem:function_calls>",
-    call_grammars.of_tags(
+    call_writer.of_tags(
         TagTemplates(
             '<atem:invoke name="[[{name}.]]{name}">',
             '<atem:parameter name="{key}">',
@@ -309,7 +307,7 @@ _INKLING_MESSAGES: Final = MessageFormat(
         f"<|content_{kind}|>"
         for kind in ("thinking", "text", "invoke_tool_json", "invoke_tool_text", "tool_error")
     ),
-    grammar=call_grammars.of_objects((("<|content_invoke_tool_json|>", "<|end_message|>"),)),
+    grammar=call_writer.of_objects((("<|content_invoke_tool_json|>", "<|end_message|>"),)),
 )
 
 #: What is read where the template says nothing: Hermes' marks, or bare objects.
@@ -551,7 +549,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             objects_or(after_names(_MISTRAL), ("[", "{")),
             (("[TOOL_CALLS]", ""),),
             pieces=pieces_of(OBJECTS, named_shape(_MISTRAL)),
-            grammar=call_grammars.of_objects((("[TOOL_CALLS]", ""),), named=_MISTRAL_NAMES),
+            grammar=call_writer.of_objects((("[TOOL_CALLS]", ""),), named=_MISTRAL_NAMES),
         ),
         (("[TOOL_CALLS]",), ("[AVAILABLE_TOOLS]",)),
         ("[CALL_ID]", "[ARGS]"),
@@ -609,9 +607,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         replace(
             _json(("<|tools_prefix|>", "<|tools_suffix|>")),
             pieces=pieces_of(OBJECTS, NAMED_OBJECTS),
-            grammar=call_grammars.of_objects(
-                (("<|tools_prefix|>", "<|tools_suffix|>"),), keyed=True
-            ),
+            grammar=call_writer.of_objects((("<|tools_prefix|>", "<|tools_suffix|>"),), keyed=True),
         ),
         (("<|tools_prefix|>",),),
     ),

@@ -9,8 +9,16 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from wherry.llm.formats.call_pieces import BEGUN, JsonPieces, JsonShape, PiecesOf
-from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
+from wherry.llm.formats.calls import (
+    BEGUN,
+    CallReader,
+    Functions,
+    JsonPieces,
+    JsonShape,
+    PiecesOf,
+    ToolCall,
+    call_of,
+)
 
 #: Where objects have the name, and the arguments.
 _NAMES: Final = ("name", "tool_name")
@@ -196,3 +204,28 @@ def end_of_json(text: str, begin: int) -> int:
 
 def _text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode()
+
+
+_BEGIN: Final = re.compile(r"\s*(?:call)?:\s*(?P<name>[\w.-]+)\s*(?=\{)")
+_KEY: Final = re.compile(r"([{,]\s*)([\w.-]+)(\s*:)")
+
+
+def with_quotes(quote: str) -> CallReader:
+    """A reader of calls as Gemma writes them, `call:name{key:<escape>text<escape>}`, with texts
+    between two of `quote`."""
+
+    def read(text: str, functions: Functions) -> list[ToolCall]:
+        begun = _BEGIN.match(text)
+        if begun is None:
+            raise ValueError("no call")
+        parts = text[begun.end() :].strip().split(quote)
+        if not len(parts) % 2:
+            raise ValueError("a text has no end")
+        outside = [_KEY.sub(r'\1"\2"\3', part) for part in parts[::2]]
+        inside = [json.dumps(part, ensure_ascii=False) for part in parts[1::2]]
+        joined = [outside[0]]
+        for text_, rest in zip(inside, outside[1:], strict=True):
+            joined += [text_, rest]
+        return [call_of(begun["name"], "".join(joined), functions)]
+
+    return read

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wherry.llm.formats.marks import partial
-
 #: Blanks between a call's mark and the call, and before thoughts, at most.
 MOST_BLANKS: Final = 64
 MOST_BEFORE: Final = 1024
@@ -169,3 +167,11 @@ class ThoughtText:
             text = text.lstrip()
             self._after_mark = not text
         return text
+
+
+def partial(text: str, mark: str) -> int:
+    """The length of the text's longest end that a mark begins with, but is not."""
+    for length in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 
 from wherry.llm.engine.chat_form import text_of
-from wherry.llm.engine.schemas import loosened
+from wherry.llm.engine.constraint import loosened
 from wherry.llm.formats.calls import Functions
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import (

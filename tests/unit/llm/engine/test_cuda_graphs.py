@@ -15,6 +15,7 @@ from tests.unit.llm.engine.test_devices import META, Copies
 from tests.unit.llm.engine.test_paged_attention import in_place
 from wherry.llm.engine import cuda_graphs
 from wherry.llm.engine.cuda_graphs import DecodeGraphs, DecodeRow, Record, Replay, sizes
+from wherry.llm.engine.device import to_device
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.model import Shape
 from wherry.llm.engine.runner import ModelRunner, Recorded
@@ -22,7 +23,6 @@ from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.scheduler import TokenScheduler
 from wherry.llm.engine.sequence import Sequence
 from wherry.llm.engine.step_inputs import Attends, StepInputs
-from wherry.llm.engine.step_tensors import to_device
 
 SIZE, SPARE, WIDTH = 16, 1000, 8
 

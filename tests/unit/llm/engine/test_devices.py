@@ -22,11 +22,11 @@ from tests.unit.llm.engine.test_paged_attention import Calls
 from wherry.core.values.errors import ConfigError
 from wherry.llm.engine import sampler as adjusting
 from wherry.llm.engine import sequence as sequences
+from wherry.llm.engine.attention import _most_bytes
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.linear import best_for
 from wherry.llm.engine.loading import EngineSettings, _cache_bytes, load_engine
 from wherry.llm.engine.model import Decoder
-from wherry.llm.engine.paged_attention import _most_bytes
 from wherry.llm.engine.runner import ModelRunner
 from wherry.llm.engine.sampler import adjusted, choose
 from wherry.llm.engine.sampling import Sampling

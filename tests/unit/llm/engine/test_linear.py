@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,8 +10,34 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.engine import linear
-from wherry.llm.engine.linear import Linear, Packed, best_for, halved, plain, smallest
-from wherry.llm.engine.processor import reads_halves
+from wherry.llm.engine.linear import Linear, Packed, Threads, best_for, halved, plain, smallest
+from wherry.llm.engine.memory import reads_halves
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_call_alone_has_one_thread_and_the_next_has_all() -> None:
+    torch.set_num_threads(3)
+    threads = Threads()
+    threads.use(alone=True)
+    assert torch.get_num_threads() == 1
+    threads.use(alone=True)
+    threads.use()
+    assert torch.get_num_threads() == 3
+
+
+def test_one_thread_is_never_more() -> None:
+    torch.set_num_threads(1)
+    threads = Threads()
+    for alone in (True, False):
+        threads.use(alone=alone)
+        assert torch.get_num_threads() == 1
+
 
 pytestmark = pytest.mark.skipif(
     not reads_halves(), reason="FBGEMM needs an x86 with AVX2 that reads half precision"

@@ -29,10 +29,10 @@ from tests.unit.llm.engine.test_engine import (
     prompts,
 )
 from tests.unit.llm.engine.test_paged_attention import META, Calls, Recorder, in_place
+from wherry.llm.engine.attention import varlen
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.linear import plain
 from wherry.llm.engine.model import Decoder
-from wherry.llm.engine.paged_attention import varlen
 from wherry.llm.engine.runner import ModelRunner, Recorded, _or_none
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.scheduler import TokenScheduler
@@ -114,7 +114,7 @@ def test_tokens_are_those_of_transformers_with_prefixes_pieces_and_preemptions(
 def test_contexts_that_have_no_room_beside_the_cache_attend_one_by_one(
     checkpoint: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wherry.llm.engine.paged_attention.MOST_BYTES", 10_000)
+    monkeypatch.setattr("wherry.llm.engine.attention.MOST_BYTES", 10_000)
     folder, made = checkpoint("llama"), Made(recorded=False)
     engine = engine_of(folder, max_step_tokens=16, max_running=4, make_runner=made)
     asked = prompts(12, 60)

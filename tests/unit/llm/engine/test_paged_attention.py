@@ -31,12 +31,12 @@ from tests.unit.llm.engine.test_engine import (
     log_softmax,
     prompts,
 )
-from wherry.llm.engine import paged_attention
+from wherry.llm.engine import attention as attending
+from wherry.llm.engine.attention import MOST_BYTES, _most_bytes
 from wherry.llm.engine.cuda_graphs import Replay
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.linear import plain
 from wherry.llm.engine.model import Decoder
-from wherry.llm.engine.paged_attention import MOST_BYTES, _most_bytes
 from wherry.llm.engine.runner import ModelRunner, Recorded
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.scheduler import TokenScheduler
@@ -168,7 +168,7 @@ def test_long_prompts_attend_in_parts_where_memory_is_short(
     folder = checkpoint(family)
     expected = [tiny.reference(folder, prompt, 5) for prompt in prompts(100, 7)]
     wish = Sampling(temperature=0.0, max_tokens=5, ignore_eos=True)
-    monkeypatch.setattr(paged_attention, "MOST_PAIRS", 700)  # some rows of the long one
+    monkeypatch.setattr(attending, "MOST_PAIRS", 700)  # some rows of the long one
     engine = engine_of(folder, max_step_tokens=30, make_runner=Made())
     answers = finish(engine, [(prompt, wish) for prompt in prompts(100, 7)])
     assert [answer(sequence) for sequence in answers] == expected

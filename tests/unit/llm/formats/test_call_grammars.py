@@ -1,4 +1,4 @@
-"""llm/formats/call_grammars.py: what a grammar accepts is read, and has the schema's form."""
+"""llm/formats/call_writer.py: what a grammar accepts is read, and has the schema's form."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""llm/formats/model_style.py: a model's families, and which special tokens are part of its text."""
+"""llm/formats/answer_text.py: a model's families, and which special tokens are part of its text."""
 
 from __future__ import annotations
 
 import pytest
 
 from wherry.core.values.errors import ConfigError
-from wherry.llm.formats.model_style import ModelStyle, checked
+from wherry.llm.formats.answer_text import ModelStyle, checked
 
 SPECIAL = {"<s>": 1, "</s>": 2, "[TOOL_CALLS]": 3, "[ARGS]": 4, "[THINK]": 5, "[/THINK]": 6}
 MISTRAL = "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS] [THINK]"

@@ -1,4 +1,4 @@
-"""llm/formats/read_already.py: what an engine has told apart is told apart again from one text."""
+"""llm/engine/llama_cpp.py: what an engine has told apart is told apart again from one text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from wherry.llm.engine.llama_cpp import STYLE, OneText
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
-from wherry.llm.formats.read_already import STYLE, OneText
 
 
 def call(index: int, name: str | None, arguments: str | None) -> dict[str, Any]:

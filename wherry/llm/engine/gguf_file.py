@@ -1,15 +1,190 @@
-"""What tokenizer does a GGUF file describe?
+"""Can transformers convert this GGUF file exactly, and which tokenizer does it describe?
 
-Built here from the file's keys as llama.cpp reads them: transformers takes the pre-tokenizer and
-the end tokens from the architecture's name, whatever the file says.
+transformers silently drops what it cannot represent: scaled rotary embeddings, stored frequencies,
+windows, head sizes. So the header is checked first, against a list of known keys. Each count in it
+is checked against the bytes present. Its tokenizer is built here from the file's keys as llama.cpp
+reads them: transformers takes the pre-tokenizer and the end tokens from the architecture's name,
+whatever the file says.
 """
 
 # ruff: noqa: RUF001 - punctuation of other scripts is meant
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO, Final
+
+from wherry.core.api import ConfigError
+
+OTHER_ENGINE: Final = "serve it with llama-cpp:FILE.gguf"
+MOST_KEYS: Final = 4096
+MOST_TENSORS: Final = 65_536
+#: A large vocabulary has 300,000 tokens.
+MOST_ELEMENTS: Final = 1 << 21
+#: A chat template is the longest text.
+MOST_TEXT_BYTES: Final = 1 << 20
+
+#: The struct format of each scalar type by its number; 8 is a string, 9 an array.
+_SCALARS: Final = {
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q",
+    12: "<d",
+}  # fmt: skip
+_TEXT: Final = 8
+_ARRAY: Final = 9
+
+#: Architectures whose conversion keeps everything that the known keys say.
+ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
+_NEEDED: Final = (
+    "block_count", "context_length", "embedding_length", "feed_forward_length",
+    "attention.head_count", "attention.layer_norm_rms_epsilon", "rope.freq_base",
+)  # fmt: skip
+_FURTHER: Final = (
+    "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "rope.dimension_count", "vocab_size",
+)  # fmt: skip
+_TENSOR: Final = re.compile(
+    r"(token_embd|output|output_norm|blk\.\d+\.(attn_(norm|q|k|v|output|q_norm|k_norm)"
+    r"|ffn_(norm|gate|up|down)))\.(weight|bias)"
+)
+#: The head size that transformers uses for qwen3, whatever the file says.
+_QWEN3_HEAD: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A file's keys, of an array only the length, and its tensors with their numbers of weights."""
+
+    values: Mapping[str, Any]
+    tensors: Mapping[str, int]
+
+
+def check(name: str, file: BinaryIO, size: int) -> int:
+    """The number of tensors of a GGUF file of `size` bytes. ConfigError if it is damaged or cannot
+    be converted exactly. `name` is used in messages."""
+    try:
+        header = read(file, size)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    if found := problem(header):
+        raise ConfigError(f"{name}: {found}; {OTHER_ENGINE}")
+    return len(header.tensors)
+
+
+def read(file: BinaryIO, size: int) -> Header:
+    """Read the header of a GGUF file of `size` bytes. ValueError says what is invalid."""
+    reader = _HeaderReader(file, size)
+    if reader.bytes(4) != b"GGUF":
+        raise ValueError("it does not begin as a GGUF file does")
+    version = reader.scalar("<I")
+    if version not in (2, 3):
+        raise ValueError(f"version {version} of GGUF is not known")
+    tensors, keys = reader.scalar("<Q"), reader.scalar("<Q")
+    if tensors > MOST_TENSORS or keys > MOST_KEYS:
+        raise ValueError(f"it says that it has {tensors} tensors and {keys} keys")
+    values: dict[str, Any] = {}
+    for _ in range(keys):
+        key = reader.text()
+        if key in values:
+            raise ValueError(f"the key {key[:80]!r} is there twice")
+        values[key] = reader.value(reader.scalar("<I"))
+    return Header(values, dict(reader.tensor() for _ in range(tensors)))
+
+
+def problem(header: Header) -> str:
+    """Why a file cannot be converted exactly; "" if it can."""
+    values = header.values
+    kind = values.get("general.architecture")
+    if kind not in ARCHITECTURES:
+        return f"general.architecture = {str(kind)[:80]!r} is not converted exactly"
+    for key in _NEEDED:
+        if f"{kind}.{key}" not in values:
+            return f"{kind}.{key} is missing"
+    known = {f"{kind}.{key}" for key in (*_NEEDED, *_FURTHER)}
+    for key, value in values.items():
+        if key.startswith(("general.", "tokenizer.", "quantize.")) or key in known:
+            continue
+        if key == f"{kind}.rope.scaling.type" and value == "none":
+            continue
+        return f"{key[:80]} = {str(value)[:80]!r} would be left out when it is converted"
+    heads, hidden = values[f"{kind}.attention.head_count"], values[f"{kind}.embedding_length"]
+    if not all(isinstance(n, int) and n > 0 for n in (heads, hidden)):
+        return f"{kind}.attention.head_count = {heads!r} must be a whole number above 0"
+    size = _QWEN3_HEAD if kind == "qwen3" else hidden // heads
+    if kind == "llama":
+        size = values.get("llama.rope.dimension_count", size)
+    for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        if values.get(f"{kind}.{key}", size) != size:
+            return f"{kind}.{key} = {values[f'{kind}.{key}']!r} would be taken for {size}"
+    if found := tokenizer_problem(values):
+        return found
+    for tensor in header.tensors:
+        if not _TENSOR.fullmatch(tensor):
+            return f"the tensor {tensor[:80]!r} would be left out when it is converted"
+    return ""
+
+
+class _HeaderReader:
+    """Reads values from a file, never beyond its end."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._left = size
+
+    def bytes(self, count: int) -> bytes:
+        self._left -= count
+        if self._left < 0 or len(read := self._file.read(count)) != count:
+            raise ValueError("it ends within its header")
+        return read
+
+    def scalar(self, form: str) -> Any:
+        return struct.unpack(form, self.bytes(struct.calcsize(form)))[0]
+
+    def text(self) -> str:
+        length = self.scalar("<Q")
+        if length > MOST_TEXT_BYTES:
+            raise ValueError(f"a text in its header has {length} bytes")
+        return self.bytes(length).decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self.text()
+        if kind == _ARRAY:
+            return self._array()
+        if kind not in _SCALARS:
+            raise ValueError(f"a value in its header is of the unknown type {kind}")
+        return self.scalar(_SCALARS[kind])
+
+    def _array(self) -> str:
+        kind, count = self.scalar("<I"), self.scalar("<Q")
+        if count > MOST_ELEMENTS:
+            raise ValueError(f"a list in its header has {count} values")
+        if kind in _SCALARS:
+            self.bytes(count * struct.calcsize(_SCALARS[kind]))
+        elif kind == _TEXT:
+            for _ in range(count):
+                self.text()
+        else:
+            raise ValueError(f"a list in its header is of the type {kind}")
+        return f"a list of {count}"
+
+    def tensor(self) -> tuple[str, int]:
+        """Check one tensor's entry; return its name and number of weights."""
+        name = self.text()
+        dimensions = self.scalar("<I")
+        if dimensions > 4:
+            raise ValueError(f"the tensor {name[:80]!r} has {dimensions} dimensions")
+        sizes = [self.scalar("<Q") for _ in range(dimensions)]
+        self.scalar("<I")
+        offset = self.scalar("<Q")
+        # Each type takes at least one bit for a weight.
+        if max([1, *sizes]) > 8 * self._left or offset > self._left:
+            raise ValueError(f"the tensor {name[:80]!r} is larger than the file")
+        return name, prod(sizes)
+
 
 _CONTRACTIONS: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _BLANKS: Final = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -96,7 +271,7 @@ _END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 
-def problem(values: Mapping[str, Any]) -> str:
+def tokenizer_problem(values: Mapping[str, Any]) -> str:
     """Why the tokenizer of a file with these keys cannot be built; "" if it can."""
     kind = values.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
@@ -107,7 +282,7 @@ def problem(values: Mapping[str, Any]) -> str:
     return ""
 
 
-def ends(values: Mapping[str, Any]) -> list[int]:
+def end_tokens(values: Mapping[str, Any]) -> list[int]:
     """The tokens that end an answer."""
     tokens = values["tokenizer.ggml.tokens"]
     named = (values.get(f"tokenizer.ggml.{key}_token_id") for key in _END_KEYS)
@@ -115,7 +290,7 @@ def ends(values: Mapping[str, Any]) -> list[int]:
     return sorted(found | {i for i, text in enumerate(tokens) if text in END_TEXTS})
 
 
-def build(values: Mapping[str, Any]) -> Any:
+def build_tokenizer(values: Mapping[str, Any]) -> Any:
     """A tokenizer of transformers from a file's keys, whole lists among them. ValueError if two
     tokens have one text."""
     from tokenizers import AddedToken

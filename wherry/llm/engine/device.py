@@ -1,16 +1,41 @@
-"""How long did the device compute a step?
+"""How do numbers cross to a device, and when has it computed what it was given?
 
-A GPU is given calls and computes them later: what the host's clock says after the last call is how
-long it took to make them.
+All numbers of a step cross together: a copy takes longer to start than to run, and one out of
+ordinary memory waits for the device. A GPU is given calls and computes them later: what the host's
+clock says after the last call is how long it took to make them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
+from torch import Tensor
+
+
+def to_device(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, ...]:
+    """A tensor of each list, in one copy that does not wait for the device."""
+    packed = on_device(list(chain.from_iterable(lists)), device)
+    return torch.split(packed, [len(one) for one in lists])
+
+
+def on_device(
+    numbers: Sequence[Any] | npt.NDArray[Any],
+    device: torch.device,
+    dtype: torch.dtype = torch.long,
+) -> Tensor:
+    """A tensor of these numbers, in a copy that does not wait for the device: `torch.tensor` with a
+    `device` waits until all is computed there."""
+    return pinned(torch.tensor(numbers, dtype=dtype), device).to(device, non_blocking=True)
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU in memory that a GPU reads by itself, if the device is one."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 class StepTimer(Protocol):
