@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from wherry.llm.engine import int8
+from wherry.llm.engine.attention import Attention
 from wherry.llm.engine.checkpoint import Checkpoint, converted
-from wherry.llm.engine.runner import Network, attention_for, load_network
+from wherry.llm.engine.runner import Network, load_network
 from wherry.llm.engine.sampling import Sampling
 from wherry.llm.engine.step_inputs import Context, StepInputs
 from wherry.llm.engine.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ PIECE = 400
 MEMORY = """
 import sys, torch
 from pathlib import Path
+from wherry.llm.engine.attention import Attention
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.runner import load_network
 
@@ -72,7 +74,7 @@ def pieces(tokenizer: Tokenizer) -> list[list[int]]:
 
 @torch.inference_mode()
 def perplexity(network: Network, texts: list[list[int]]) -> float:
-    attention = attention_for(network.shape, PIECE, torch.float32, CPU)
+    attention = Attention(network.shape, PIECE, torch.float32, CPU)
     places = torch.arange(PIECE)
     losses = []
     for text in texts:

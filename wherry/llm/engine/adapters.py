@@ -51,7 +51,6 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     trainable_token_indices: Any = None
 
     def problem(self) -> str:
-        """What of it is not computed; "" if all is."""
         wrong = {
             f"peft_type = {self.peft_type!r}": self.peft_type != "LORA",
             f"r = {self.r}": not 0 < self.r <= MOST_RANK,
@@ -194,7 +193,6 @@ class AdapterFolders:
         raise InvalidRequest(problem, field="lora_name")
 
     def found(self, model: str, name: str) -> Path | None:
-        """Do the same. AdapterNotFound if there is none; None only without a name."""
         if not name:
             return None
         if (folder := self.find(name)) is not None:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.engine.linear import Threads
+from wherry.llm.engine.model import Shape
 from wherry.llm.engine.step_inputs import Context, Piece, StepInputs
 
 #: Multiplications in one sequence's attention above which several threads are faster than one:
@@ -31,20 +32,11 @@ WORTH_THREADS = 1 << 18
 class Attention:
     """The KV cache's tensors on a CPU, and attention over them."""
 
-    def __init__(
-        self,
-        *,
-        layers: int,
-        kv_heads: int,
-        head_size: int,
-        tokens: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        shape = (layers, kv_heads, tokens, head_size)
+    def __init__(self, shape: Shape, tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        sizes = (shape.layers, shape.kv_heads, tokens, shape.head_size)
         # Not zeroed: the system allocates memory when a block is first written.
-        self._every_key = torch.empty(shape, dtype=dtype, device=device)
-        self._every_value = torch.empty(shape, dtype=dtype, device=device)
+        self._every_key = torch.empty(sizes, dtype=dtype, device=device)
+        self._every_value = torch.empty(sizes, dtype=dtype, device=device)
         #: One tensor for each layer.
         self.keys = self._every_key.unbind()
         self.values = self._every_value.unbind()
@@ -67,7 +59,6 @@ class Attention:
     def _decode(
         self, layer: int, q: Tensor, spans: Sequence[Context], window: int | None
     ) -> Tensor:
-        """Attention of the sequences with one row each."""
         rows, heads, size = q.shape
         # Grouped-query attention: the query heads of one kv head are rows of one product.
         kv_heads = len(self.keys[layer])
@@ -86,7 +77,6 @@ class Attention:
         return together.view(rows, heads * size)
 
     def _prefill(self, layer: int, q: Tensor, span: Context, window: int | None) -> Tensor:
-        """Attention of one sequence's chunk over its context."""
         rows = q[span.first_row : span.first_row + span.rows]
         from_start = span.rows == span.context and (window is None or window >= span.context)
         out = F.scaled_dot_product_attention(
@@ -160,22 +150,21 @@ class PagedAttention:
 
     def __init__(
         self,
-        *,
-        layers: int,
-        kv_heads: int,
-        head_size: int,
+        shape: Shape,
         tokens: int,
-        block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        block_size: int,
     ) -> None:
         self._size = block_size
         #: A block that no sequence has: padded sequences write to it.
         self.spare_block = -(-tokens // block_size)
-        shape = (layers, (self.spare_block + 1) * block_size, kv_heads, head_size)
+        slots = (self.spare_block + 1) * block_size
+        sizes = (shape.layers, slots, shape.kv_heads, shape.head_size)
         #: One tensor for each layer.
-        self.keys = torch.zeros(shape, dtype=dtype, device=device).unbind()
-        self.values = torch.zeros(shape, dtype=dtype, device=device).unbind()
+        self.keys = torch.zeros(sizes, dtype=dtype, device=device).unbind()
+        self.values = torch.zeros(sizes, dtype=dtype, device=device).unbind()
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: StepInputs, window: int | None

@@ -60,7 +60,6 @@ class ChatForm:
         self._arguments: dict[bool, bool] = {}
 
     def of(self, messages: Sequence[Mapping[str, Any]]) -> Messages:
-        """A conversation as the template takes it."""
         return [self._message(message) for message in messages]
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +173,6 @@ def _is_read(form: str, shown: str) -> bool:
 
 
 def _form_of(message: Mapping[str, Any]) -> str:
-    """The form in which a message's content was sent."""
     content = message.get("content")
     if content is None:
         return "null" if "content" in message else "absent"

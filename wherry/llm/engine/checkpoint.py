@@ -337,8 +337,6 @@ BITS: Final[Mapping[str, int]] = {
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
-    """A tensor's type, shape, and first and last byte behind the header."""
-
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]

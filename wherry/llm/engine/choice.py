@@ -88,7 +88,6 @@ def facts_of(source: str) -> Facts:
 
 
 def folder_facts(checkpoint: Checkpoint) -> Facts:
-    """The facts of a folder with a config.json."""
     config = checkpoint.object("config.json")
     found = refusals(config)
     hindrance = next((str(one) for one in found if one.field == "auto_map"), "")
@@ -165,7 +164,6 @@ def choose(facts: Facts, here: Here, requested: str = AUTO) -> EngineChoice:
 
 
 def _check_packed(name: str, packing: Quantization, here: Here) -> None:
-    """Refuse quantized weights that transformers would not load here."""
     if why := packing_problem(packing, here.packages, gpu=here.gpu):
         raise ConfigError(f"{name}: {why}")
 
@@ -188,7 +186,6 @@ def _chosen(facts: Facts, here: Here) -> EngineChoice:
 
 
 def _problem(facts: Facts, requested: str) -> str:
-    """Why the wanted engine cannot serve this; "" if it can."""
     if requested == "llama.cpp" and not facts.is_gguf:
         return "it reads .gguf files only: convert the checkpoint with llama.cpp's own converter"
     if requested in ("transformers", "vllm") and facts.is_gguf:

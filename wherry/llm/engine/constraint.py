@@ -127,13 +127,10 @@ class Grammars:
 
 
 class Matcher:
-    """The constraint of one answer and its state."""
-
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 
     def mask(self, allowed: TokenBits) -> None:
-        """Clear the bits of tokens that may not follow, in place."""
         follows = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)[: len(allowed)]
         allowed[: len(follows)] &= follows
 
@@ -141,12 +138,10 @@ class Matcher:
         self._matcher.consume_token(token)
 
     def accepts(self, tokens: Sequence[int]) -> bool:
-        """Advance by these tokens if all of them may follow."""
         return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
 
     @property
     def ended(self) -> bool:
-        """Whether nothing may follow."""
         return bool(self._matcher.is_stopped())
 
     def problem(self) -> str:

@@ -30,8 +30,6 @@ RETRY_STEPS: Final = 256
 
 
 class DecodeRow(NamedTuple):
-    """A sequence's row in a decode step."""
-
     sequence: int
     token: int
     position: int
@@ -52,8 +50,6 @@ class Record(Protocol):
 
 @dataclass(slots=True)
 class _Line:
-    """A sequence's line in the table on the device."""
-
     place: int
     blocks: list[int]
     #: How many of them are there.

@@ -177,14 +177,7 @@ class TransformersNetwork:
         """Raise ConfigError unless each layer calls attention as expected. A layer with a state of
         its own (such as a state space layer) could not be continued in the next step."""
         shape = self.shape
-        attention = Attention(
-            layers=shape.layers,
-            kv_heads=shape.kv_heads,
-            head_size=shape.head_size,
-            tokens=2,
-            dtype=dtype,
-            device=device,
-        )
+        attention = Attention(shape, 2, dtype, device)
         numbers = torch.arange(2, device=device)
         step = StepInputs(numbers, numbers, numbers, numbers[1:], [Context(0, 2, 2, [(0, 2)])])
         kind = type(self._net).__name__
@@ -213,14 +206,7 @@ class TransformersNetwork:
         half = tokens // 2
         numbers = torch.arange(tokens, device=device)
         sample = (numbers * 7919 + 11) % self.shape.vocabulary
-        attention = Attention(
-            layers=self.shape.layers,
-            kv_heads=self.shape.kv_heads,
-            head_size=self.shape.head_size,
-            tokens=tokens,
-            dtype=dtype,
-            device=device,
-        )
+        attention = Attention(self.shape, tokens, dtype, device)
         found: list[Tensor] = []
         kind = type(self._net).__name__
         for begin, end in ((0, half), (half, tokens)):

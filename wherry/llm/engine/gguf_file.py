@@ -95,7 +95,6 @@ def read(file: BinaryIO, size: int) -> Header:
 
 
 def problem(header: Header) -> str:
-    """Why a file cannot be converted exactly; "" if it can."""
     values = header.values
     kind = values.get("general.architecture")
     if kind not in ARCHITECTURES:
@@ -172,7 +171,6 @@ class _HeaderReader:
         return f"a list of {count}"
 
     def tensor(self) -> tuple[str, int]:
-        """Check one tensor's entry; return its name and number of weights."""
         name = self.text()
         dimensions = self.scalar("<I")
         if dimensions > 4:
@@ -272,7 +270,6 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 
 def tokenizer_problem(values: Mapping[str, Any]) -> str:
-    """Why the tokenizer of a file with these keys cannot be built; "" if it can."""
     kind = values.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
         return f"tokenizer.ggml.model = {str(kind)[:80]!r} is not built exactly"
@@ -283,7 +280,6 @@ def tokenizer_problem(values: Mapping[str, Any]) -> str:
 
 
 def end_tokens(values: Mapping[str, Any]) -> list[int]:
-    """The tokens that end an answer."""
     tokens = values["tokenizer.ggml.tokens"]
     named = (values.get(f"tokenizer.ggml.{key}_token_id") for key in _END_KEYS)
     found = {token for token in named if isinstance(token, int) and token < len(tokens)}
@@ -372,7 +368,6 @@ def _spm(values: Mapping[str, Any], vocabulary: Mapping[str, int], types: list[i
 
 
 def _named(values: Mapping[str, Any], texts: list[str], spm: bool) -> dict[str, str]:
-    """The special tokens that the file names, by transformers' names for them."""
     fallback = {"bos": 1, "eos": 2, "unknown": 0} if spm else {}
     named = {}
     for key, ours in (("bos", "bos"), ("eos", "eos"), ("unknown", "unk"), ("padding", "pad")):

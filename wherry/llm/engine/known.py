@@ -16,8 +16,6 @@ from typing import Any, Final, TypeGuard
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An integer within these bounds."""
-
     least: int
     most: int
     or_null: bool = False
@@ -25,8 +23,6 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number within these bounds."""
-
     least: float
     most: float
     or_null: bool = False
@@ -265,7 +261,6 @@ def _refusals(config: Mapping[str, Any]) -> Iterator[_Refusal]:
 def _field(
     name: str, value: Any, known: Architecture, config: Mapping[str, Any]
 ) -> Iterator[_Refusal]:
-    """Check one field of a known architecture on its own."""
     if name in _WITHOUT_EFFECT.split() or name in QUANTIZED or name == "auto_map":
         return
     if name in ("rope_scaling", "rope_parameters"):
@@ -287,7 +282,6 @@ def _field(
 
 
 def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
-    """Check sizes that must fit each other."""
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
     if _whole(heads) and _whole(kv_heads) and kv_heads and heads % kv_heads:
@@ -305,7 +299,6 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
 
 
 def _ropes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
-    """Check the rotary embeddings."""
     present = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
     if not present:
         return
@@ -345,7 +338,6 @@ def _ropes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
 
 
 def _factors(name: str, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[_Refusal]:
-    """Check fields of a rotary scaling that must fit each other."""
     low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
     if _number(low) and _number(high) and low >= high:
         yield (f"{name}.high_freq_factor", high, f"must be above low_freq_factor ({low})")
@@ -360,7 +352,6 @@ def _factors(name: str, rope: Mapping[str, Any], config: Mapping[str, Any]) -> I
 
 
 def _problem(rule: Rule, value: Any, config: Mapping[str, Any]) -> str:
-    """What is wrong with a value; "" if nothing is."""
     match rule:
         case Whole(least, most, or_null):
             fine = (value is None and or_null) or (_whole(value) and least <= value <= most)

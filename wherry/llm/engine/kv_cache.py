@@ -30,8 +30,6 @@ Content = tuple[int | str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class BlockTable:
-    """The blocks of one sequence, in the order of its tokens."""
-
     #: Blocks that the sequence may need in the end: decides where it is placed.
     expected_blocks: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -195,7 +193,6 @@ class KVCache:
         table.blocks.append(block)
 
     def _forget(self, block: int) -> None:
-        """Remove an idle block from the prefix cache."""
         del self._idle[block]
         del self._by_content[self._content.pop(block)]
         del self._identity[block]

@@ -35,8 +35,6 @@ _ROUNDING = 2.0**-24
 
 
 def plain(weight: Tensor, bias: Tensor | None) -> Linear:
-    """A product with the weight in its original layout."""
-
     def run(x: Tensor) -> Tensor:
         return F.linear(x, weight, bias)
 

@@ -52,8 +52,6 @@ NAMES: Final = {
 
 @dataclass(slots=True, eq=False)
 class _LlamaRequest:
-    """One request, and the results that its thread has received."""
-
     alternatives: int | None
     answers: AnswerPieces
     came: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
@@ -255,7 +253,6 @@ class LlamaCpp(TextModel):
             raise self._refused(f"{field}: it is no text: {error.reason}", field) from None
 
     def _body(self, requested: Sampling, *, chat: bool) -> dict[str, Any]:
-        """The request's parameters as JSON for llama.cpp's server."""
         for name in ("skip_special_tokens", "add_special_tokens"):
             if getattr(requested, name) is False:  # llama.cpp sets the first for the whole server
                 problem = f"{name}: false is not supported by llama.cpp's adapter"

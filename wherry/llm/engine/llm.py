@@ -307,7 +307,6 @@ class LLM(TextModel):
             self._requests[answer.sequence] = (request, answer)
 
     def _apply(self, event: Event, request: EngineRequest, answer: GeneratedAnswer) -> None:
-        """Apply one event of a step to its answer."""
         if event.error is not None:
             raise event.error
         if event.sequence.sampling.echo and event.sequence.generated_tokens <= 1:
@@ -337,7 +336,6 @@ def _defaults(name: str, source: str) -> Mapping[str, Any]:
 
 
 def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:
-    """The error of an answer whose constraint could not be completed."""
     constraint = sequence.constraint
     if isinstance(constraint, Form) and (problem := constraint.problem()):
         return InvalidRequest(

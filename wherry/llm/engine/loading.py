@@ -147,8 +147,6 @@ def _is_exact(
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """What computes steps, and the room that it has."""
-
     run: Callable[[Sequence[Chunk]], torch.Tensor]
     cache: KVCache
     vocabulary: int
@@ -161,8 +159,6 @@ class _Built:
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """A checkpoint that is to be loaded on a device."""
-
     name: str
     checkpoint: Checkpoint
     config: Any
@@ -198,7 +194,6 @@ class _Loading:
         )
 
     def _with_attention(self, network: Network, make_runner: Callable[..., ModelRunner]) -> _Built:
-        """Build the paged cache of a network that uses the engine's attention."""
         shape, engine_settings, dtype = network.shape, self.engine_settings, DTYPES[self.precision]
         if shape.max_positions < self.config.get_text_config().max_position_embeddings:
             log.warning(
@@ -265,7 +260,7 @@ class _Loading:
 
     def _with_states(self, states: StateRunner) -> _Built:
         """Give each sequence of a runner with states its part of the memory: as many run at once as
-        leave half of it to what grows with their tokens."""
+        leave half of it to what grows with their tokens, and to the copy that joins caches."""
         engine_settings, positions = self.engine_settings, most_positions(self.config)
         room = _cache_bytes(engine_settings, self.device)
         context = min(
@@ -345,7 +340,6 @@ def _commit(runner: ModelRunner) -> None:
 
 
 def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:
-    """The end-of-text tokens that the checkpoint's files name."""
     ends: set[int] = set()
     for named in (generation.get("eos_token_id"), getattr(config, "eos_token_id", None)):
         if isinstance(named, int):

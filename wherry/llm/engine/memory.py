@@ -57,7 +57,6 @@ class Needs:
         return self.parameters * BYTES[dtype]
 
     def cache_bytes(self, tokens: int, dtype: str) -> int:
-        """The memory that this number of tokens takes in the KV cache."""
         return tokens * self.cached_per_token * BYTES.get(dtype, 2)
 
 
@@ -125,7 +124,6 @@ def _of_gguf(path: Path) -> Needs:
 
 
 def _cached(config: Mapping[str, Any]) -> int:
-    """The keys and values of one token, over all layers."""
     layers = _whole(config, "num_hidden_layers", "n_layer")
     heads = _whole(config, "num_attention_heads", "n_head")
     hidden = _whole(config, "hidden_size", "n_embd")
@@ -160,8 +158,6 @@ RUNNING_ON_GPU, STEP_TOKENS_ON_GPU = 256, 8192
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """Some of the memory: whose it is, and how much."""
-
     name: str
     nbytes: int
     #: Whether it is there from the start. The KV cache is where it has a size by the settings, and
@@ -171,7 +167,6 @@ class MemoryPart:
 
 
 def total_bytes(parts: Sequence[MemoryPart]) -> tuple[int, int]:
-    """The least and the most that these parts take."""
     most = sum(part.nbytes for part in parts)
     return most - sum(part.nbytes for part in parts if not part.certain), most
 

@@ -28,8 +28,6 @@ MOST_POSITIONS: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a decoder, from its config.json."""
-
     layers: int
     hidden: int
     feed_forward: int
@@ -208,7 +206,6 @@ class Rotary:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first half of each head's features against the second half."""
     first, second = x.chunk(2, -1)
     return torch.addcmul(x * cos, torch.cat([second, first], -1), sin)
 

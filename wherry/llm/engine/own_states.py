@@ -22,7 +22,7 @@ from torch import Tensor
 
 from wherry.core.api import ConfigError
 from wherry.llm.engine.checkpoint import Checkpoint
-from wherry.llm.engine.damaged import AGAIN, brief
+from wherry.llm.engine.damaged import AGAIN, POSITIONS, brief
 from wherry.llm.engine.device import on_device
 from wherry.llm.engine.fallback import TOLERANCE, load_net
 from wherry.llm.engine.kv_cache import BlockTable
@@ -42,8 +42,6 @@ SAMPLE: Final = sum(PIECES)
 #: generate() computes, and without a cache the tokens would be others than its.
 ROUNDED: Final = 5e-2
 OF_YOUR_OWN: Final = "call it in a model of your own (docs/tutorial/first-model.md)"
-#: What configurations call the number of positions.
-POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 
 class Way(Enum):
@@ -55,8 +53,6 @@ class Way(Enum):
 
 
 class _Stack:
-    """One cache of several sequences, with a row of each."""
-
     def __init__(self, tables: Sequence[BlockTable]) -> None:
         self.tables = tables
         self.cache = _joined([table.held for table in tables])
@@ -306,7 +302,7 @@ def load_states(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> 
 def most_positions(config: Any) -> int:
     """The longest context of a configuration, at most MOST_POSITIONS."""
     text = config.get_text_config()
-    said = (getattr(text, name, None) for name in POSITIONS)
+    said = (getattr(text, name, None) for name in (*POSITIONS, "seq_length"))
     return next((min(n, MOST_POSITIONS) for n in said if type(n) is int and n > 0), MOST_POSITIONS)
 
 
@@ -317,7 +313,6 @@ def _near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
 
 
 def _off(found: Tensor, expected: Tensor) -> str:
-    """By how much logits differ from those of the whole text, for the log."""
     if found.shape != expected.shape:
         return f"logits of shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
     off = (found.float() - expected).abs().max() / expected.abs().max()
@@ -354,12 +349,10 @@ def _shapes(held: Any) -> tuple[Any, ...]:
 
 
 def _joined(caches: Sequence[Any]) -> Any:
-    """One cache with the rows of all."""
     rows = zip(*map(_tensors, caches), strict=True)
     return _with(caches[0], [torch.cat(tensors) for tensors in rows])
 
 
 def _with(cache: Any, tensors: Sequence[Tensor]) -> Any:
-    """A copy of a cache with these tensors in place of its own."""
     own = _tensors(cache)
     return deepcopy(cache, {id(old): new for old, new in zip(own, tensors, strict=True)})

@@ -95,7 +95,6 @@ class ThoughtsFirst:
             self._form.accept(token)
 
     def problem(self) -> str:
-        """As that of the form."""
         return "" if self._form is None else self._form.problem()
 
     def copy(self) -> ThoughtsFirst:
@@ -136,8 +135,6 @@ SHORT_CHARACTERS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """A request's prompt as tokens, and its compiled constraint."""
-
     tokens: list[int]
     constraint: Form | None = None
     #: The request's bad words as tokens.
@@ -207,8 +204,6 @@ def _is_short(values: list[Any]) -> bool:
 
 
 class PromptReader:
-    """Tokenizes prompts and compiles constraints for one model."""
-
     def __init__(
         self,
         model: str,

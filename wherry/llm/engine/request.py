@@ -213,7 +213,6 @@ class EngineRequest:
 
     @property
     def usage(self) -> dict[str, int]:
-        """The tokens of the prompt and of all answers."""
         assert self.answers
         sequences = [answer.sequence for answer in self.answers]
         first = sequences[0]

@@ -44,8 +44,6 @@ class Network(Protocol):
 
 
 class Recorded(NamedTuple):
-    """How decode steps are recorded, and how they attend."""
-
     record: Record
     attend: AttendInPlace
 
@@ -81,18 +79,12 @@ class ModelRunner:
         self._chosen: Tensor | None = None
         self._inputs: Callable[[Sequence[Chunk]], StepInputs]
         if paged is False or (paged is None and device.type == "cpu"):
-            self.attention = attention_for(shape, cache_tokens, dtype, device)
+            self.attention = Attention(shape, cache_tokens, dtype, device)
             self._inputs = partial(inputs_of_views, block_size=block_size)
             return
         self.keep = self._keep
         self.attention = attention = PagedAttention(
-            layers=shape.layers,
-            kv_heads=shape.kv_heads,
-            head_size=shape.head_size,
-            tokens=cache_tokens,
-            block_size=block_size,
-            dtype=dtype,
-            device=device,
+            shape, cache_tokens, dtype, device, block_size=block_size
         )
         if device.type == "cuda":
             recorded = recorded or _or_none(
@@ -244,21 +236,8 @@ def first_step(
         places,
         [Context(0, rows, rows, [(0, rows)])],
     )
-    return step, attention_for(shape, rows, dtype, device)
-
-
-def attention_for(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.device) -> Attention:
-    """Attention with an empty KV cache for `tokens` tokens."""
-    return Attention(
-        layers=shape.layers,
-        kv_heads=shape.kv_heads,
-        head_size=shape.head_size,
-        tokens=tokens,
-        dtype=dtype,
-        device=device,
-    )
+    return step, Attention(shape, rows, dtype, device)
 
 
 def cache_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
-    """Bytes of one token's keys and values in all layers."""
     return 2 * shape.layers * shape.kv_heads * shape.head_size * dtype.itemsize

@@ -125,7 +125,6 @@ def _chosen(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
 
 
 def _draw(logits: Tensor, most: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """A token drawn for each row. `most` are the largest logits."""
     device = logits.device
     warmth = [max(s.sampling.temperature, COLDEST) for s in sequences]
     temperatures = on_device(warmth, device, torch.float)
@@ -373,7 +372,6 @@ def _mask(sequence: Sequence, like: Tensor) -> Tensor:
 
 
 def _places(places: Many[Place], like: Tensor) -> tuple[Tensor, ...]:
-    """Their rows, and their tokens."""
     sizes = [len(tokens) for _, tokens in places]
     rows = np.repeat([row for row, _ in places], sizes)
     tokens = np.concatenate([tokens for _, tokens in places])

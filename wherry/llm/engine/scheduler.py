@@ -120,7 +120,6 @@ class TokenScheduler:
         insort(self.waiting, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
-        """Remove a sequence that has ended or was cancelled, and free its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
@@ -151,7 +150,6 @@ class TokenScheduler:
         self.pace.observe(self._work(chunks), seconds)
 
     def computed(self, chunks: list[Chunk]) -> None:
-        """Note that the keys and values of these chunks are in the KV cache."""
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.count

@@ -21,8 +21,6 @@ Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 @dataclass(slots=True)
 class Context:
-    """One sequence's rows in a step, and its places in the KV cache."""
-
     #: Its rows among the step's tokens: the first, and how many.
     first_row: int
     rows: int
@@ -112,8 +110,6 @@ class Attends(Protocol):
 
 @dataclass(slots=True)
 class StepRows:
-    """The rows of a step: those of all sequences one after the other."""
-
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     #: The cache slot of each one's key and value.

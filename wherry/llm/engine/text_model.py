@@ -57,7 +57,6 @@ class TextModel(StepModel):
 
     @property
     def _name(self) -> str:
-        """The name in errors."""
         return str(self._settings["name"])
 
     def signature(self, name: str = "") -> Signature:
@@ -111,7 +110,6 @@ class TextModel(StepModel):
         raise NotImplementedError
 
     def _answered(self, answer: Delta) -> Any:
-        """The state of a request whose answer is known."""
         raise NotImplementedError
 
     def cost(self, *row: Any) -> float:

@@ -125,7 +125,6 @@ class Tokenizer:
 
     @property
     def end(self) -> int | None:
-        """The end-of-text token."""
         found: int | None = self.inner.eos_token_id
         return found
 
@@ -135,7 +134,6 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str:
-        """The chat templates' text; "" if there is none."""
         template = self.inner.chat_template or ""
         return "\n".join(template.values()) if isinstance(template, dict) else template
 
@@ -312,7 +310,6 @@ class Tokenizer:
 
 
 def _is_tokenizer(name: str) -> bool:
-    """Whether a file holds a tokenizer, by its name."""
     return Path(name).suffix in (".model", ".tiktoken") or name in VOCABULARIES
 
 

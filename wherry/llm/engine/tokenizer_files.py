@@ -47,8 +47,6 @@ class _Model(msgspec.Struct):
 
 
 class _Tokenizer(msgspec.Struct):
-    """What is looked at of a tokenizer.json."""
-
     model: _Model
     added_tokens: list[_Added] = []
 

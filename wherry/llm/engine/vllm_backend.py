@@ -73,8 +73,6 @@ OUTPUTS: Final = (
 
 
 class VllmBackendModel(RepositoryModel, StepModel):
-    """A checkpoint that a model.json names."""
-
     takes_parameters = True
 
     @classmethod
@@ -139,7 +137,6 @@ class VllmBackendModel(RepositoryModel, StepModel):
     # Parts
 
     def _made(self) -> StepModel:
-        """The engine's own model, not loaded yet."""
         name = self.triton.name
         arguments = engine_json(self.version_folder, name)
         checkpoint = str(arguments["model"])
@@ -194,8 +191,6 @@ def _json_object(folder: str, file: str, model: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class VllmRequest:
-    """What one request asks for."""
-
     prompt: str
     sampling: Any
     stream: bool

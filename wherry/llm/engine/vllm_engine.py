@@ -224,7 +224,6 @@ class VLLM(TextModel):
         return ModelStyle(Checkpoint(Path(self.source)).chat_template(), {}).thoughts_of("")
 
     def _sampling(self, sampling: Sampling) -> Any:
-        """The request's parameters as vLLM's SamplingParams."""
         form, budget, seed = sampling.constraint, sampling.thinking_budget, sampling.seed
         return self._words.SamplingParams(
             **({} if budget is None else {"thinking_token_budget": budget}),
@@ -253,7 +252,6 @@ class VLLM(TextModel):
         return self._words.StructuredOutputsParams(**chosen)
 
     def _step(self, request: _VllmRequest, came: Sequence[Any]) -> Step[Delta]:
-        """The step result of one request from vLLM's outputs for it."""
         if request.answer is not None:
             return Step([request.answer], done=True)
         made: list[Delta] = []

@@ -106,7 +106,6 @@ class Weights:
 
 
 def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
-    """Raise ConfigError if there are tensors that the model does not use."""
     if names:
         listed = ", ".join(sorted(names)[:MOST_REFUSALS])
         raise ConfigError(

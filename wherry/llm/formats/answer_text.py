@@ -96,7 +96,6 @@ class AnswerText:
         return _message_parts(thoughts, parts)
 
     def _last(self, text: str, *, cut: bool) -> Parts:
-        """What the answer's last text is."""
         if self._calls is None:
             return [text]
         parts = [part for stretch in _stretches(text) for part in self._calls.feed(stretch)]
@@ -114,7 +113,6 @@ class AnswerText:
 
 
 def _goes_on(format_: CallFormat, functions: Functions, text: str) -> bool:
-    """Whether a text ends within a call."""
     calls = CallText(format_, functions)
     calls.feed(text)
     return calls.goes_on
@@ -125,7 +123,6 @@ def _stretches(text: str) -> list[str]:
 
 
 def _message_parts(thoughts: str, parts: Parts) -> list[MessagePart]:
-    """What was thought, and behind it what was said and called."""
     made = [MessagePart(thoughts=thoughts)] if thoughts else []
     further = [
         MessagePart(text=p) if isinstance(p, str) else MessagePart(calls=[p]) for p in parts if p

@@ -17,8 +17,6 @@ QUOTES: Final = re.compile(r'\\.|(?P<toggle>")', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How a family of models writes calls."""
-
     read: CallReader
     #: What begins and ends a text that is read; an end of "" is the answer's end.
     marks: tuple[tuple[str, str], ...] = ()

@@ -61,11 +61,9 @@ class CallWriter:
 
     @property
     def names(self) -> str:
-        """A pattern of the functions' names."""
         return "|".join(map(re.escape, self.functions))
 
     def rule(self, name: str, *alternatives: str) -> str:
-        """Add a rule; return its name."""
         self.rules[name] = " | ".join(alternatives)
         return name
 
@@ -88,7 +86,6 @@ class CallWriter:
         return f"{name} {self.text(end[len(ends) :])}"
 
     def json(self, name: str, schema: Mapping[str, Any], options: Mapping[str, Any] = _JSON) -> str:
-        """A JSON value."""
         return self.rule(name, f"%json {json.dumps({**schema, 'x-guidance': options})}")
 
     def filled(self, template: str, fields: Mapping[str, str]) -> str:
@@ -265,7 +262,6 @@ def of_tags(tags: TagTemplates, marks: Marks = (), begins: str = "") -> GrammarO
 
 
 def _tagged(writer: CallWriter, tags: TagTemplates, number: int, name: str) -> str:
-    """The arguments of a function, in the order of its schema."""
     schema = writer.functions[name]
     if schema is None:
         writer.rule("KEY", r'/[^<>"\s]{1,128}/')
@@ -377,8 +373,6 @@ def of_quotes(quote: str, marks: Marks) -> GrammarOf:
 
 
 class _Quotes:
-    """Writes the rules of values."""
-
     def __init__(self, writer: CallWriter, quote: str) -> None:
         self._writer = writer
         self._quote = quote

@@ -48,7 +48,6 @@ class MessageFormat:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All special tokens."""
         return (*self.ends, *self.inner)
 
 
@@ -124,7 +123,6 @@ class MessagesText:
         return max(partial(text, end) for end in self._format.ends)
 
     def _more(self, kind: Kind, text: str) -> list[MessagePart]:
-        """More text of a message."""
         if kind == "call" and self._pieces is not None:
             self._call.append(text)
             return [MessagePart(calls=made)] if (made := self._pieces.feed(text)) else []

@@ -36,8 +36,6 @@ from wherry.llm.formats.thoughts import ThoughtFormat
 
 @dataclass(frozen=True, slots=True)
 class ToolFamily:
-    """How a family writes calls."""
-
     models: str
     #: None: its answers are `messages`, which tell thoughts, too.
     format: CallFormat | None

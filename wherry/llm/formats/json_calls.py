@@ -95,7 +95,6 @@ def named_shape(head: str, tail: str = "") -> JsonShape:
 
 
 def pieces_of(*shapes: JsonShape) -> PiecesOf:
-    """Calls of one of these shapes, in pieces."""
     return lambda functions: JsonPieces(shapes, functions)
 
 
@@ -146,7 +145,6 @@ def _fitting(arguments: str, functions: Functions) -> str:
 
 
 def end_of_objects(text: str) -> int:
-    """Where the JSON values end that a text begins with."""
     at = end = len(text) - len(text.lstrip())
     while text.startswith(("{", "["), at):
         try:
@@ -181,7 +179,6 @@ def objects_or(other: CallReader, begins: tuple[str, ...]) -> CallReader:
 
 
 def _values(text: str) -> Iterator[str]:
-    """Each of several JSON values."""
     at = 0
     while at < len(text):
         end = end_of_json(text, at)

@@ -110,7 +110,6 @@ def _call(node: ast.expr, functions: Functions) -> ToolCall:
 
 
 def _value(node: ast.expr) -> Any:
-    """The value of a literal, with JSON's names for constants beside Python's."""
     if isinstance(node, ast.Name) and node.id in _CONSTANTS:
         return _CONSTANTS[node.id]
     if isinstance(node, ast.List | ast.Tuple | ast.Set):

@@ -96,7 +96,6 @@ class Tags:
         return calls
 
     def has_object(self, text: str, at: int = 0) -> bool:
-        """Whether a call has its arguments as one JSON object."""
         begun = _OBJECT.match(text, at, at + MOST_BEFORE)
         return begun is not None and bool(self.call_end)
 
@@ -191,7 +190,6 @@ class TagPieces:
         return [*made, self._closed()], rest[at:]
 
     def _further(self) -> ToolCall | None:
-        """The next piece, if it is certain."""
         if not self._name:
             return self._begin()
         if self._object is not None:
@@ -220,7 +218,6 @@ class TagPieces:
         return self._member(member(begun, value, self._types))
 
     def _more(self, object_: JsonText) -> ToolCall | None:
-        """More of arguments that are one JSON object."""
         arguments, used = object_.feed(self._held)
         self._take(used)
         self._over = object_.state == "broken"
@@ -265,12 +262,10 @@ class TagPieces:
 
 
 def is_closed(begun: re.Match[str]) -> bool:
-    """Whether the tag that begins a call ends it."""
     return bool(begun.groupdict().get("closed"))
 
 
 def member(begun: re.Match[str], value: str, types: Mapping[str, Any]) -> str:
-    """An argument as a member of a JSON object."""
     key = begun["key"].strip()
     schema = types.get(key)
     if begun.groupdict().get("string") in ("true", "string") and not type_names(schema):
@@ -408,7 +403,6 @@ def _elements(text: str) -> list[_Element]:
 
 
 def _value(element: _Element, schema: Any) -> str:
-    """The JSON of an element's value."""
     types = type_names(schema)
     members = element.members
     if not members:

@@ -27,7 +27,6 @@ class ThoughtFormat:
 
     @property
     def marks(self) -> tuple[tuple[str, str], ...]:
-        """All pairs of marks."""
         return ((self.begin, self.end), *self.others)
 
     def opened_by(self, prompt_end: str) -> tuple[str, str] | None:
@@ -111,7 +110,6 @@ class ThoughtText:
         return (self._unblanked(held), "") if self.thinking else ("", held)
 
     def _think(self, text: str) -> tuple[str, str]:
-        """The thoughts in more text, and what is behind them."""
         text, at = self._unblanked(text), 0
         while found := self._mark.search(text, at):
             before, mark, after = text[: found.start()], found[0], text[found.end() :]
@@ -149,7 +147,6 @@ class ThoughtText:
         return "", draft + more
 
     def _end_of_draft(self, text: str) -> tuple[str, str]:
-        """The thoughts, and what is behind them, if this text ends them."""
         self._draft.append(text)
         self._drafted_length += len(text)
         near = self._last + text

@@ -1,6 +1,8 @@
 """Who computes the attention of a step: one thread, or all of them?"""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -25,14 +27,8 @@ def _two_threads() -> Iterator[None]:
 
 
 def cache(tokens: int) -> Attention:
-    made = Attention(
-        layers=1,
-        kv_heads=KV_HEADS,
-        head_size=SIZE,
-        tokens=tokens,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-    )
+    shape: Any = SimpleNamespace(layers=1, kv_heads=KV_HEADS, head_size=SIZE)
+    made = Attention(shape, tokens, torch.float32, torch.device("cpu"))
     torch.manual_seed(0)
     for tensor in (*made.keys, *made.values):
         tensor.normal_()
