@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from wherry.core.instances.instance import Answers as Answers
     from wherry.core.instances.instance import BatchRun as BatchRun
     from wherry.core.instances.instance import Instance as Instance
+    from wherry.core.instances.instance_slots import shortage as shortage
     from wherry.core.instances.linked_worker import LinkedWorker as LinkedWorker
     from wherry.core.instances.loadable import Loadable as Loadable
     from wherry.core.instances.own_rows import gather_rows as gather_rows
     from wherry.core.instances.process import are_large as are_large
-    from wherry.core.instances.restart import shortage as shortage
     from wherry.core.instances.runner import Refused as Refused
     from wherry.core.instances.runner import Runner as Runner
     from wherry.core.instances.runner import refused_of as refused_of
@@ -230,11 +230,11 @@ else:
             "instances.executable": "Executable",
             "instances.execution": "Execution Failure Outcome RESCHEDULED",
             "instances.instance": "Answers BatchRun Instance",
+            "instances.instance_slots": "shortage",
             "instances.linked_worker": "LinkedWorker",
             "instances.loadable": "Loadable",
             "instances.own_rows": "gather_rows",
             "instances.process": "are_large",
-            "instances.restart": "shortage",
             "instances.runner": "Refused Runner refused_of",
             "instances.sequence_inputs": "SequenceInputs WARM_UP",
             "instances.source": "import_file refuse_while_importing",

@@ -5,17 +5,57 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from wherry.core.observability.statistics import ModelStatistics
-from wherry.core.scheduler.arrival_order import ArrivalOrder
 from wherry.core.values.errors import WherryError
 from wherry.core.values.reply import Reply, ReplyLoop, tell
 from wherry.core.values.request import InferRequest, InferResponse
 
-log = logging.getLogger("wherry")
+RequestT = TypeVar("RequestT", bound=Hashable)
+AnswerT = TypeVar("AnswerT")
 
+
+log = logging.getLogger("wherry")
 Answer = tuple[InferRequest, InferResponse]
+
+
+class ArrivalOrder(Generic[RequestT, AnswerT]):
+    """Requests that were admitted and have not left yet. An error leaves at once and holds up no
+    answer; only answers are kept in order. Pure."""
+
+    def __init__(self) -> None:
+        #: In order of arrival; with their answers, as far as they are there.
+        self._here: dict[RequestT, list[AnswerT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def arrived(self, request: RequestT) -> None:
+        self._here[request] = []
+
+    def answered(self, request: RequestT, answer: AnswerT) -> list[tuple[RequestT, AnswerT]]:
+        """The answers that may leave now, in their order; maybe not this one yet."""
+        if request not in self._here:
+            return [(request, answer)]
+        self._here[request].append(answer)
+        return self._first()
+
+    def left(self, request: RequestT) -> list[tuple[RequestT, AnswerT]]:
+        """Forget a request that needs no answer. Returns the answers that waited for it."""
+        self._here.pop(request, None)
+        return self._first()
+
+    def _first(self) -> list[tuple[RequestT, AnswerT]]:
+        leaving: list[tuple[RequestT, AnswerT]] = []
+        for request, answers in self._here.items():
+            if not answers:
+                break
+            leaving.append((request, answers[0]))
+        for request, _ in leaving:
+            del self._here[request]
+        return leaving
 
 
 class Delivery:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wherry.core.instances.async_calls import AsyncCalls
 from wherry.core.instances.default_rows import default_rows
 from wherry.core.instances.device_errors import broken_device
 from wherry.core.instances.device_use import make_current, torch_device
@@ -51,10 +50,45 @@ from wherry.core.values.media_codec import is_converted
 from wherry.core.values.request import Columns, concatenate, rows_of
 from wherry.core.values.tensors import as_declared
 
-log = logging.getLogger("wherry")
+if TYPE_CHECKING:
+    import asyncio
 
+
+log = logging.getLogger("wherry")
 #: The forms whose rows are strings, and the type of a row.
 _STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: bytes})
+
+
+class AsyncCalls:
+    """An event loop in the thread that calls it, from the first call until it is closed."""
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    def run(self, awaitable: Any) -> Any:
+        if self._runner is None:
+            import asyncio
+
+            self._runner = asyncio.Runner()
+        return self._runner.run(awaitable)
+
+    def iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        async def next_item() -> Any:
+            return await anext(items)
+
+        try:
+            while True:
+                try:
+                    yield self.run(next_item())
+                except StopAsyncIteration:
+                    return
+        finally:
+            self.run(items.aclose())  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
 
 
 class Executable:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from wherry.core.instances.instance_slots import InstanceSlots
+from wherry.core.instances.instance_slots import InstanceSlots, shortage
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.readiness import ModelState, Readiness
-from wherry.core.instances.restart import shortage
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.statistics import ModelStatistics

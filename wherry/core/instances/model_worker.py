@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from wherry.core.instances import worker_protocol
+from wherry.core.instances.instance_slots import shortage
 from wherry.core.instances.linked_worker import LinkedWorker
-from wherry.core.instances.restart import shortage
 from wherry.core.instances.source import refuse_while_importing, sent, source_of
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model

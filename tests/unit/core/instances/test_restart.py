@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from wherry.core.instances.restart import Restart, RestartPolicy, shortage
+from wherry.core.instances.instance_slots import Restart, RestartPolicy, shortage
 from wherry.core.values.errors import LoadFailed, WorkerDied
 
 

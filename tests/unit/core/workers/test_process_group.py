@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.fakes import until
-from wherry.core.workers.process_group import ProcessGroup
+from wherry.core.workers.process import ProcessGroup
 
 if sys.platform != "linux":
     pytest.skip("elsewhere a group ends by close() alone", allow_module_level=True)
@@ -17,7 +17,7 @@ if sys.platform != "linux":
 LEADER = "trap '' TERM HUP; (sleep 1000 & sleep 1000) & sleep 1000 & echo started >&2; wait"
 STARTER = f"""
 import signal, subprocess, sys
-from wherry.core.workers.process_group import ProcessGroup
+from wherry.core.workers.process import ProcessGroup
 leader = subprocess.Popen(["sh", "-c", {LEADER!r}], start_new_session=True)
 group = ProcessGroup(leader.pid)
 sys.stderr.write("grouped")
