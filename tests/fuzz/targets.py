@@ -36,7 +36,7 @@ from wherry.server.grpc import proto
 from wherry.server.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
 from wherry.server.grpc.messages import Assembly, BadMessage
 from wherry.server.http.exchange import RequestHead
-from wherry.server.natural.codec import NaturalCodec
+from wherry.server.natural import NaturalCodec
 from wherry.server.v2.http.generate import BodyCodec
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.infer_codec import ModelCodec

@@ -32,7 +32,7 @@ from wherry.server.calls.admission import Admission
 from wherry.server.fronts.processes import FiguresOfFronts
 from wherry.server.http_app import HttpApp
 from wherry.server.openapi.document import DescribedServer, document
-from wherry.server.openapi.schemas import without_raw
+from wherry.server.openapi.model_schemas import without_raw
 from wherry.server.options import OPTIONS
 from wherry.server.v2.common import Common
 from wherry.server.v2.shared_memory import SharedMemory

@@ -19,11 +19,9 @@ from wherry.server.grpc.handler import MethodHandler, fail
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import CallMetadata, Metadata, Rpc
 from wherry.server.v2.common import Common
-from wherry.server.v2.grpc import health
 from wherry.server.v2.grpc.entry import GrpcEntry
 from wherry.server.v2.grpc.infer import infer
-from wherry.server.v2.grpc.kserve import KServeCalls
-from wherry.server.v2.grpc.reflection import Reflection, schemas
+from wherry.server.v2.grpc.kserve import KServeCalls, Reflection, Watch, check, schemas
 from wherry.server.v2.grpc.stream import InferStream
 from wherry.server.v2.triton_errors import code_and_sentence
 from wherry.triton.api import ModelControl
@@ -66,8 +64,8 @@ class GrpcApp:
         handlers = {
             "ModelInfer": MethodHandler(partial(infer, entry), "inference"),
             "ModelStreamInfer": MethodHandler(partial(InferStream, entry), "inference"),
-            "Check": MethodHandler(partial(health.check, entry), "health", open=True),
-            "Watch": MethodHandler(partial(health.Watch, entry), "health", open=True),
+            "Check": MethodHandler(partial(check, entry), "health", open=True),
+            "Watch": MethodHandler(partial(Watch, entry), "health", open=True),
             "ServerReflectionInfo": MethodHandler(partial(Reflection, entry), "metadata"),
             **KServeCalls(entry).handlers(),
         }

@@ -25,7 +25,7 @@ from wherry.server.fronts.pass_on import PassOn
 from wherry.server.http.answers import describe, fail, respond
 from wherry.server.http.exchange import SOON, Exchange, RequestHead, WithHeaders, error_body
 from wherry.server.http.route import ANY_TEXT, TEXT, Handler, Operation, Route
-from wherry.server.natural.routes import NaturalRoutes
+from wherry.server.natural import NaturalRoutes
 from wherry.server.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.server.protocol import ProtocolRoutes
 from wherry.server.v2.administration import health

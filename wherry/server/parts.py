@@ -19,8 +19,8 @@ from wherry.server.http_app import MANAGEMENT, HttpApp
 from wherry.server.options import Capacity, Options, Protocols
 from wherry.server.v2.common import FETCHING_THREADS, Common, OpenAISettings
 from wherry.server.v2.parameters import Forwarding, HeaderForwarding
+from wherry.server.v2.settings import TraceSettings
 from wherry.server.v2.shared_memory import SharedMemory
-from wherry.server.v2.trace_settings import TraceSettings
 from wherry.server.watched_files import WatchedFiles
 from wherry.triton.api import ModelControl
 

@@ -17,7 +17,7 @@ from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.grpc.handler import MAX_TEXT_BYTES
 from wherry.server.v2 import describe
 from wherry.server.v2.common import Common
-from wherry.server.v2.grpc import health
+from wherry.server.v2.grpc import kserve
 from wherry.server.v2.shared_memory import SharedMemory
 
 HEALTH = "grpc.health.v1.Health"
@@ -400,7 +400,7 @@ def test_a_bug_of_ours_is_logged_and_not_shown(
 def test_health_is_that_of_the_server() -> None:
     gate = Gate()
     with served(gated(gate)) as client:
-        for service in health.SERVICES:
+        for service in kserve.SERVICES:
             answer = client.ask("Check", {"service": service}, service=HEALTH).answer
             assert answer == {"status": 1}
         assert client.ask("Check", {"service": "nope"}, service=HEALTH).error[0] == "NOT_FOUND"
@@ -411,7 +411,7 @@ def test_health_is_that_of_the_server() -> None:
 def test_who_watches_is_told_at_once_and_when_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "WATCH_INTERVAL", 0.001)
+    monkeypatch.setattr(kserve, "WATCH_INTERVAL", 0.001)
     with served(shout) as client:
         watching = client.begin("Watch", service=HEALTH)
         unknown = client.begin("Watch", {"service": "nope"}, service=HEALTH)

@@ -14,7 +14,7 @@ from tests.http_exchange import Client, MemoryExchange, served
 from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
 from wherry.server.calls.admission import Admission
 from wherry.server.http.exchange import Exchange, RequestHead
-from wherry.server.v2.http import described, kserve
+from wherry.server.v2.http import kserve
 
 
 @wherry.model
@@ -285,7 +285,7 @@ def test_a_bug_of_ours_is_logged_and_not_shown(
     def bug(model: object, exchange: Exchange) -> None:
         raise RuntimeError("secret path /etc/passwd")
 
-    monkeypatch.setitem(kserve.INFERENCE, "infer", (bug, described.INFER))
+    monkeypatch.setitem(kserve.INFERENCE, "infer", (bug, kserve.INFER))
     with served(echo) as client, caplog.at_level(logging.ERROR, "wherry"):
         answer = client.post(INFER, text_of("a"), {"x-request-id": "r1"})
 

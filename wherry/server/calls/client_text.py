@@ -7,7 +7,10 @@ They are for the log. Every answer that tells of such an error goes through here
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
+
+import msgspec
+import numpy as np
 
 from wherry.core.api import (
     AccessDenied,
@@ -17,7 +20,22 @@ from wherry.core.api import (
     RegionNotFound,
     Unsupported,
     WherryError,
+    plain,
 )
+
+
+def _plain(value: Any) -> Any:
+    """Convert a numpy value, which models put into their JSON rows, to JSON's own types."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return plain(value)
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
+encode_json = _ENCODER.encode
+
 
 #: Their texts are ours, or the model's words for its callers; they may quote the request and name
 #: routes. All others hold what other code said.

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 from wherry.core.api import LoadReport
-from wherry.server.calls.header_names import as_sent
-from wherry.server.dashboard.paths import EVENTS
+from wherry.server.calls.terms import as_sent
+from wherry.server.dashboard.routes import EVENTS
 from wherry.server.fronts.link import OwnerLink
 from wherry.server.fronts.link_protocol import Ask, ResponsePart
 from wherry.server.http.exchange import SOON, Exchange

@@ -17,7 +17,7 @@ from wherry.core.api import (
     StreamReply,
     parted,
 )
-from wherry.server.calls.header_names import name_with_capitals
+from wherry.server.calls.terms import name_with_capitals
 from wherry.server.fronts.encoding import shaped_strings
 from wherry.server.fronts.link_protocol import (
     Ask,

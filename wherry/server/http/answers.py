@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from wherry.core.api import WherryError, log_internal_error
+from wherry.server.calls.client_text import encode_json
 from wherry.server.calls.compression import (
     MAX_BYTES_IN_LOOP,
     MIN_BYTES,
@@ -17,7 +18,6 @@ from wherry.server.calls.compression import (
     best_coding,
     compressed,
 )
-from wherry.server.calls.json_text import encode_json
 from wherry.server.calls.terms import client_request_id
 from wherry.server.http.exchange import JSON, Body, Exchange, Headers, error_body
 

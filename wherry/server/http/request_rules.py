@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 from wherry.server.access.origins import OriginCheck
-from wherry.server.calls.header_names import name_with_capitals
+from wherry.server.calls.terms import name_with_capitals
 from wherry.server.connections.limits import Limits
 from wherry.server.http.exchange import RequestHead
 from wherry.server.http.wire import Memo, header_name, split_target, target_authority, text_of

@@ -1,9 +1,13 @@
-"""Which JSON goes to one loaded model and comes from it, by its signature?"""
+"""Which operations has one loaded model, and which JSON goes to it and comes from it?"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -20,28 +24,240 @@ from wherry.core.api import (
     LoadedModel,
     TensorSpec,
 )
-from wherry.server.calls.json_text import encode_json
+from wherry.server.calls.client_text import encode_json
+from wherry.server.content.media_types import FORM, JSON_LINES
 from wherry.server.http.exchange import JSON
 from wherry.server.http.route import (
     ANY_TEXT,
+    BINARY,
+    EVENTS,
     FILE,
+    OF_NATURAL,
+    READS,
     Json,
+    Operation,
+    json_of,
     list_of,
     named,
     object_of,
 )
-from wherry.server.openapi.schemas import SchemaRegistry
-from wherry.server.v2.http.described import (
+from wherry.server.v2.element_bytes import wire_shape
+from wherry.server.v2.http.form_codec import FormCodec
+from wherry.server.v2.http.kserve import (
     ANSWERED,
+    GENERATE,
+    GENERATE_STREAM,
+    INFER,
     INPUT_TENSOR,
     PARAMETER,
     TENSOR,
     TENSORS,
     WANTED,
 )
-from wherry.server.v2.http.form_codec import FormCodec
 from wherry.server.v2.model_tensors import ModelTensors
-from wherry.server.v2.wire_shape import wire_shape
+
+
+def model_operations(
+    loaded: LoadedModel, registry: SchemaRegistry
+) -> Iterator[tuple[str, Operation]]:
+    """What this model has by POST, typed by its inputs and outputs."""
+    described = ModelSchemas(loaded, registry)
+    about, path = about_model(loaded), f"/v2/models/{loaded.name}"
+    first_line = about.partition("\n")[0]
+    summary = f"{loaded.name}: {first_line}" if first_line else loaded.name
+    common: dict[str, Any] = {"tag": loaded.name, "description": about}
+    route = loaded.config.route
+    if described.speaks_json:
+        if route is not None:
+            natural = _natural(loaded, described)
+            yield route, replace(natural, summary=summary, **common)
+        typed = _generate(loaded, described)
+        word = "generate_stream" if loaded.signature.streams else "generate"
+        told = f"{summary} (V2)" if route else summary
+        named = replace(typed, id=f"{word}_{loaded.name}", summary=told, **common)
+        yield f"{path}/{word}", named
+    if not loaded.signature.streams:
+        yield (
+            f"{path}/infer",
+            replace(
+                INFER,
+                summary=f"{summary} (as tensors)",
+                takes={**INFER.takes, JSON: described.infer_request()},
+                gives={**INFER.gives, JSON: described.infer_answer()},
+                id=f"infer_{loaded.name}",
+                **common,
+            ),
+        )
+
+
+def _generate(loaded: LoadedModel, described: ModelSchemas) -> Operation:
+    takes = {JSON: described.generate_request(), **_files(described)}
+    examples, answer = json_of(described.examples()), described.generate_answer()
+    if loaded.signature.streams:
+        return replace(GENERATE_STREAM, takes=takes, examples=examples, events=answer)
+    gives = {JSON: answer, **_file_answer(loaded)}
+    return replace(GENERATE, takes=takes, examples=examples, gives=gives)
+
+
+def _natural(loaded: LoadedModel, described: ModelSchemas) -> Operation:
+    """What the model has at its own route."""
+    answer = described.natural_answer()
+    made = Operation(
+        summary="",
+        takes={JSON: described.natural_request(), **_files(described)},
+        gives={JSON: answer, **_file_answer(loaded)},
+        examples=json_of(described.natural_examples()),
+        errors=OF_NATURAL,
+        reads=READS,
+        parameters=(described.priority_header(),),
+        id=loaded.name,
+    )
+    if not loaded.signature.streams:
+        return made
+    return replace(made, gives={EVENTS: {}, JSON_LINES: {}}, events=answer)
+
+
+def _files(described: ModelSchemas) -> dict[str, Any]:
+    """The other forms of a body, for a model that takes a file."""
+    file = described.file_input
+    if file is None:
+        return {}
+    kinds = file.media.accepts if file.media is not None else ()
+    return {FORM: described.form(), **dict.fromkeys((BINARY, *kinds), FILE)}
+
+
+def _file_answer(loaded: LoadedModel) -> dict[str, Any]:
+    """The answer that is a file, if one of the outputs may be one."""
+    files = [one for one in loaded.signature.outputs if one.form is Form.BYTES and not one.shape]
+    if len(files) != 1:
+        return {}
+    media = files[0].media
+    return {BINARY if media is None else media.media_type: FILE}
+
+
+def about_model(loaded: LoadedModel) -> str:
+    """What its author says of a model: its description, else the docstring of the code."""
+    model = loaded.model
+    if loaded.config.description:
+        return loaded.config.description
+    kind = type(model)
+    if isinstance(model, FunctionModel):
+        return inspect.cleandoc(model.function.__doc__ or "")
+    if kind.__module__.partition(".")[0] == "wherry":
+        return ""  # it is ours, and says nothing about this model
+    return inspect.cleandoc(vars(kind).get("__doc__") or kind.execute.__doc__ or "")
+
+
+_REF: Final = "#/components/schemas/"
+_JSON_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
+
+
+class SchemaRegistry:
+    """The named schemas of one document. What has a name is there once, and referred to."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Json] = {}
+        #: Of each type by its id, with the type, which keeps the id its own.
+        self._of_types: dict[tuple[int, str], tuple[Any, Json]] = {}
+
+    def of(self, schema: Any, prefix: str = "") -> Json:
+        """The schema of a type; one that is JSON already stays, and has its name from its title.
+
+        `prefix` stands before the names of a user's types: two models may have different ones of
+        the same name.
+        """
+        if not isinstance(schema, dict):
+            key = id(schema), prefix
+            if key not in self._of_types:
+                self._of_types[key] = schema, self._of_type(schema, prefix)
+            return self._of_types[key][1]
+        if "title" not in schema:
+            return schema
+        name = _name(schema["title"])
+        self.schemas.setdefault(name, schema)
+        return {"$ref": _REF + name}
+
+    def _of_type(self, kind: Any, prefix: str) -> Json:
+        try:
+            (schema,), named = msgspec.json.schema_components(
+                [kind], ref_template=_REF + prefix + "{name}"
+            )
+        except (TypeError, ValueError, RecursionError):
+            return {}  # a type of the user's that JSON has no schema for
+        for name, component in named.items():
+            if getattr(kind, "takes_any_members", False):
+                component.pop("additionalProperties", None)
+            # Generators of clients name their classes by the title.
+            self.schemas[_name(prefix + name)] = {**_renamed(component), "title": prefix + name}
+        whole: Json = _renamed(schema)
+        return whole
+
+    def sharpen(self, more: dict[str, Json]) -> None:
+        """Say more than the types do, of those schemas that are here: other keywords, and other
+        schemas of the members that they have."""
+        for name, keywords in more.items():
+            if (schema := self.schemas.get(name)) is None:
+                continue
+            members = schema["properties"]
+            sharper = keywords["properties"].items()
+            members |= {member: value for member, value in sharper if member in members}
+            self.schemas[name] = {**schema, **keywords, "properties": members}
+
+
+def _name(text: str) -> str:
+    """A name that a component may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_")
+
+
+def _renamed(value: Any) -> Any:
+    """A schema with references by the names that components may have, and with what generators of
+    clients ask for: the type of an enum, and no default that means "not given"."""
+    if isinstance(value, dict):
+        made = {key: _renamed(member) for key, member in value.items()}
+        kinds = {type(one) for one in made.get("enum", ())}
+        if "type" not in made and len(kinds) == 1 and (kind := _JSON_TYPES.get(kinds.pop())):
+            made["type"] = kind
+        if "anyOf" in made and made.get("default", 0) is None:
+            del made["default"]
+        return made
+    if isinstance(value, list):
+        return [_renamed(element) for element in value]
+    if isinstance(value, str) and value.startswith(_REF):
+        return _REF + _name(value.removeprefix(_REF))
+    return value
+
+
+def without_raw(schema: Any) -> Any:
+    """The same schema; of a Struct of ours, see `_taken`."""
+    return (
+        _taken(schema)
+        if isinstance(schema, type) and issubclass(schema, msgspec.Struct)
+        else schema
+    )
+
+
+@cache
+def _taken(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The same Struct with any value where it keeps JSON as text, of which there is no schema.
+
+    It takes members that are not known, and so do the Structs in it: they are ignored and named in
+    a header.
+    """
+    given: list[Any] = []
+    for member in msgspec.structs.fields(kind):
+        if member.type is msgspec.Raw:
+            given.append((member.encode_name, Any, None))
+        elif member.required:
+            given.append((member.encode_name, member.type))
+        else:
+            given.append((member.encode_name, member.type, member.default))
+    return msgspec.defstruct(
+        kind.__name__,
+        given,
+        kw_only=True,
+        namespace={"__doc__": kind.__doc__, "takes_any_members": True},
+    )
+
 
 _OR_NULL: Final[Json] = {"type": [*PARAMETER["type"], "null"]}
 #: JSON has no numbers of these.

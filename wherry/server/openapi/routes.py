@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlencode
 
 from wherry.core.api import InvalidRequest
 from wherry.server.access.api_keys import GROUPS, Restrictions
-from wherry.server.calls.json_text import encode_json
-from wherry.server.dashboard.page import whole_page
+from wherry.server.calls.client_text import encode_json
+from wherry.server.dashboard.routes import whole_page
 from wherry.server.http.answers import respond
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.http.route import ANY_TEXT, Operation, Route, tells

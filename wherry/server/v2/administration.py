@@ -40,8 +40,7 @@ from wherry.server.v2 import describe
 from wherry.server.v2.batching import batching
 from wherry.server.v2.describe import ExactAnswer
 from wherry.server.v2.entry import Entry
-from wherry.server.v2.settings import LOG_FORMATS
-from wherry.server.v2.trace_settings import TRACE_LEVELS
+from wherry.server.v2.settings import LOG_FORMATS, TRACE_LEVELS
 from wherry.triton.api import ModelControl
 
 EXTENSIONS: Final = (

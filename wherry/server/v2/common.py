@@ -14,9 +14,8 @@ from wherry.server.calls.offload import Offload
 from wherry.server.connections.limits import Limits
 from wherry.server.content.urls import InputUrls
 from wherry.server.v2.parameters import Forwarding
-from wherry.server.v2.settings import LogSettings
+from wherry.server.v2.settings import LogSettings, TraceSettings
 from wherry.server.v2.shared_memory import SharedMemory
-from wherry.server.v2.trace_settings import TraceSettings
 from wherry.server.v2.traces import Traces
 
 #: Requests that wait for URLs at a time; more of them wait for these, within their time.

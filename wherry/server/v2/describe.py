@@ -20,7 +20,7 @@ from wherry.core.api import (
     TensorSpec,
 )
 from wherry.server.calls.client_text import without_paths
-from wherry.server.v2.wire_shape import wire_shape
+from wherry.server.v2.element_bytes import wire_shape
 from wherry.triton.api import (
     RepositoryModel,
     TritonConfig,

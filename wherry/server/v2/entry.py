@@ -24,8 +24,7 @@ from wherry.core.api import (
 from wherry.server.calls.offload import Offload
 from wherry.server.calls.terms import Terms, shorter_timeout, terms_of
 from wherry.server.v2.common import Common
-from wherry.server.v2.decoded import DecodedRequest
-from wherry.server.v2.model_tensors import ModelTensors
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
 from wherry.server.v2.parameters import HeaderForwarding, for_the_model, sequence_of
 
 

@@ -29,11 +29,9 @@ from wherry.core.api import (
     ShapedRow,
     TensorSpec,
 )
-from wherry.server.v2.element_bytes import bf16_to_float32, unpack_bytes
-from wherry.server.v2.json_elements import JsonElements, parse_element
-from wherry.server.v2.json_errors import InputErrors, explain
+from wherry.server.v2.element_bytes import bf16_to_float32, dims_text, unpack_bytes, wire_shape
+from wherry.server.v2.json_elements import InputErrors, JsonElements, explain, parse_element
 from wherry.server.v2.long_arrays import LongArray
-from wherry.server.v2.wire_shape import dims_text, wire_shape
 
 
 class InputCodec:

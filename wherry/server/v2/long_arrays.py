@@ -19,7 +19,10 @@ import numpy.typing as npt
 
 from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge, Tag
 from wherry.server.calls.offload import LARGE_BYTES, SLICE_BYTES, give_way
-from wherry.server.v2.json_errors import MAX_DEPTH, TOO_DEEP
+
+MAX_DEPTH: Final = 100
+TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+
 
 Mask = npt.NDArray[np.bool_]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from wherry.core.api import (
     BF16,
+    BOOL,
     BYTES,
     FP16,
     Array,
@@ -27,7 +28,7 @@ from wherry.core.api import (
     ShapedRows,
     TensorSpec,
 )
-from wherry.server.calls.json_text import encode_json
+from wherry.server.calls.client_text import encode_json
 from wherry.server.calls.offload import (
     LARGE_BYTES,
     LARGE_ELEMENTS,
@@ -36,10 +37,52 @@ from wherry.server.calls.offload import (
     SLICE_ELEMENTS,
     give_way,
 )
-from wherry.server.v2.classification import best_classes, check_classifiable
-from wherry.server.v2.element_bytes import float32_to_bf16, pack_bytes
+from wherry.server.v2.element_bytes import float32_to_bf16, pack_bytes, row_wire_shape, wire_shape
 from wherry.server.v2.row_values import in_base64
-from wherry.server.v2.wire_shape import row_wire_shape, wire_shape
+
+#: A row is sorted whole, whatever is asked of it.
+MAX_CLASSES: Final = 1_000_000
+
+
+def check_classifiable(spec: TensorSpec, model: str) -> None:
+    """InvalidRequest unless this output holds scores."""
+    if spec.datatype is BYTES or spec.datatype is BOOL:
+        raise InvalidRequest(
+            "class result not available for output due to unsupported type"
+            f" '{spec.datatype}' (output '{spec.name}' of model '{model}')"
+        )
+
+
+def best_classes(scores: Array, most: int, labels: Sequence[str] = ()) -> list[list[str]]:
+    """The `most` best of each row as "score:index" or "score:index:label", the best first.
+
+    `scores` has the rows first; a row of any shape counts as flat. Equal scores stay in their
+    order, a NaN is last. An index without a label has none. InvalidRequest: too many classes.
+    """
+    classes = scores.size // len(scores)
+    if classes > MAX_CLASSES:
+        raise InvalidRequest(
+            f"classification output tensor too large: it has {classes} classes, at most"
+            f" {MAX_CLASSES} are put in order"
+        )
+    flat = scores.reshape(len(scores), classes)
+    layout = "%f:%d" if flat.dtype.kind == "f" else "%d:%d"
+    named = [f":{label}" if label else "" for label in labels]
+    return [
+        [layout % (row[i], i) + (named[i] if i < len(named) else "") for i in places]
+        for row, places in zip(flat, _descending(flat)[:, :most], strict=True)
+    ]
+
+
+def _descending(scores: Array) -> Array:
+    """For each row the indices of its scores, the largest first."""
+    if scores.dtype.kind == "f":
+        return np.argsort(-scores, axis=1, kind="stable")
+    # Integers have no exact negative (of 2**63, of what is unsigned): sorted upwards, from behind.
+    behind = np.argsort(scores[:, ::-1], axis=1, kind="stable")[:, ::-1]
+    places: Array = scores.shape[1] - 1 - behind
+    return places
+
 
 #: Strings that are packed before anything is known of their length.
 FIRST_ELEMENTS: Final = 256

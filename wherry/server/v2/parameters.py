@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.core.api import ConfigError, InvalidRequest, SequenceStep, Tag
-from wherry.server.calls.header_names import as_sent
+from wherry.server.calls.terms import as_sent
 
 Parameters = dict[str, Any]
 

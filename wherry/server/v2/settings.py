@@ -1,6 +1,8 @@
-"""Which settings of the log can clients read and change while the server runs?
+"""Which settings of the log and of traces can clients read and change while the server runs?
 
-Values as Triton's protocols carry them, for any frontend. They take effect at once.
+Values as Triton's protocols carry them, for any frontend. They take effect at once. A model has
+trace settings of its own for what a client has set of them, and the server's for the rest. The
+trace file can be set only when the server starts: without one nothing is traced.
 """
 
 from __future__ import annotations
@@ -8,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from wherry.core.api import (
+    ConfigError,
     HumanFormatter,
     InvalidRequest,
     JsonFormatter,
@@ -20,6 +23,232 @@ from wherry.core.api import (
     formatter_of,
     severities,
 )
+from wherry.core.api import triton_mode as opentelemetry
+
+TRACE_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
+#: As after a start: text, as the protocol has it, except for the levels.
+TRACE_DEFAULTS: Final[dict[str, Any]] = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+TRACE_MODES: Final = ("triton", "opentelemetry")
+#: What only the start of the server decides.
+_AT_START: Final = {
+    "trace_file": ("trace file location", "triton,file=PATH"),
+    "trace_mode": ("trace mode", "mode=MODE"),
+}
+_LEAST: Final = {"trace_rate": 0, "trace_count": -1, "log_frequency": 0}
+
+
+class Sampler:
+    """Chooses the requests that are traced under one setting, until that is changed.
+
+    Under the lock of its settings, but for what is constant.
+    """
+
+    __slots__ = ("is_counted", "left", "level", "log_frequency", "rate", "seen")
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.level: list[str] = values["trace_level"]
+        self.rate = int(values["trace_rate"])
+        #: The most traces of one file; 0: no limit.
+        self.log_frequency = int(values["log_frequency"])
+        #: Traces that there still will be; -1: any number.
+        self.left = int(values["trace_count"])
+        self.is_counted = self.left >= 0
+        self.seen = 0
+
+    @property
+    def is_on(self) -> bool:
+        return "TIMESTAMPS" in self.level and self.rate > 0
+
+    def sample(self) -> bool:
+        """Whether the request that comes now is traced: it counts."""
+        if not self.is_on or not self.left:
+            return False
+        self.seen += 1
+        if self.seen % self.rate:
+            return False
+        if self.left > 0:
+            self.left -= 1
+        return True
+
+
+class TraceSettings:
+    """Triton's trace settings, of the server and of its models. Safe from any thread.
+
+    `config` is what tritonserver's --trace-config takes: "triton,file=PATH", "level=TIMESTAMPS",
+    "rate=100".
+    """
+
+    def __init__(self, config: Sequence[str] = ()) -> None:
+        self._initial = {**TRACE_DEFAULTS, **_trace_config(config)}
+        #: Where traces are written; "": there are none.
+        self.file: str = self._initial["trace_file"]
+        self._own: dict[str, Any] = {}
+        self._of_models: dict[str, dict[str, Any]] = {}
+        self._sampler = Sampler(self._initial)
+        self._samplers: dict[str, Sampler] = {}
+        self._lock = threading.Lock()
+        #: Called with a sampler that samples no more, as its settings have been changed.
+        self.on_change: Callable[[Sampler], None] = lambda sampler: None
+        #: Whether any request may be one that is traced.
+        self.on = self._is_on()
+
+    def sample(self, model: str) -> Sampler | None:
+        """The sampler by which the request that comes now is traced, which counts; None: it is
+        not."""
+        with self._lock:
+            sampler = self._samplers.get(model, self._sampler)
+            return sampler if sampler.sample() else None
+
+    def values(self, model: str | None = None) -> dict[str, Any]:
+        """Return the settings of the server, or of a model: its own, else the server's."""
+        with self._lock:
+            return self._values(model)
+
+    def update(self, given: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+        """Change what is given, all of it or, if some of it is wrong, nothing; all values then.
+        None goes back to what holds without it. InvalidRequest for what is no setting."""
+        checked = {name: _checked_trace_setting(name, value) for name, value in given.items()}
+        if checked and self._initial["trace_mode"] == "opentelemetry":
+            raise Unsupported(
+                "trace settings can not be updated in mode opentelemetry: the OTEL_ variables and"
+                " --trace-config decide when the server starts"
+            )
+        if checked.get("trace_level") not in (None, ["OFF"]) and not self.file:
+            raise InvalidRequest(
+                "Attempting to set invalid trace setting :trace file name is not given",
+                more="; start the server with --trace-config triton,file=PATH",
+            )
+        with self._lock:
+            ended = self._change(checked, model) if checked else []
+            self.on = self._is_on()
+            values = self._values(model)
+        for sampler in ended:
+            self.on_change(sampler)
+        return values
+
+    def _change(self, checked: Mapping[str, Any], model: str | None) -> list[Sampler]:
+        """The samplers that are replaced: those of the models with the server's."""
+        own = self._own if model is None else self._of_models.setdefault(model, {})
+        for name, value in checked.items():
+            if value is None:
+                own.pop(name, None)
+            else:
+                own[name] = value
+        ended: list[Sampler] = []
+        if model is None:
+            ended.append(self._sampler)
+            left = {"trace_count": str(self._sampler.left)} if "trace_count" in own else {}
+            self._sampler = Sampler({**self._initial, **own, **left, **_explicit(checked)})
+        for name in list(self._of_models) if model is None else [model]:
+            before = self._samplers.pop(name, None)
+            if before is not None:
+                ended.append(before)
+            own = self._of_models[name]
+            if not own:
+                del self._of_models[name]
+                continue
+            values = {**self._values(None), **own}
+            if before is not None and "trace_count" in own:
+                values["trace_count"] = str(before.left)
+            self._samplers[name] = Sampler(
+                values if model is None else {**values, **_explicit(checked)}
+            )
+        return ended
+
+    def _is_on(self) -> bool:
+        return bool(self.file) and any(
+            sampler.is_on for sampler in (self._sampler, *self._samplers.values())
+        )
+
+    def _values(self, model: str | None) -> dict[str, Any]:
+        own = self._of_models.get(model, {}) if model is not None else {}
+        sampler = self._sampler if model is None else self._samplers.get(model, self._sampler)
+        left = {"trace_count": str(sampler.left)}
+        return {**self._initial, **self._own, **own, **left}
+
+
+def _explicit(checked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is changed, without what goes back to its default."""
+    return {name: value for name, value in checked.items() if value is not None}
+
+
+def _checked_trace_setting(name: str, value: Any) -> Any:
+    if name not in TRACE_DEFAULTS:
+        names = ", ".join(TRACE_DEFAULTS)
+        raise InvalidRequest(f"unknown trace setting '{name}'; known are {names}")
+    if name in _AT_START:
+        if value is not None and value != TRACE_DEFAULTS[name]:
+            what, how = _AT_START[name]
+            raise Unsupported(
+                f"{what} can not be updated through network protocol",
+                more=f"; start the server with --trace-config {how}",
+            )
+        return None
+    if value is None:
+        return None
+    if name == "trace_level":
+        levels = [value] if isinstance(value, str) else value
+        known = isinstance(levels, list) and levels and all(one in TRACE_LEVELS for one in levels)
+        if not known:
+            problem = f"trace_level must be a list of {', '.join(TRACE_LEVELS)}"
+            raise InvalidRequest(problem, tag=Tag.JSON)
+        return _in_order(one for one in levels if one != "OFF") or ["OFF"]
+    try:
+        number = int(value) if type(value) in (str, int) else None
+    except ValueError:
+        number = None
+    if number is None or not _LEAST[name] <= number < 2**63:
+        raise InvalidRequest(f"{name} must be a whole number from {_LEAST[name]} up, as text")
+    return str(number)
+
+
+def _in_order(levels: Iterable[str]) -> list[str]:
+    """The levels, each once: they are a set, which Triton writes in this order."""
+    given = set(levels)
+    return [level for level in TRACE_LEVELS if level in given]
+
+
+def _trace_config(given: Sequence[str]) -> dict[str, Any]:
+    """The settings that a server starts with, from the words of --trace-config."""
+    settings: dict[str, Any] = {}
+    if opentelemetry.is_configured(given):
+        settings["trace_mode"] = "opentelemetry"
+    for word in given:
+        mode, comma, rest = word.partition(",")
+        key, equals, value = (rest if comma else word).partition("=")
+        kind = mode if comma else value.lower() if key == "mode" else "triton"
+        if kind not in TRACE_MODES:
+            known = " and ".join(TRACE_MODES)
+            raise ConfigError(f"trace_config {word!r}: the modes are {known}")
+        if key == "mode" or kind == "opentelemetry":
+            continue  # what the SDK reads
+        name = "log_frequency" if key == "log-frequency" else f"trace_{key}"
+        if not equals or name not in TRACE_DEFAULTS:
+            known = "file, level, rate, count and log-frequency"
+            raise ConfigError(f"trace_config {word!r}: what there is to set: {known}")
+        if name == "trace_file":
+            if "trace_mode" not in settings:
+                settings[name] = value
+            continue
+        try:
+            if name == "trace_level":
+                value = opentelemetry.level_of(value)
+            checked = _checked_trace_setting(name, value)
+        except InvalidRequest as error:
+            raise ConfigError(f"trace_config {word!r}: {error}") from None
+        if name == "trace_level":  # it may be said more than once; OFF is stronger
+            said = [*settings.get(name, ()), *checked]
+            checked = ["OFF"] if "OFF" in said else _in_order(said)
+        settings[name] = checked
+    return settings
+
 
 log = logging.getLogger("wherry")
 

@@ -18,7 +18,7 @@ from wherry.core.observability.numbers import LoadReport
 from wherry.core.observability.otel.triton_mode import MetricsConfig
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.load_reports import LoadReports
-from wherry.server.v2.grpc.reflection import schemas
+from wherry.server.v2.grpc.kserve import schemas
 from wherry.testing import local_server
 
 ASKS = "endpoint-load-metrics-format"

@@ -12,7 +12,7 @@ from tests.costs import assert_linear
 from wherry.core.values.errors import WherryError
 from wherry.server.content.media_types import MediaType, preferred
 from wherry.server.http.exchange import RequestHead
-from wherry.server.natural.codec import NaturalCodec
+from wherry.server.natural import NaturalCodec
 from wherry.server.v2.http.generate import BodyCodec
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.model_tensors import ModelTensors

@@ -14,7 +14,7 @@ from tests.fakes import TIMEOUT, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.server.access.api_keys import ApiKeys, Restrictions
 from wherry.server.dashboard import routes
-from wherry.server.dashboard.model_numbers import ModelNumbers
+from wherry.server.dashboard.numbers import ModelNumbers
 from wherry.testing import GatedModel
 
 

@@ -1,4 +1,4 @@
-"""server/dashboard/page.py: what a browser shows."""
+"""server/dashboard/routes.py: what a browser shows."""
 
 import base64
 import hashlib

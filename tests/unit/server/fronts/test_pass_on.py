@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.http_exchange import MemoryExchange
-from wherry.server.calls.header_names import as_sent
-from wherry.server.dashboard.paths import EVENTS
+from wherry.server.calls.terms import as_sent
+from wherry.server.dashboard.routes import EVENTS
 from wherry.server.fronts.link_protocol import Ask, ResponsePart
 from wherry.server.fronts.pass_on import PassOn, ask_of
 from wherry.server.fronts.reply import ForwardedExchange

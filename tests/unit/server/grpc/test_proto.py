@@ -8,7 +8,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from wherry.server.grpc.proto import Schema, file_descriptor, load, parse, symbols
 from wherry.server.grpc.wire import Enum, Field, Message
-from wherry.server.v2.grpc.reflection import schemas
+from wherry.server.v2.grpc.kserve import schemas
 
 
 def pool_of(name: str, described: bytes) -> Any:

@@ -13,7 +13,7 @@ from tests.properties import examples
 from tests.unit.server.http.raw import eager, echo, feed
 from tests.unit.server.http.test_fuzz_parser import Wire
 from wherry.server.access.origins import Binding, OriginCheck, Origins
-from wherry.server.calls.header_names import as_sent
+from wherry.server.calls.terms import as_sent
 from wherry.server.connections.limits import Limits
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.http.protocol import HttpConnection, HttpConnections

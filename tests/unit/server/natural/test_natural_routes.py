@@ -1,4 +1,4 @@
-"""server/natural/: models at routes of their own, over the application."""
+"""server/natural.py: models at routes of their own, over the application."""
 
 import base64
 import dataclasses
@@ -19,7 +19,7 @@ from wherry.core.models.natural_route import RESERVED
 from wherry.core.values.errors import ConfigError
 from wherry.server.content.urls import InputUrls
 from wherry.server.http_app import HttpApp
-from wherry.server.natural.codec import NaturalCodec
+from wherry.server.natural import NaturalCodec
 
 B = "XyZ123"
 FORM = {"content-type": f"multipart/form-data; boundary={B}"}

@@ -1,4 +1,4 @@
-"""core/models/row_types.py and server/natural/: objects of declared types as rows, in and out."""
+"""core/models/row_types.py and server/natural.py: objects of declared types as rows, in and out."""
 
 from __future__ import annotations
 

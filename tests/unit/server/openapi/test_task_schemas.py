@@ -1,4 +1,4 @@
-"""server/openapi/task_schemas.py: the document and the reading of requests agree."""
+"""server/openapi/document.py: the document and the reading of requests agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""server/v2/classification.py: the best classes of each row as texts."""
+"""server/v2/output_codec.py: the best classes of each row as texts."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from wherry.core.values.datatypes import BOOL, BYTES, FP32, Datatype, Form, TensorSpec
 from wherry.core.values.errors import InvalidRequest
-from wherry.server.v2.classification import MAX_CLASSES, best_classes, check_classifiable
+from wherry.server.v2.output_codec import MAX_CLASSES, best_classes, check_classifiable
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""server/v2/json_errors.py: what is wrong with a client's JSON is said as Triton says it."""
+"""server/v2/json_elements.py: what is wrong with a client's JSON is said as Triton says it."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from wherry.core.values.errors import InvalidRequest
-from wherry.server.v2.http.wire_request import WireRequest
-from wherry.server.v2.json_elements import parse_object
-from wherry.server.v2.json_errors import MAX_DEPTH, malformed, mismatch
+from wherry.server.v2.http.usual_requests import WireRequest
+from wherry.server.v2.json_elements import malformed, mismatch, parse_object
+from wherry.server.v2.long_arrays import MAX_DEPTH
 
 DECODER = msgspec.json.Decoder(WireRequest)
 

@@ -6,7 +6,7 @@ import pytest
 
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.core.values.request import SequenceStep
-from wherry.server.calls.header_names import name_with_capitals
+from wherry.server.calls.terms import name_with_capitals
 from wherry.server.v2.parameters import (
     OF_THE_SERVER,
     HeaderForwarding,

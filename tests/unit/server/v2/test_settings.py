@@ -10,8 +10,7 @@ import pytest
 
 from wherry.core.observability.logging import HumanFormatter, configure
 from wherry.core.values.errors import ConfigError, InvalidRequest, Unsupported
-from wherry.server.v2.settings import LogSettings
-from wherry.server.v2.trace_settings import TRACE_DEFAULTS, TraceSettings
+from wherry.server.v2.settings import TRACE_DEFAULTS, LogSettings, TraceSettings
 
 log = logging.getLogger("wherry")
 

@@ -13,7 +13,7 @@ from tests.fakes import TIMEOUT
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferResponse
 from wherry.server.v2.common import Common
-from wherry.server.v2.trace_settings import TraceSettings
+from wherry.server.v2.settings import TraceSettings
 
 CORE = [
     "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",

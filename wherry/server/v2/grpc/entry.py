@@ -1,30 +1,180 @@
-"""Which model does a request name, and how does it enter the runtime?"""
+"""Which model does a request name, and how does it enter the runtime?
+
+A client that sends tensors of the same shapes to the same model sends the same bytes again, up to
+the raw contents. What they say is then known, and only the raw contents are read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
+
+import msgspec
 
 from wherry.core.api import (
     Buffer,
+    Columns,
     InferRequest,
     InferResponse,
     InvalidRequest,
     LoadedModel,
     Pipeline,
+    Registry,
     Reply,
     Runtime,
 )
 from wherry.server.calls.admission import SMALL_BODY
+from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
-from wherry.server.grpc.wire import Values
+from wherry.server.grpc.wire import Message, Values
+from wherry.server.grpc.wire_numbers import Malformed, read_block
 from wherry.server.v2.common import Common
-from wherry.server.v2.decoded import DecodedRequest
 from wherry.server.v2.entry import Entry
 from wherry.server.v2.grpc.infer_codec import InferCodec
-from wherry.server.v2.grpc.known_requests import Decoded, KnownRequests
+from wherry.server.v2.input_codec import InputCodec
+from wherry.server.v2.model_tensors import DecodedRequest, RequestedOutput
 from wherry.triton.api import ModelControl
+
+#: Heads that are remembered at most, and the bytes of one.
+MOST_HEADS: Final = 256
+HEAD_BYTES: Final = 1024
+#: Inputs of a request that may be remembered.
+MOST_INPUTS: Final = 64
+
+#: The model that a request is for, its codec, and the request.
+Decoded = tuple[LoadedModel, InferCodec, DecodedRequest]
+
+
+class KnownRequests:
+    """Remembers the heads of requests: all that comes before the raw contents, without the id.
+
+    Only what a head alone says is remembered: no parameters and no shared memory. All is forgotten
+    when a name may mean another model.
+    """
+
+    def __init__(self, kind: Message, registry: Registry) -> None:
+        """`kind` is the ModelInferRequest."""
+        self._id, self._raw = kind.tag("id"), kind.tag("raw_input_contents")
+        in_heads = ("model_name", "model_version", "inputs", "outputs")
+        self._in_heads = frozenset(map(kind.tag, in_heads))
+        self._registry = registry
+        self._generation = -1
+        self._heads: dict[bytes, _Head] = {}
+
+    def decode(self, message: Buffer) -> Decoded | None:
+        """The same as InferCodec.decode makes of it; None if that is not known.
+
+        None for requests with mistakes, too, and for large ones that take long to decode.
+        """
+        generation = self._registry.generation
+        if generation != self._generation:
+            self._heads.clear()
+            self._generation = generation
+            return None
+        split = self._split(message)
+        if split is None:
+            return None
+        bytes_of_head, id, raw = split
+        head = self._heads.get(bytes_of_head)
+        if head is None or len(raw) != len(head.inputs):
+            return None
+        loaded = head.loaded()
+        if loaded is None or (len(message) > LARGE_BYTES and not head.in_place):
+            return None
+        columns: Columns = {}
+        try:
+            for (codec, shape, is_view), data in zip(head.inputs, raw, strict=True):
+                columns[codec.name] = codec.from_binary(data, head.rows, shape, shared=is_view)
+        except InvalidRequest:
+            return None
+        if len(columns) > 1:
+            columns = head.codec.tensors.complete(columns)
+        decoded = DecodedRequest(
+            columns, head.rows, id, {}, head.requested_outputs, head.output_names
+        )
+        return loaded, head.codec, decoded
+
+    def learn(self, message: Buffer, wire: Values, found: Decoded) -> None:
+        """Remember the head of a request that was read in full, in the same turn of the loop as
+        `decode` was asked."""
+        loaded, codec, decoded = found
+        wire_inputs: Sequence[Values] = wire.get("inputs", ())
+        requested_outputs = decoded.requested_outputs or ()
+        if (
+            len(wire.get("raw_input_contents", ())) != len(wire_inputs)
+            or "parameters" in wire
+            or any("parameters" in one for one in wire_inputs)
+            or any(one.window is not None for one in requested_outputs)
+        ):
+            return
+        split = self._split(message)
+        if split is None or len(split[2]) != len(wire_inputs):
+            return
+        named = [(one["name"], list(one.get("shape", ()))) for one in wire_inputs]
+        inputs = [
+            (codec.tensors.inputs[name], shape, name in codec.viewed) for name, shape in named
+        ]
+        if len(self._heads) >= MOST_HEADS:
+            self._heads.clear()
+        self._heads[split[0]] = _Head(
+            ref(loaded),
+            codec,
+            inputs,
+            all(one.views for one, _, _ in inputs),
+            decoded.rows,
+            decoded.requested_outputs,
+            decoded.output_names,
+        )
+
+    def _split(self, message: Buffer) -> tuple[bytes, str, list[memoryview]] | None:
+        """The head, the id and the raw contents; None for other fields, or in another order."""
+        in_heads, tag_of_id, tag_of_raw = self._in_heads, self._id, self._raw
+        view = memoryview(message)
+        position, end = 0, len(view)
+        head, id, rest = b"", "", 0  # `head` is what was before the id; `rest` begins behind it
+        raw: list[memoryview] = []
+        try:
+            while position < end:
+                tag, size = message[position], message[position + 1]
+                start = position + 2
+                stop = start + size
+                if size > 0x7F:
+                    start, stop = read_block(view, position + 1, end)
+                if tag == tag_of_raw:
+                    if not raw:
+                        head += view[rest:position]
+                    elif len(raw) == MOST_INPUTS:
+                        return None
+                    raw.append(view[start:stop])
+                elif raw or stop > HEAD_BYTES:
+                    return None
+                elif tag == tag_of_id and not rest:
+                    head, rest = bytes(view[:position]), stop
+                    id = str(view[start:stop], "utf-8")
+                elif tag not in in_heads:
+                    return None
+                position = stop
+        except (IndexError, UnicodeDecodeError, Malformed):
+            return None
+        return (head, id, raw) if raw and position == end else None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What a head says."""
+
+    #: The model is not kept alive: an unloaded one must give its memory back.
+    loaded: ref[LoadedModel]
+    codec: InferCodec
+    #: Each input with its shape, and whether its column may be a view that is not written to.
+    inputs: list[tuple[InputCodec, list[int], bool]]
+    #: Whether all columns are views, however large.
+    in_place: bool
+    rows: int
+    requested_outputs: list[RequestedOutput] | None
+    output_names: list[str] | None
+
 
 #: Of a version, which has 64 bits and a sign.
 _MOST_DIGITS: Final = 18

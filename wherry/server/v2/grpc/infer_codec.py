@@ -27,11 +27,15 @@ from wherry.core.api import (
 from wherry.server.calls.offload import SLICE_ELEMENTS, join_in_slices
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import varint
-from wherry.server.v2.classification import check_classifiable
-from wherry.server.v2.decoded import DecodedRequest, RequestedOutput, names_of
 from wherry.server.v2.input_codec import InputCodec
-from wherry.server.v2.model_tensors import ModelTensors, in_order
-from wherry.server.v2.output_codec import OutputCodec, is_large
+from wherry.server.v2.model_tensors import (
+    DecodedRequest,
+    ModelTensors,
+    RequestedOutput,
+    in_order,
+    names_of,
+)
+from wherry.server.v2.output_codec import OutputCodec, check_classifiable, is_large
 from wherry.server.v2.parameters import Parameters, checked_parameters, has_window
 
 #: Descriptions of outputs that are remembered at most, and the dimensions of one.

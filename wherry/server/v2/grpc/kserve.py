@@ -1,23 +1,162 @@
-"""How do V2's questions and commands go over gRPC?
+"""How do calls other than inference go over gRPC: V2's, gRPC's health checks and reflection?
 
 Decoded messages in, plain values out; which fields of them a message has is the schema's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from wherry.core.api import Buffer, InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from wherry.server.grpc import proto
 from wherry.server.grpc.handler import MethodHandler, at_once, fail
-from wherry.server.grpc.proto import Method
+from wherry.server.grpc.proto import Method, Schema, file_descriptor, symbols
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.grpc.wire import Values
 from wherry.server.v2.administration import OPERATIONS, Administration, Name, V2Operation
 from wherry.server.v2.grpc.entry import GrpcEntry
+
+#: google.rpc.Code of what is not there, and of what is not asked.
+NOT_FOUND, INVALID = 5, 3
+
+
+#: The older package of the same messages, which many clients still ask.
+ALPHA: Final = "grpc.reflection.v1alpha"
+
+
+@cache
+def schemas() -> Mapping[str, Schema]:
+    """What this server describes, by the names of its files."""
+    return {
+        "v2.proto": proto.load("v2.proto", "model_config.proto"),
+        "health.proto": proto.load("health.proto"),
+        "reflection.proto": proto.load("reflection.proto"),
+        "reflection_v1alpha.proto": proto.load("reflection.proto", package=ALPHA),
+    }
+
+
+class Reflection:
+    """A ServerReflectionInfo call: one answer for each question, in their order."""
+
+    def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
+        self._entry = entry
+        self._method = method
+        self._rpc = rpc
+        rpc.on_message = self._message
+        rpc.on_half_close = self.drain
+        rpc.on_leave = self._leave
+        entry.streams.add(self)
+
+    def drain(self) -> None:
+        self._leave()
+        self._rpc.finish()
+
+    def _leave(self) -> None:
+        self._entry.streams.discard(self)
+
+    def _message(self, message: Buffer) -> None:
+        query = self._method.request.decode(message)
+        self._rpc.pause()  # until the client has taken this answer
+        answer = {
+            "valid_host": query.get("host", ""),
+            "original_request": query,
+            **answered(query),
+        }
+        self._rpc.send(self._method.response.encode(answer), sent=self._rpc.resume)
+
+
+def answered(query: Values) -> Values:
+    """The answer to a decoded ServerReflectionRequest: one field of the response."""
+    if "list_services" in query:
+        names = {path[1:].partition("/")[0] for one in schemas().values() for path in one.methods}
+        return {"list_services_response": {"service": [{"name": name} for name in sorted(names)]}}
+    if "file_by_filename" in query:
+        return _file(query["file_by_filename"], query["file_by_filename"])
+    if "file_containing_symbol" in query:
+        symbol = query["file_containing_symbol"]
+        return _file(_files().get(symbol, ""), symbol)
+    if "all_extension_numbers_of_type" in query or "file_containing_extension" in query:
+        return _error(NOT_FOUND, "there are no extensions")
+    return _error(INVALID, "the request asks for nothing")
+
+
+def _file(name: str, query: str) -> Values:
+    if name not in schemas():
+        return _error(NOT_FOUND, f"not found: {query[:200]}")
+    return {"file_descriptor_response": {"file_descriptor_proto": [_descriptor(name)]}}
+
+
+@cache
+def _files() -> Mapping[str, str]:
+    """The file that describes each symbol."""
+    return {symbol: name for name, schema in schemas().items() for symbol in symbols(schema)}
+
+
+@cache
+def _descriptor(name: str) -> bytes:
+    return file_descriptor(name, schemas()[name])
+
+
+def _error(code: int, text: str) -> Values:
+    return {"error_response": {"error_code": code, "error_message": text}}
+
+
+#: "" is the server as a whole.
+SERVICES: Final = ("", "inference.GRPCInferenceService", "grpc.health.v1.Health")
+#: Seconds between two looks on behalf of a client that watches.
+WATCH_INTERVAL: Final = 1.0
+
+
+def check(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
+    service = method.request.decode(rpc.message).get("service", "")
+    if service not in SERVICES:
+        raise ModelNotFound(f"unknown service '{service}'")
+    rpc.respond(method.response.encode({"status": _status(entry, service)}))
+
+
+class Watch:
+    """A Watch call: sends the status at once, and again whenever it changes."""
+
+    def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
+        self._entry = entry
+        self._method = method
+        self._rpc = rpc
+        self._service: str = method.request.decode(rpc.message).get("service", "")
+        self._last_status = ""
+        self._timer: asyncio.TimerHandle | None = None
+        rpc.on_leave = self._leave
+        entry.watches.add(self)
+        self.look()
+
+    def look(self) -> None:
+        """Send the status if it has changed, and look again later."""
+        status = _status(self._entry, self._service)
+        if status != self._last_status:
+            self._last_status = status
+            self._rpc.send(self._method.response.encode({"status": status}))
+        self._timer = asyncio.get_running_loop().call_later(WATCH_INTERVAL, self.look)
+
+    def drain(self) -> None:
+        self._leave()
+        self._last_status = "NOT_SERVING"
+        self._rpc.send(self._method.response.encode({"status": self._last_status}))
+        self._rpc.finish()
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._entry.watches.discard(self)
+
+
+def _status(entry: GrpcEntry, service: str) -> str:
+    if service not in SERVICES:
+        return "SERVICE_UNKNOWN"
+    return "NOT_SERVING" if entry.not_ready() else "SERVING"
 
 
 class KServeCalls:

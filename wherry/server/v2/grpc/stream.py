@@ -19,12 +19,11 @@ from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.handler import status_of
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, Rpc
-from wherry.server.v2.decoded import DecodedRequest
 from wherry.server.v2.entry import Beside
-from wherry.server.v2.grpc.entry import GrpcEntry
+from wherry.server.v2.grpc.entry import Decoded, GrpcEntry
+from wherry.server.v2.grpc.infer import LargeRequest
 from wherry.server.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
-from wherry.server.v2.grpc.known_requests import Decoded
-from wherry.server.v2.grpc.large_request import LargeRequest
+from wherry.server.v2.model_tensors import DecodedRequest
 
 #: Requests that run and answers that the client has not taken: with so many, it is not read.
 MAX_OWED: Final = 1024

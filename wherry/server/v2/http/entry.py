@@ -28,11 +28,11 @@ from wherry.server.content.urls import TIMEOUT, Fetching
 from wherry.server.http.answers import fail
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.v2.common import Common
-from wherry.server.v2.decoded import DecodedRequest, counted
 from wherry.server.v2.entry import Beside, Entry
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.json_elements import parse_object
 from wherry.server.v2.long_arrays import check_values
+from wherry.server.v2.model_tensors import DecodedRequest, counted
 from wherry.server.v2.row_values import UrlFile, fetch_files
 from wherry.triton.api import ModelControl
 

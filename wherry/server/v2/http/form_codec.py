@@ -23,10 +23,8 @@ from wherry.server.content.media_types import FORM, JSON, quoted
 from wherry.server.content.multipart import NamedValue, begins_json, named_values
 from wherry.server.content.urls import is_url
 from wherry.server.http.exchange import RequestHead
-from wherry.server.v2.decoded import DecodedRequest
-from wherry.server.v2.json_elements import parse_element
-from wherry.server.v2.json_errors import explain
-from wherry.server.v2.model_tensors import ModelTensors
+from wherry.server.v2.json_elements import explain, parse_element
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
 from wherry.server.v2.parameters import checked_parameters
 from wherry.server.v2.row_values import RowValues
 

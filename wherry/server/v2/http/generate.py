@@ -18,9 +18,9 @@ from wherry.core.api import (
 from wherry.server.calls.compression import MAX_BYTES
 from wherry.server.http.answers import EventStream, fail, packed, respond
 from wherry.server.http.exchange import Exchange, RequestHead
-from wherry.server.v2.decoded import DecodedRequest
-from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
 from wherry.server.v2.http.entry import HttpEntry, ModelPath
+from wherry.server.v2.http.generate_codec import OutputFormat, TypedAnswer
+from wherry.server.v2.model_tensors import DecodedRequest
 from wherry.server.v2.output_codec import is_large
 from wherry.server.v2.row_values import url_files
 

@@ -6,29 +6,166 @@ the same by its fields, and any other body is the model's only file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
 
 from wherry.core.api import (
     BadModelOutput,
     Buffer,
     Columns,
+    FileBytes,
+    FileSpec,
     Form,
     InferResponse,
     InvalidRequest,
+    NotAcceptable,
     Tag,
+    media_type_of,
 )
-from wherry.server.calls.json_text import encode_json
-from wherry.server.http.exchange import RequestHead
-from wherry.server.v2.decoded import DecodedRequest, counted
-from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
+from wherry.server.calls.client_text import encode_json
+from wherry.server.content.media_types import (
+    OCTET_STREAM,
+    names_type,
+    preferred,
+    quoted,
+)
+from wherry.server.http.exchange import JSON, Headers, RequestHead
 from wherry.server.v2.http.form_codec import FormCodec
-from wherry.server.v2.http.output_files import OutputFiles
 from wherry.server.v2.json_elements import parse_object
-from wherry.server.v2.json_files import members_with_files
 from wherry.server.v2.long_arrays import check_values
-from wherry.server.v2.model_tensors import ModelTensors
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, counted
 from wherry.server.v2.parameters import checked_parameters
+from wherry.server.v2.row_values import members_with_files
+
+
+class OutputFormat(msgspec.Struct):
+    """How a generate call, or one to a natural route, wants to be answered."""
+
+    #: The media type of the model's only file, sent as itself in place of JSON.
+    file: str | None = None
+    #: The Accept header, if there is a file.
+    accept: str | None = None
+    #: Many values as lines of JSON, and not as events.
+    lines: bool = False
+    #: The request's id.
+    id: str = ""
+    #: A list with an element for each row, also for a single one.
+    several: bool = False
+    #: JSON would be taken, too.
+    json: bool = True
+
+    def decoded(self, request: DecodedRequest) -> None:
+        """Take over what the body says of its answer. NotAcceptable."""
+        self.id, self.several = request.id, request.several
+        if self.file and (request.rows > 1 or request.several):
+            if not self.json:
+                raise NotAcceptable(
+                    f"the request has {request.rows} rows, and a file answers one; accept"
+                    " application/json, or send each row for itself"
+                )
+            self.file = None
+
+
+class TypedAnswer(msgspec.Struct):
+    """The body of an answer."""
+
+    body: bytes | Sequence[Buffer]
+    content_type: str = JSON
+    headers: Headers = ()
+    #: Compressed already, as far as its client accepts that.
+    packed: bool = False
+
+
+#: What a model gives is data: no browser runs it as a page of this server, or guesses its type.
+SAFE: Final = (("Content-Security-Policy", "default-src 'none'; sandbox"),)
+#: Types that a browser shows; it saves all others.
+_SHOWN: Final = ("image/", "audio/", "video/")
+
+
+class OutputFiles:
+    """Chooses the form of a model's answers: JSON, or its only output of bytes as a file."""
+
+    def __init__(self, tensors: ModelTensors) -> None:
+        self._model = tensors.model
+        files = [
+            codec.spec
+            for codec in tensors.outputs.values()
+            if codec.spec.form is Form.BYTES and not codec.spec.shape
+        ]
+        #: The output that may be sent as a file.
+        self.spec = files[0] if len(files) == 1 else None
+        media = None if self.spec is None else self.spec.media
+        self._type = media_type_of(media, None)
+        #: Rows say themselves what they are.
+        self._any_type = isinstance(media, FileSpec)
+        #: The answer is nothing but a file that has a type.
+        self._only = media is not None and len(tensors.outputs) == 1
+
+    def output_format(self, accept: str | None, *, natural: bool = False) -> OutputFormat:
+        """Choose by an Accept header. NotAcceptable if it takes nothing that there is.
+
+        JSON is for those that say nothing or take anything, but at a natural route, if the answer
+        is nothing but a file. Elsewhere Accept is for files alone: it was never looked at before.
+        """
+        if self.spec is None and not natural:
+            return OutputFormat()
+        offers = [*self._offered(accept, by_default=natural and self._only), JSON]
+        found = preferred(accept, offers)
+        json = preferred(accept, [JSON]) is not None
+        if found is None and self._any_type:
+            found = self._type  # the row may be of a type that is accepted
+        if found is None:
+            offers = offers if natural else [self._type, JSON]
+            raise not_acceptable(self._model, accept or "", offers)
+        if found == JSON:
+            return OutputFormat()
+        return OutputFormat(file=found, accept=accept, json=json)
+
+    def _offered(self, accept: str | None, *, by_default: bool) -> list[str]:
+        """The types of the file, if it may be the answer at all."""
+        if self.spec is None:
+            return []
+        types = dict.fromkeys((self._type, OCTET_STREAM))
+        named = [one for one in types if names_type(accept, one)]
+        return named or ([self._type] if by_default else [])
+
+    def answer(self, outputs: Columns, output_format: OutputFormat) -> TypedAnswer:
+        """The file of an answer of one row. NotAcceptable if it is of a type that is not wanted."""
+        assert self.spec is not None
+        row, content_type = outputs[self.spec.name][0], output_format.file or OCTET_STREAM
+        name = row.name if isinstance(row, FileBytes) else None
+        if content_type == self._type:
+            content_type = media_type_of(self.spec.media, row)
+            if (
+                content_type != self._type
+                and preferred(output_format.accept, [content_type]) is None
+            ):
+                raise not_acceptable(self._model, output_format.accept or "", [content_type])
+        data = row.encode() if isinstance(row, str) else row
+        # A transport knows plain bytes alone, and views.
+        body = data if type(data) is bytes else [memoryview(data)]
+        return TypedAnswer(body, content_type, (*SAFE, disposition(content_type, name)))
+
+
+def disposition(content_type: str, name: str | None) -> tuple[str, str]:
+    """The header that has browsers show what cannot do harm, and save everything else."""
+    shown = (
+        content_type.startswith(_SHOWN) and "svg" not in content_type and "xml" not in content_type
+    )
+    kind = "inline" if shown else "attachment"
+    return (
+        "Content-Disposition",
+        f"{kind}; filename*=UTF-8''{quote(name, safe='')}" if name else kind,
+    )
+
+
+def not_acceptable(model: str, accept: str, offers: Sequence[str]) -> NotAcceptable:
+    return NotAcceptable(
+        f"model '{model}' can answer as {' or '.join(offers)}, and Accept is {quoted(accept)}"
+    )
 
 
 class GenerateCodec:

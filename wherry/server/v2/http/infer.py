@@ -11,7 +11,6 @@ from wherry.server.calls.compression import MAX_BYTES, MIN_BYTES
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.http.answers import fail, packed, respond
 from wherry.server.http.exchange import Exchange
-from wherry.server.v2.decoded import DecodedRequest, counted
 from wherry.server.v2.entry import InferCall, answer
 from wherry.server.v2.http.entry import HeadNotes, HttpEntry, ModelPath
 from wherry.server.v2.http.infer_codec import (
@@ -20,6 +19,7 @@ from wherry.server.v2.http.infer_codec import (
     ModelCodec,
     json_bytes_of,
 )
+from wherry.server.v2.model_tensors import DecodedRequest, counted
 
 
 def infer(model: ModelPath, exchange: Exchange) -> None:

@@ -11,22 +11,28 @@ from typing import Any, Final
 import msgspec
 
 from wherry.core.api import BadModelOutput, Buffer, Columns, InferResponse, InvalidRequest, Tag
-from wherry.server.calls.json_text import encode_json
+from wherry.server.calls.client_text import encode_json
 from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.v2.classification import check_classifiable
-from wherry.server.v2.decoded import DecodedRequest, RequestedOutput, names_of
 from wherry.server.v2.http.generate_codec import GenerateCodec
-from wherry.server.v2.http.usual_requests import HEAD_BYTES, BinaryHeads, UsualBody
-from wherry.server.v2.http.wire_request import (
+from wherry.server.v2.http.usual_requests import (
     DATA_STANDS_IN,
+    HEAD_BYTES,
+    BinaryHeads,
+    UsualBody,
     WireInput,
     WireRequest,
     parse,
 )
-from wherry.server.v2.json_errors import mismatch
+from wherry.server.v2.json_elements import mismatch
 from wherry.server.v2.long_arrays import Folded, check_values, fold
-from wherry.server.v2.model_tensors import ModelTensors, in_order
-from wherry.server.v2.output_codec import OutputCodec, is_large
+from wherry.server.v2.model_tensors import (
+    DecodedRequest,
+    ModelTensors,
+    RequestedOutput,
+    in_order,
+    names_of,
+)
+from wherry.server.v2.output_codec import OutputCodec, check_classifiable, is_large
 from wherry.server.v2.parameters import (
     Parameters,
     check_window,

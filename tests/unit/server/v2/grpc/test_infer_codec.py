@@ -14,10 +14,9 @@ from wherry.core.values.request import InferResponse
 from wherry.server.grpc.proto import load
 from wherry.server.grpc.wire import Values
 from wherry.server.grpc.wire_numbers import Malformed
-from wherry.server.v2.decoded import DecodedRequest
 from wherry.server.v2.element_bytes import pack_bytes
 from wherry.server.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec
-from wherry.server.v2.model_tensors import ModelTensors
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
 from wherry.server.v2.shared_memory import SharedMemory
 
 SCHEMA = load("v2.proto", "model_config.proto")

@@ -1,4 +1,4 @@
-"""v2/grpc/known_requests.py: what is known of a request is what reading it in full would say."""
+"""v2/grpc/entry.py: what is known of a request is what reading it in full would say."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
@@ -15,8 +15,7 @@ from wherry.server.grpc import proto
 from wherry.server.grpc.wire import Values
 from wherry.server.grpc.wire_numbers import varint
 from wherry.server.v2.element_bytes import pack_bytes
-from wherry.server.v2.grpc.entry import GrpcEntry
-from wherry.server.v2.grpc.known_requests import HEAD_BYTES, MOST_HEADS, Decoded, KnownRequests
+from wherry.server.v2.grpc.entry import HEAD_BYTES, MOST_HEADS, Decoded, GrpcEntry, KnownRequests
 
 REQUEST = proto.load("v2.proto", "model_config.proto").messages["ModelInferRequest"]
 

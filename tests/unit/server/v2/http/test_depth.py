@@ -8,7 +8,7 @@ import pytest
 import wherry
 from tests.http_exchange import Client, served
 from wherry.server.v2.element_bytes import pack_bytes
-from wherry.server.v2.json_errors import MAX_DEPTH, TOO_DEEP
+from wherry.server.v2.long_arrays import MAX_DEPTH, TOO_DEEP
 
 
 @wherry.model(max_batch_size=8, route="/rows")

@@ -13,10 +13,9 @@ import wherry
 from wherry.core.models.model import Model
 from wherry.core.values.errors import WherryError
 from wherry.core.values.request import Columns, InferResponse
-from wherry.server.v2.decoded import DecodedRequest, RequestedOutput
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.http.usual_requests import MOST_HEADS
-from wherry.server.v2.model_tensors import ModelTensors
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, RequestedOutput
 
 
 @wherry.model(max_batch_size=4)

@@ -1,9 +1,4 @@
-"""How does a natural route's body become columns, and columns the value that a model returned?
-
-A JSON object has the model's parameters as its members, and a list of them has several rows. Of a
-model whose only parameter is an object the body is that object. Forms and files are as in
-`generate`.
-"""
+"""Which model answers at a path of its own, as models come and go?"""
 
 from __future__ import annotations
 
@@ -21,21 +16,29 @@ from wherry.core.api import (
     Form,
     InferResponse,
     InvalidRequest,
+    ModelNotFound,
     Signature,
 )
-from wherry.server.calls.json_text import encode_json
+from wherry.server.calls.client_text import encode_json
 from wherry.server.content.media_types import EVENT_STREAM, JSON_LINES, preferred
 from wherry.server.content.multipart import NamedValue
-from wherry.server.http.exchange import RequestHead
-from wherry.server.v2.decoded import DecodedRequest, counted
-from wherry.server.v2.http.answer_body import OutputFormat, TypedAnswer
+from wherry.server.http.answers import EventStream, JsonLines
+from wherry.server.http.exchange import Exchange, RequestHead
+from wherry.server.http.route import Route
+from wherry.server.v2.http.entry import HttpEntry, ModelPath
 from wherry.server.v2.http.form_codec import FormCodec
-from wherry.server.v2.http.output_files import OutputFiles, not_acceptable
+from wherry.server.v2.http.generate import GenerateCall, StreamCall
+from wherry.server.v2.http.generate_codec import (
+    OutputFiles,
+    OutputFormat,
+    TypedAnswer,
+    not_acceptable,
+)
+from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.json_elements import decoded_again
-from wherry.server.v2.json_files import rows_with_files
 from wherry.server.v2.long_arrays import check_values
-from wherry.server.v2.model_tensors import ModelTensors
-from wherry.server.v2.row_values import in_base64, kind_of
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, counted
+from wherry.server.v2.row_values import in_base64, kind_of, rows_with_files
 
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -186,3 +189,64 @@ def _base64(row: Any) -> Any:
     if isinstance(row, list):
         return [_base64(one) for one in row]
     return in_base64(row)
+
+
+class NaturalRoutes:
+    """The natural routes of one server."""
+
+    def __init__(self, entry: HttpEntry) -> None:
+        self._entry = entry
+        self._generation = -1
+        self._models: dict[str, NaturalModel] = {}
+        self._routes: dict[str, Route] = {}
+
+    def route(self, path: str) -> Route | None:
+        """The route at this path as the models are now; it must be looked up for each request."""
+        generation = self._entry.registry.generation
+        if generation != self._generation:
+            self._look_again()
+            self._generation = generation  # as it was before: what changes meanwhile is seen next
+        return self._routes.get(path)
+
+    def _look_again(self) -> None:
+        kept, self._models, self._routes = self._models, {}, {}
+        for route, name in self._entry.registry.routes().items():
+            old = kept.get(route)
+            model = old if old is not None and old.name == name else NaturalModel(self._entry, name)
+            self._models[route] = model
+            self._routes[route] = Route({"POST": model}, "inference")
+
+
+class NaturalModel:
+    """The highest version of a model at its route: called with each exchange."""
+
+    def __init__(self, entry: HttpEntry, name: str) -> None:
+        self._path = ModelPath(entry, name, None)
+        #: Of the version that was asked last, and its natural codec.
+        self._codecs: tuple[ModelCodec, NaturalCodec] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    def __call__(self, exchange: Exchange) -> None:
+        entry = self._path.entry
+        entry.admission.check()
+        try:
+            loaded, codec = self._path.find()
+        except ModelNotFound:
+            raise ModelNotFound("Not Found") from None  # it has gone just now
+        known = self._codecs
+        if known is None or known[0] is not codec:
+            natural = NaturalCodec(entry.tensors(loaded), loaded.signature)
+            known = self._codecs = codec, natural
+        call = NaturalStream if loaded.signature.streams else GenerateCall
+        call(entry, loaded, known[1], exchange).begin()
+
+
+class NaturalStream(StreamCall):
+    """A call of a generator at its natural route: events, or lines of JSON."""
+
+    def events(self, exchange: Exchange) -> EventStream:
+        self.output_format = self.codec.output_format(exchange.request.head)
+        return (JsonLines if self.output_format.lines else EventStream)(exchange, self.consumed)

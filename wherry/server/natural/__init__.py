@@ -1,1 +1,0 @@
-"""How is a model called at a route of its own, in its own types?"""
