@@ -36,6 +36,7 @@ class TextModel(StepModel):
     style: ModelStyle
     #: Sampling parameters that hold where a request does not set them.
     defaults: Mapping[str, Any]
+    #: How many tokens the model knows.
     vocabulary: int
     #: Maximum of prompt and generated tokens.
     context_tokens: int
