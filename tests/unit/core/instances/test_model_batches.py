@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.fakes import Call, ManualClock
+from tests.properties import examples
 from wherry.core.instances.caller_line import Waiter
 from wherry.core.instances.execution import Execution
 from wherry.core.instances.instance import BatchRun, Instance
@@ -449,5 +450,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert set(self.batches.closing().stop) == set(self.up)
 
 
-AnyOrder.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+AnyOrder.TestCase.settings = settings(examples(0.8), stateful_step_count=40)
 TestAnyOrder = AnyOrder.TestCase

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.properties import examples
 from wherry.core.runtime.lifecycle import ANY, Lifecycle, Status
 from wherry.core.values.errors import ModelNotFound, ModelNotReady, WherryError
 
@@ -373,5 +373,5 @@ class RandomLives(RuleBasedStateMachine):
         return {(handle.name, handle.version) for handle in handles}
 
 
-RandomLives.TestCase.settings = settings(max_examples=60, deadline=None)
+RandomLives.TestCase.settings = examples(0.6)
 TestRandomLives = RandomLives.TestCase

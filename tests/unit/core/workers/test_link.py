@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tests.properties import examples
 from wherry.core.workers.frames import Garbage
 from wherry.core.workers.link import LARGE_BYTES, WorkerLink
 
@@ -552,4 +552,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 def test_any_order_of_events_keeps_the_rules() -> None:
-    run_state_machine_as_test(AnyOrder, settings=settings(max_examples=150, deadline=None))
+    run_state_machine_as_test(AnyOrder, settings=examples(1.5))
