@@ -53,7 +53,10 @@ def main(port: int) -> None:
     folder = tempfile.mkdtemp(prefix="ray-")
     ray.init(num_cpus=4, include_dashboard=False, _temp_dir=folder, object_store_memory=80 * 2**20)
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    small = {"ray_actor_options": {"num_cpus": 0.1}, "graceful_shutdown_wait_loop_s": 0.1}
+    small: dict[str, Any] = {
+        "ray_actor_options": {"num_cpus": 0.1},
+        "graceful_shutdown_wait_loop_s": 0.1,
+    }
     handle = serve.run(ray_serve(str(HERE / "ray_models.py"), **small), route_prefix="/models")
     answer = handle.infer.remote("upper", text="good").result()
     try:
@@ -72,6 +75,10 @@ def main(port: int) -> None:
             except RuntimeError:
                 status = serve.status().applications["broken"]
                 say(broken=status.deployments["wherry"].message)
+        elif line == "one at once\n":
+            one = ray_serve(str(HERE / "ray_models.py"), max_num_models_per_replica=1, **small)
+            serve.run(one, name="one", route_prefix="/one")
+            say(one="is there")
         elif line == "scale\n":
             scale(small)
         elif line == "delete\n":

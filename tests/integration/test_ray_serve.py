@@ -68,13 +68,16 @@ class Program:
         self._log.close()
         assert self._process.returncode == 0
 
-    def send(self, method: str, path: str, body: Any = None) -> http.client.HTTPConnection:
+    def send(
+        self, method: str, path: str, body: Any = None, prefix: str = "/models", **headers: str
+    ) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, "/models" + path, None if body is None else json.dumps(body))
+        text = None if body is None else json.dumps(body)
+        connection.request(method, prefix + path, text, headers)
         return connection
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
-        connection = self.send(method, path, body)
+    def ask(self, *request: Any, **more: str) -> tuple[int, str]:
+        connection = self.send(*request, **more)
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()
@@ -160,6 +163,20 @@ def test_busy_instances_make_a_replica_and_idle_ones_end_it(program: Program) ->
         fcntl.flock(gate, fcntl.LOCK_UN)
         assert len(program.told()["answers"]) == 8
         assert program.told() == {"down": 1}
+
+
+def test_a_replica_loads_the_model_that_a_request_names(program: Program) -> None:
+    program.tell("one at once")
+    assert program.told() == {"one": "is there"}
+    there = []
+    for name in ("upper", "held", "upper"):
+        named = {"prefix": "/one", "serve_multiplexed_model_id": name}
+        path = f"/v2/models/{name}/generate"
+        assert program.ask("POST", path, {"text": "x"}, **named)[0] == 200
+        there.append(json.loads(program.ask("POST", "/v2/repository/index", prefix="/one")[1]))
+    ready = [[one["name"] for one in models if one["state"] == "READY"] for models in there]
+    assert ready == [["upper"], ["held"], ["upper"]]
+    assert program.notes.read_text().count("held is unloaded") == 1
 
 
 def test_an_application_that_cannot_be_loaded_says_why(program: Program) -> None:

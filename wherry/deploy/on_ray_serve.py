@@ -6,14 +6,23 @@ Ray and Starlette are imported where they are used: Ray Serve brings both.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
-from wherry.core.api import ConfigError, ModelNotReady, Runtime
+from wherry.core.api import ConfigError, Model, ModelNotReady, Runtime, WherryError, in_thread
 from wherry.deploy.on_load import autoscaling_stats, routing_stats
 from wherry.server.api import AsgiApp, Receive, Scope, Send, asgi, load_targets
 
@@ -26,6 +35,8 @@ LEAST_ONGOING: Final = 32
 #: Seconds that a replica may take to unload its models, after `drain_timeout`.
 UNLOADING: Final = 10.0
 
+#: Options of `asgi` that are those of a Runtime, where there is one.
+OF_RUNTIME: Final = ("isolation", "overrides")
 _OF_ASGI: Final = frozenset(
     name
     for name, parameter in inspect.signature(asgi).parameters.items()
@@ -33,15 +44,17 @@ _OF_ASGI: Final = frozenset(
 )
 
 
-def ray_serve(*targets: str, **options: Any) -> Any:
+def ray_serve(*targets: str, max_num_models_per_replica: int | None = None, **options: Any) -> Any:
     """The models of `targets` as an application of Ray Serve: `serve run module:app`.
 
         app = wherry.deploy.ray_serve("app.py", num_replicas=2)
 
     A target is what `wherry serve` takes: `app.py`, `package.module`, `module:object` or
     `llm:checkpoint`, found from a replica's working folder. Only these names travel; each replica
-    imports its models itself. `options` are those of `wherry.asgi` and of `serve.deployment`, with
-    other defaults for some:
+    imports its models itself. With `max_num_models_per_replica` a replica loads a model when a
+    request names it (`serve_multiplexed_model_id` in its header, or a handle's call), and unloads
+    the one that was not asked for the longest. `options` are those of `wherry.asgi` and of
+    `serve.deployment`, with other defaults for some:
 
     - `isolation`: "process", as in `wherry serve`
     - `max_ongoing_requests`: two full batches for each instance. To count them the targets are
@@ -74,7 +87,9 @@ def ray_serve(*targets: str, **options: Any) -> Any:
         logger.info("Ray Serve's HAProxy chooses the replicas: not FirstAnswer, by their wait")
     deployment |= {name: value for name, value in options.items() if name not in _OF_ASGI}
     if "max_ongoing_requests" not in deployment:
-        deployment["max_ongoing_requests"] = ongoing_requests(targets, ours.get("overrides") or {})
+        deployment["max_ongoing_requests"] = ongoing_requests(
+            targets, ours.get("overrides") or {}, max_num_models_per_replica
+        )
     scaling = deployment.get("autoscaling_config")
     if scaling is not None or deployment.get("num_replicas") == "auto":
         if scaling is not None and not isinstance(scaling, Mapping):
@@ -84,22 +99,72 @@ def ray_serve(*targets: str, **options: Any) -> Any:
             "policy": {"policy_function": "wherry.deploy.on_load:replicas_needed"},
             **(scaling or {}),
         }
-    return serve.deployment(**deployment)(ModelReplica).bind(targets, ours)
+    made = serve.deployment(**deployment)(ModelReplica)
+    return made.bind(targets, ours, max_num_models_per_replica)
 
 
-def ongoing_requests(targets: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]) -> int:
-    """The requests at once with which every instance of every model has a full batch, and the next
-    one gathers. Imports the targets."""
+def ongoing_requests(
+    targets: Sequence[str],
+    overrides: Mapping[str, Mapping[str, Any]],
+    most_models: int | None = None,
+) -> int:
+    """The requests at once with which every instance of every model that is loaded at once has a
+    full batch, and the next one gathers. Imports the targets."""
     models = load_targets(targets)
     if isinstance(models, Runtime):
         raise ConfigError(
             "the batches of a Runtime are not known before it is made: give max_ongoing_requests"
         )
-    rows = 0
-    for model in models:
-        config = model.config(**overrides.get(model.name, {}))
-        rows += config.max_batch_size * sum(group.count for group in config.instances)
-    return max(BATCHES_AHEAD * rows, LEAST_ONGOING)
+    configs = [model.config(**overrides.get(model.name, {})) for model in models]
+    rows = [one.max_batch_size * sum(group.count for group in one.instances) for one in configs]
+    most = sum(sorted(rows, reverse=True)[:most_models])
+    return max(BATCHES_AHEAD * most, LEAST_ONGOING)
+
+
+class ModelsByRequest:
+    """Loads a model into `runtime` when a request is for it, and at most `most` at once."""
+
+    def __init__(
+        self, runtime: Runtime, models: Iterable[Model], most: int, drain_timeout: float
+    ) -> None:
+        from ray import serve
+
+        self._runtime = runtime
+        self._models = {model.name: model for model in models}
+        self._drain_timeout = drain_timeout
+
+        async def load(name: str) -> SimpleNamespace:
+            await in_thread(partial(runtime.load, self._models[name]), "wherry-load")
+            held = SimpleNamespace(requests=0, unused=asyncio.Event())
+            held.unused.set()
+            # What Ray Serve awaits before it loads another one. It looks at the object, Python's
+            # garbage collector only at its class.
+            setattr(held, "__del__", partial(self._unload, name, held))  # noqa: B010
+            return held
+
+        self._load = serve.multiplexed(max_num_models_per_replica=most)(load)
+
+    @asynccontextmanager
+    async def loaded(self, name: str) -> AsyncIterator[None]:
+        """Have this model loaded, if it is one of the targets', until the request is answered."""
+        if name not in self._models:
+            yield
+            return
+        held = await self._load(name)
+        held.requests += 1
+        held.unused.clear()
+        try:
+            yield
+        finally:
+            held.requests -= 1
+            if not held.requests:
+                held.unused.set()
+
+    async def _unload(self, name: str, held: SimpleNamespace) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_timeout):
+                await held.unused.wait()
+        await in_thread(partial(self._runtime.unload, name), "wherry-unload")
 
 
 class ModelReplica:
@@ -109,29 +174,40 @@ class ModelReplica:
     """
 
     async def __init__(  # type: ignore[misc] # Ray Serve awaits it
-        self, targets: Sequence[str], options: Mapping[str, Any]
+        self, targets: Sequence[str], options: Mapping[str, Any], most_models: int | None = None
     ) -> None:
         found = load_targets(targets)
         models: list[Any] = [found] if isinstance(found, Runtime) else found
+        self._loaded: Callable[[str], AbstractAsyncContextManager[None]]
+        self._loaded = lambda name: nullcontext()
+        if most_models is not None:
+            if isinstance(found, Runtime):
+                raise ConfigError("a Runtime has its models: no max_num_models_per_replica")
+            runtime = Runtime(**{name: options[name] for name in OF_RUNTIME if name in options})
+            drain_timeout = options["drain_timeout"]
+            by_request = ModelsByRequest(runtime, found, most_models, drain_timeout)
+            self._loaded, models = by_request.loaded, [runtime]
         self._app = asgi(*models, **options)
-        self._response = _response(self._app)
+        self._response = _response(self._app, self._loaded)
         await self._app.startup()
 
     async def __call__(self, request: object) -> Any:
         """Answer a request over HTTP. What is returned is called with its ASGI scope, and is
         cancelled if the client leaves."""
-        return self._response
+        return self._response()
 
     async def infer(self, model: str, /, *args: Any, **inputs: Any) -> Any:
         """`Runtime.ainfer` for a handle: `await handle.infer.remote("model", text="good")`."""
-        return await self._app.runtime.ainfer(model, *args, **inputs)
+        async with self._loaded(model):
+            return await self._app.runtime.ainfer(model, *args, **inputs)
 
     async def stream(self, model: str, /, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
         """`Runtime.astream` for a handle with `stream=True`."""
-        answers = self._app.runtime.astream(model, *args, **inputs)
-        async with aclosing(answers):  # type: ignore[type-var]
-            async for answer in answers:
-                yield answer
+        async with self._loaded(model):
+            answers = self._app.runtime.astream(model, *args, **inputs)
+            async with aclosing(answers):  # type: ignore[type-var]
+                async for answer in answers:
+                    yield answer
 
     async def check_health(self) -> None:
         """Raise ModelNotReady if a model cannot answer; Ray Serve replaces a replica for which that
@@ -155,16 +231,24 @@ class ModelReplica:
             await app.shutdown()
 
 
-def _response(app: AsgiApp) -> Any:
-    """A response of Starlette that has `app` answer: the one form in which Ray Serve gives a class
-    without FastAPI the ASGI scope itself, and so the client's leave and each piece of a stream."""
-    from starlette.responses import Response
+def _response(app: AsgiApp, loaded: Callable[[str], AbstractAsyncContextManager[None]]) -> Any:
+    """The class of responses of Starlette that have `app` answer: the one form in which Ray Serve
+    gives a class without FastAPI the ASGI scope itself, and so the client's leave and each piece of
+    a stream. The model that a request names is `loaded` until then."""
+    from ray import serve
+    from starlette.responses import JSONResponse, Response
 
     class FromApp(Response):
         def __init__(self) -> None:
-            """Take nothing: `app` says status, headers and body."""
+            """Take what can only be asked for here: `app` says status, headers and body."""
+            self._model: str = serve.get_multiplexed_model_id()
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await app(scope, receive, send)
+            try:
+                async with loaded(self._model):
+                    await app(scope, receive, send)
+            except WherryError as error:  # it cannot be loaded; the application raises none
+                answer: Any = JSONResponse({"error": str(error)}, error.http_status)
+                await answer(scope, receive, send)
 
-    return FromApp()
+    return FromApp
