@@ -66,7 +66,7 @@ class MessageUsage(msgspec.Struct, kw_only=True):
     """How many tokens were read and written, in Anthropic's words."""
 
     input_tokens: int
-    cache_creation_input_tokens: int = 0
+    cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
     #: Of a model that thinks.
@@ -216,6 +216,7 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
         cached = usage.cached_tokens if self._tells_cached else 0
         return MessageUsage(
             input_tokens=usage.prompt_tokens - cached,
+            cache_creation_input_tokens=0,
             cache_read_input_tokens=cached,
             output_tokens=usage.completion_tokens,
             output_tokens_details=msgspec.UNSET if thought is None else ThinkingTokens(thought),

@@ -72,7 +72,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     index: int
     message: ChatMessage
     logprobs: AnswerTokens | None = None
-    finish_reason: str | None = None
+    finish_reason: str | None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
 
@@ -187,7 +187,9 @@ class ChatAnswer(OpenAIAnswer):
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         token_ids: list[int] | None = [] if self.shown.token_ids else None
         message = ChatMessage(content=self._echo)
-        return ChatChoice(index=piece.index, message=message, token_ids=token_ids)
+        return ChatChoice(
+            index=piece.index, finish_reason=None, message=message, token_ids=token_ids
+        )
 
     def _message_parts(self, piece: ChoiceDelta) -> list[MessagePart]:
         """What the piece has of thoughts, text and calls."""

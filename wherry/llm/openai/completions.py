@@ -96,7 +96,7 @@ class TextChoice(msgspec.Struct, kw_only=True):
     index: int
     text: str
     logprobs: TextTokens | None = None
-    finish_reason: str | None = None
+    finish_reason: str | None
     stop_reason: str | int | None = None
     token_ids: list[int] | msgspec.UnsetType | None = msgspec.UNSET
     #: Of the prompt, with its first piece or the whole answer.
@@ -146,6 +146,7 @@ class TextAnswer(OpenAIAnswer):
             choice = self._choices[piece.index] = TextChoice(
                 index=piece.index,
                 text="",
+                finish_reason=None,
                 token_ids=[] if self.shown.token_ids else None,
                 prompt_token_ids=details.get("prompt_token_ids"),
                 prompt_logprobs=details.get("prompt_logprobs"),

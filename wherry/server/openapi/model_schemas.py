@@ -187,6 +187,8 @@ class SchemaRegistry:
         for name, component in named.items():
             if getattr(kind, "takes_any_members", False):
                 component.pop("additionalProperties", None)
+            if not prefix:
+                _require_constants(component)
             # Generators of clients name their classes by the title.
             self.schemas[_name(prefix + name)] = {**_renamed(component), "title": prefix + name}
         whole: Json = _renamed(schema)
@@ -207,6 +209,13 @@ class SchemaRegistry:
 def _name(text: str) -> str:
     """A name that a component may have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_")
+
+
+def _require_constants(schema: Json) -> None:
+    """What has one value only, as an answer's `object`, is always there."""
+    for name, member in schema.get("properties", {}).items():
+        if "default" in member and member.get("enum") == [member["default"]]:
+            schema["required"] = [*schema.get("required", ()), name]
 
 
 def _renamed(value: Any) -> Any:

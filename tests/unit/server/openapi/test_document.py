@@ -230,6 +230,15 @@ def test_openai_is_there_if_a_model_answers_it(told: Any) -> None:
     assert "/v1/embeddings" not in paths
 
 
+def test_what_every_answer_has_is_required_in_it() -> None:
+    with served(parrot) as client:
+        schemas = document_of(client)["components"]["schemas"]
+    always = {"id", "object", "created", "model", "choices", "usage"}
+    assert always <= {*schemas["ChatCompletion"]["required"]}
+    assert {"index", "message", "finish_reason"} <= {*schemas["ChatChoice"]["required"]}
+    assert "type" in schemas["OutputMessage"]["required"]
+
+
 def test_members_that_openais_routes_ignore_are_not_forbidden() -> None:
     with served(parrot) as client:
         document = document_of(client)
