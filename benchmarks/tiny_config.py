@@ -158,7 +158,7 @@ class _Tiny:
         return type(self._default)(**made)
 
     def _made(self) -> dict[str, Any]:
-        # What the class computes itself is no parameter of it.
+        # What the class computes itself is not a parameter of it.
         known = {*inspect.signature(type(self._default)).parameters, "per_layer_config"}
         said = {name: value for name, value in self._said.items() if name in known}
         made = {name: self._value(name, value) for name, value in said.items()}

@@ -64,7 +64,7 @@ def assert_linear(
 
 def _cpu_seconds(run: Callable[[T], Any], value: T) -> float:
     collects = gc.isenabled()
-    gc.disable()  # its walks over the tests' own heap are no cost of the parser
+    gc.disable()  # its walks over the tests' own heap are not a cost of the parser
     try:
         started = time.thread_time()
         run(value)

@@ -36,7 +36,7 @@ MOST_GROWTH = 8.0
 LEAST_CPU = 0.040
 TRIES = 4
 
-#: Of the codes that are no mistake of a client.
+#: Of the codes that are not a mistake of a client.
 _STATUS_OF_CODES = {"INTERNAL": 500, "UNKNOWN": 500, "UNAVAILABLE": 503, "DEADLINE_EXCEEDED": 504}
 
 LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -217,7 +217,7 @@ def assert_costs_its_size(
     What fails once is tried again: a neighbour on the machine makes a try dearer, never cheaper.
     """
     small, large = make(nbytes // 4), make(nbytes)
-    server.cost_of(small)  # what the first of its kind takes is no cost of its size
+    server.cost_of(small)  # what the first of its kind takes is not a cost of its size
     problems: list[str] = []
     for _ in range(TRIES):
         less, cost = server.cost_of(small), server.cost_of(large)

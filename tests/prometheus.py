@@ -18,7 +18,7 @@ import pytest
 
 from tests.fakes import until
 
-#: Seconds between two scrapes, and for one: a busy machine is slow, and what it missed is no data.
+#: Seconds between two scrapes, and for one: a busy machine is slow, and what it missed is lost.
 INTERVAL = 1
 
 

@@ -31,7 +31,7 @@ def main() -> int:
 
 def end_without_threads(code: int) -> None:
     """End in a while, if this process has not by then: Python waits for the threads of a model that
-    are no daemons, which may never end."""
+    are not daemons, which may never end."""
 
     def give_up() -> None:
         time.sleep(THREADS_LEFT)

@@ -33,7 +33,7 @@ class Request:
     #: Seconds that the server was given; None: no deadline.
     timeout: float | None
     sent_at: float = field(default_factory=time.monotonic)
-    #: When the first step of its sequence was sent; 0.0: it is no step of one.
+    #: When the first step of its sequence was sent; 0.0: it is not a step of one.
     since: float = 0.0
     ended_at: float = 0.0
     outcome: str = ""

@@ -21,8 +21,8 @@ from benchmarks.peers import clients
 from benchmarks.peers.cells import Cell, request
 from benchmarks.peers.servers import free_ports, process
 
-#: What runs in the process that is measured. It is no package: that would bring the wherry of this
-#: tree along.
+#: What runs in the process that is measured. It is not a package: that would bring the wherry of
+#: this tree along.
 PROCESS = Path(__file__).parent / "process"
 OVER = ("http", "fronts", "grpc", "tasks", "threads")
 #: What is looked at is this second of a phase, less a moment before the callers leave.

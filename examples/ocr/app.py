@@ -34,7 +34,7 @@ Strip = Annotated[list[np.ndarray], wherry.UINT8[HEIGHT, -1, 3]]
 
 @wherry.model(max_batch_size=4, isolation="thread", instances=CORES)
 def decode(jpeg: list[bytes]) -> Image:
-    """JPEG, PNG, ...: what OpenCV reads. A file that is no image fails alone."""
+    """JPEG, PNG, ...: what OpenCV reads. A file that is not an image fails alone."""
     return [pixels(file) for file in jpeg]
 
 

@@ -51,7 +51,7 @@ class Decode(Stage):
             photos: list[torch.Tensor] = self.io.decode_jpeg(
                 data, self.io.ImageReadMode.RGB, device=self.device
             )
-        except RuntimeError:  # one is no JPEG, or of a kind that the GPU's decoder does not know
+        except RuntimeError:  # one is not a JPEG, or of a kind that the GPU's decoder does not know
             return [by_pil(one).to(self.device) for one in jpeg]
         return photos
 

@@ -1,6 +1,6 @@
 """Which parsers of foreign bytes are fuzzed, how does each take bytes, and what is a find?
 
-A find is an exception that is no refusal, or more CPU time than the input's size is worth. The
+A find is an exception that is not a refusal, or more CPU time than the input's size is worth. The
 seeds are inputs that are mostly right, for the fuzzer to spoil.
 """
 
@@ -47,7 +47,7 @@ from wherry.triton.repository.triton_config import TritonConfig
 #: What a parser may raise: each is answered to the client, or told the user.
 REFUSALS: Final = (WherryError, HpackError, TooManyHeaders, BadMessage, Garbage)
 #: CPU seconds that any input may cost, and those of each byte beyond: some fifty times what the
-#: slowest parser takes, so that a busy machine is no find.
+#: slowest parser takes, so that a busy machine is not a finding.
 FLOOR: Final = 0.5
 PER_BYTE: Final = 50e-6
 

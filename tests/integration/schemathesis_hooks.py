@@ -12,7 +12,7 @@ from typing import Any
 import schemathesis
 from schemathesis import GenerationMode
 
-#: Seconds and microseconds below which a request may be late, which is no defect.
+#: Seconds and microseconds below which a request may be late, which is not a defect.
 PATIENT = 30.0
 
 
@@ -128,5 +128,5 @@ NEEDED: dict[str, dict[str, Any]] = {
     "scale": {"name": "box", "datatype": "BYTES", "shape": [1], "data": []},
 }
 SAMPLES = {"BYTES": "", "BOOL": True}
-#: A text is no JSON, whatever its schema says of what it holds.
+#: A text is not JSON, whatever its schema says of what it holds.
 ROWS = {"review": '{"text": "fine"}', "box": '{"left": 1}', "person": '{"text": "Ann"}'}

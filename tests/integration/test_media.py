@@ -113,7 +113,7 @@ def test_a_pipeline_takes_and_gives_images() -> None:
 
 def test_a_stream_yields_images(runtime: wherry.Runtime) -> None:
     assert [one.size for one in frames.stream(image=png())] == [(4, 6), (6, 4), (4, 6)]
-    with pytest.raises(wherry.InvalidRequest, match="is no image"):
+    with pytest.raises(wherry.InvalidRequest, match="is not an image"):
         list(frames.stream(image=b"?"))
 
 

@@ -159,7 +159,7 @@ def test_busy_instances_make_a_replica_and_idle_ones_end_it(program: Program) ->
     with program.gate.open() as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         program.tell("scale")
-        assert program.told() == {"up": 2}  # 8 requests are no full batch, but one that runs on
+        assert program.told() == {"up": 2}  # 8 requests are not a full batch, but one that runs on
         fcntl.flock(gate, fcntl.LOCK_UN)
         assert len(program.told()["answers"]) == 8
         assert program.told() == {"down": 1}

@@ -301,7 +301,7 @@ OPENAI: dict[str, Callable[[int], Send]] = {
     "some tokens that are allowed": some(
         json_parts(CHATS, CHAT + SAID + b'],"allowed_token_ids":[', b"1", b"]}")
     ),
-    "a text that is no UTF-8": lambda nbytes: post(
+    "a text that is not UTF-8": lambda nbytes: post(
         CHATS, CHAT + b'{"role":"user","content":"%b\xff"}]}' % (b"a" * (nbytes - 100))
     ),
     "many prompts": json_parts("/v1/completions", b'{"model":"talk","prompt":[', b'"a"', b"]}"),

@@ -542,7 +542,7 @@ def test_what_cannot_be_sent_fails_alone_both_ways(callers: ThreadPoolExecutor) 
             assert future.result()["row"] == {"a": 1}
             assert future.result()["number"] == 0.5
         for future in futures[1::4]:
-            with pytest.raises(wherry.InvalidRequest, match="object is no JSON"):
+            with pytest.raises(wherry.InvalidRequest, match="object is not JSON"):
                 future.result()
         for future in futures[2::4]:
             with pytest.raises(wherry.BadModelOutput, match="returned what cannot be sent"):

@@ -75,7 +75,7 @@ input()
 
 NOT_MAPPED = MAPS.replace("held = mmap.mmap(file, 1)", "")
 CLOSED = NOT_MAPPED.replace('print("', 'os.close(file); print("')
-#: A shell that ends: what it started in the background is no descendant of this process.
+#: A shell that ends: what it started in the background is not a descendant of this process.
 LEAVES = ["sh", "-c", 'exec 3<&0; "$@" <&3 &', "sh"]
 #: A shell that stays: what it started is a grandchild.
 STAYS = ["sh", "-c", '"$@"; true', "sh"]

@@ -18,7 +18,7 @@ LEFTOVERS = (".pyc", ".pyo", ".orig", ".rej", ".so", ".whl", ".log")
 
 
 def tracked(root: Path) -> set[str] | None:
-    """The files that git has of this tree; None where it is no checkout."""
+    """The files that git has of this tree; None where it is not a checkout."""
     done = subprocess.run(
         ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=False
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.dist.build import ROOT
 from wherry import __version__
 
-#: Of changes/, what is no fragment.
+#: Of changes/, what is not a fragment.
 _STAY = {"README.md", "template.md"}
 
 

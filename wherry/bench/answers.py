@@ -244,7 +244,7 @@ class V2Events(Events):
             try:
                 event = msgspec.json.decode(data)
             except NOT_JSON as error:
-                return self._fails(f"an event that is no JSON: {error}")
+                return self._fails(f"an event that is not JSON: {error}")
             if isinstance(event, dict) and event.get("error"):
                 self._fails(_error_text(event["error"]))
 

@@ -88,8 +88,8 @@ def lengths(text: str) -> Lengths:
     match = _LENGTHS.fullmatch(text.strip())
     if match is None or (match["kind"] is None) != (match["dash"] != ","):
         raise ConfigError(
-            f"{text!r} is no length of texts; write for example 300, 100-800 (characters), 5-120w"
-            " (words), normal:300,80 or lognormal:300,200"
+            f"{text!r} is not a length of texts; write for example 300, 100-800 (characters),"
+            " 5-120w (words), normal:300,80 or lognormal:300,200"
         )
     low = float(match["low"])
     high = float(match["high"] or (0 if match["kind"] else low))
@@ -427,7 +427,7 @@ def prompt_of(row: Any) -> str:
             if isinstance(row.get(name), str):
                 return str(row[name])
     raise ConfigError(
-        f"the row {str(row)[:80]!r} is no prompt; write a text, or an object with `prompt`,"
+        f"the row {str(row)[:80]!r} is not a prompt; write a text, or an object with `prompt`,"
         " `messages` or `input`"
     )
 
@@ -451,7 +451,7 @@ def _openai(body: dict[str, Any], model: str, stream: bool, max_tokens: int | No
 
 def _json(value: Any) -> str:
     if isinstance(value, bytes):
-        raise ConfigError("bytes that are no text cannot travel as JSON; send them as binary")
+        raise ConfigError("bytes that are not text cannot travel as JSON; send them as binary")
     return msgspec.json.encode(value).decode()
 
 

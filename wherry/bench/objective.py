@@ -39,7 +39,7 @@ class Objective:
         return all(getattr(measured.latency, name) <= limit for name, limit in self.limits.items())
 
     def late_streams(self, measured: Figures) -> bool:
-        """Whether first pieces come too late, or what was measured is no streams."""
+        """Whether first pieces come too late, or what was measured is not streams."""
         if self.first_token is None:
             return False
         return measured.first_token is None or measured.first_token.p95 > self.first_token
@@ -108,7 +108,7 @@ class Search:
 
 #: A run that brought only failures for this share of its time, up to its end, lost its target.
 SILENT: Final = 0.1
-#: Where more than this share of the answers is wrong, the rest is no measurement.
+#: Where more than this share of the answers is wrong, the rest is not a measurement.
 MOST_WRONG: Final = 0.5
 #: What a target under too much load says: that, too, is measured.
 REFUSALS: Final = frozenset({
@@ -203,7 +203,7 @@ CORRECTED: Final = (
 
 
 def junit(report: Report, objective: Objective) -> str:
-    """A test case for each point; a threshold that it misses is its failure, a point that is no
+    """A test case for each point; a threshold that it misses is its failure, a point that is not a
     measurement an error. The format is Jenkins' and the Surefire schema's common part."""
     suite = ET.Element("testsuite", name="wherry bench", timestamp=report.started)
     failures = errors = 0
@@ -270,7 +270,7 @@ def _ms(point: Point, quantile: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text that stays within its cell, and is no HTML."""
+    """A text that stays within its cell, and is not HTML."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return " ".join(text.split())
 

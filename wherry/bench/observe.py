@@ -62,7 +62,7 @@ def address(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no URL: {error}") from None
+        raise ConfigError(f"{url!r} is not a URL: {error}") from None
     scheme, _, unix = parts.scheme.partition("+")
     if scheme not in ("http", "https", "grpc", "grpcs") or unix not in ("", "unix"):
         raise ConfigError(f"{url!r}: expected http[s]://, grpc[s]:// or http+unix:// in front")
@@ -107,7 +107,7 @@ class HttpControl:
         except (OSError, http.client.HTTPException) as error:
             why = str(error).strip() or type(error).__name__
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
-                why = f"{why[:80]!r} is no HTTP"
+                why = f"{why[:80]!r} is not HTTP"
             raise self._unreachable(deadline.lost or why, error) from None
         finally:
             deadline.end()

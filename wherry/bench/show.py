@@ -215,7 +215,7 @@ def print_offline(report: OfflineReport, out: Console | None = None) -> None:
 
 
 def console(file: Any) -> Console:
-    """Wide enough for the table where it is no terminal; NO_COLOR is honoured."""
+    """Wide enough for the table where it is not a terminal; NO_COLOR is honoured."""
     made = Console(file=file, highlight=False)
     return made if made.is_terminal else Console(file=file, highlight=False, width=PIPED_WIDTH)
 

@@ -103,7 +103,7 @@ class NaturalCodec:
         try:
             return TypedAnswer(encode_json(rows if output_format.several else rows[0]))
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
+            raise BadModelOutput(f"model '{self._model}': an output is not JSON: {error}") from None
 
     # The request
 

@@ -69,7 +69,7 @@ class ReadyPipe:
         self._fd = fd
 
     def keep(self) -> None:
-        """Keep it from worker processes. ConfigError if it is no descriptor."""
+        """Keep it from worker processes. ConfigError if it is not a descriptor."""
         if self._fd is None:
             return
         try:

@@ -44,7 +44,7 @@ class TargetRaised(ConfigError):
 
 
 def is_repository(target: str) -> bool:
-    """Whether it is a folder that is no package, or the URL of one, and so a model repository."""
+    """Whether it is a model repository: a folder that is not a package, or the URL of one."""
     path = Path(target)
     return is_remote(target) or (path.is_dir() and not (path / "__init__.py").is_file())
 
@@ -162,7 +162,7 @@ def _models_of_object(value: Any, target: str) -> list[Model] | Runtime:
         if models:
             return models
     remedy = "decorate it with @wherry.model" if inspect.isfunction(value) else f"it is {value!r}"
-    raise TargetError(f"{target} is no model, list of models, or Runtime; {remedy}")
+    raise TargetError(f"{target} is not a model, list of models, or Runtime; {remedy}")
 
 
 def _attribute(module: ModuleType, name: str, where: str) -> Any:

@@ -25,7 +25,7 @@ from wherry.server.http.exchange import (
 if TYPE_CHECKING:
     from wherry.server.grpc.call import Call
 
-#: What of a path tells one model from another, and is no part of a route's name.
+#: What of a path tells one model from another, and is not part of a route's name.
 _NAMED: Final = re.compile(r"(?<=/models/)([^/]+)|(?<=/versions/)([^/]+)")
 #: Of the body of an error, so much is looked at for its text.
 _MOST_ERROR_BYTES: Final = 2**16

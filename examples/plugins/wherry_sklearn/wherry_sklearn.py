@@ -66,7 +66,8 @@ def read(folder: str, config: TritonConfig) -> Any:
             f"model {config.name!r}: {error}; name them in the parameter 'trusted', with commas"
         ) from None
     except Exception as error:  # of zipfile, of JSON, of an estimator: of any type
-        raise ConfigError(f"model {config.name!r}: {name} is no file of skops: {error}") from error
+        problem = f"model {config.name!r}: {name} is not a file of skops: {error}"
+        raise ConfigError(problem) from error
 
 
 def method(estimator: Any) -> Any:

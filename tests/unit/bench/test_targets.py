@@ -226,5 +226,5 @@ def test_an_answer_that_comes_byte_by_byte_is_waited_for_once(first: bytes) -> N
 
 def test_a_server_of_another_protocol_is_told() -> None:
     speech = b"SSH-2.0-OpenSSH_9\r\n"
-    with saying(speech, b"") as url, pytest.raises(Unreachable, match="_9' is no HTTP"):
+    with saying(speech, b"") as url, pytest.raises(Unreachable, match="_9' is not HTTP"):
         find(url, Sending())

@@ -139,7 +139,7 @@ def test_a_file_whose_name_is_no_identifier_is_served_too(tmp_path: Path) -> Non
         ("some_app:thrid", r"no 'thrid'; did you mean 'third'\?"),
         ("some_ap.py", r"no such file; did you mean 'some_app.py'\?"),
         ("sub/needs_argument.py", "no such file$"),
-        ("some_app:number", "is no model, list of models, or Runtime; it is 3"),
+        ("some_app:number", "is not a model, list of models, or Runtime; it is 3"),
         ("some_app:plain", "decorate it with @wherry.model"),
         ("predicts.py", r"predicts: Net has no execute\(\); rename its predict\(\)"),
         ("loads.py", r"loads: Net has no execute\(\); write it"),

@@ -37,7 +37,7 @@ GOOD = {
 
 
 def found(folder: Path, wheel: dict[str, str], sdist: tuple[str, ...] = ("PKG-INFO",)) -> list[str]:
-    """What is wrong with files of this content, in a folder that is no checkout."""
+    """What is wrong with files of this content, in a folder that is not a checkout."""
     with zipfile.ZipFile(folder / "w.whl", "w") as made:
         for name, text in wheel.items():
             made.writestr(name, text)
@@ -119,7 +119,7 @@ def test_what_is_built_of_this_tree_may_be_published_and_is_the_same_each_time(
     pytest.importorskip("hatchling")
     made = build(ROOT, tmp_path / "one")
     wrong = problems(ROOT, *made, __version__)
-    # A file that is not committed yet is no defect of the tree.
+    # A file that is not committed yet is not a defect of the tree.
     assert [problem for problem in wrong if "which git has not" not in problem] == []
     names, metadata = read_wheel(made.wheel)
     assert "wherry/__init__.py" in names

@@ -150,7 +150,7 @@ def add_commands(
         "show what a running server does, in the terminal",
         "bench.top.command:top",
         "Keys: q quits; n, r, l, w, f sort by name, requests, latency, waiting, failures. Where"
-        " stdout is no terminal it prints the numbers once.",
+        " stdout is not a terminal it prints the numbers once.",
     )
     top.add_argument("server", nargs="?", metavar="URL", help="the server, as --url")
     top.add_argument("--once", action="store_true", help="print the numbers once, and end")

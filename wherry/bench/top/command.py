@@ -77,7 +77,7 @@ class Keys:
             keys = os.read(self._terminal, 1024)
         except OSError:
             return GONE
-        # An arrow or a function key is no letter.
+        # An arrow or a function key is not a letter.
         return "" if keys.startswith(b"\x1b") else keys.decode("ascii", "replace") or GONE
 
     def _resized(self, number: int, frame: FrameType | None) -> None:

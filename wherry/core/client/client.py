@@ -39,7 +39,7 @@ class Client:
 
     `url` may be http, https, or http+unix:///path/of/the.sock. `timeout` (seconds) is for a
     connection that says nothing. Errors are those of `wherry.core.values.errors`, with the
-    server's message, also for what is no answer of a V2 server; OSError if the server cannot be
+    server's message, also for what is not an answer of a V2 server; OSError if the server cannot be
     reached, and if its answer or stream is cut off.
     """
 
@@ -311,7 +311,7 @@ class Client:
             if isinstance(error, OSError):  # RemoteDisconnected
                 raise
             reason = str(error).strip()[:80] or type(error).__name__
-            raise ConnectionError(f"{self.url}: {reason!r} is no HTTP") from None
+            raise ConnectionError(f"{self.url}: {reason!r} is not HTTP") from None
         except BaseException:
             connection.close()
             raise

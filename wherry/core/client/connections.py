@@ -155,7 +155,7 @@ def no_answer(url: str) -> Iterator[None]:
         struct.error,
     ) as error:
         raise WherryError(
-            f"{url}: this is no answer of a V2 server: {type(error).__name__}: {error}"
+            f"{url}: this is not an answer of a V2 server: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -165,14 +165,15 @@ def check_status(response: http.client.HTTPResponse, url: str) -> None:
         where = response.headers.get("Location")
         to = f" to {where[:200]!r}" if where else ""
         raise WherryError(
-            f"{url}: this is no answer of a V2 server: {response.status} {response.reason[:80]}{to}"
+            f"{url}: this is not an answer of a V2 server:"
+            f" {response.status} {response.reason[:80]}{to}"
         )
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[Any]:
     """Yield the data of each server-sent event.
 
-    ValueError if it is no stream of events, IncompleteRead if it is cut off. Blocks.
+    ValueError if it is not a stream of events, IncompleteRead if it is cut off. Blocks.
     """
     kind = response.headers.get_content_type()
     if kind != "text/event-stream":

@@ -1,8 +1,8 @@
 """What does the code get for an input that its callers have left out?
 
 The default of its parameter; where the code takes columns, as a column with that default for each
-row. None, a column of any length but one, and a value that is no row of the input (a sentinel that
-the code looks for) are passed as they are, which is what Python does.
+row. None, a column of any length but one, and a value that is not a row of the input (a sentinel
+that the code looks for) are passed as they are, which is what Python does.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def text_of(error: BaseException) -> str:
 
 
 def sendable(text: str) -> str:
-    """What a worker can send, whatever an error quotes: lone surrogates are no UTF-8, and an input
+    """What a worker can send, whatever an error quotes: lone surrogates are not UTF-8, and an input
     may be large."""
     if len(text) > MAX_ERROR_CHARS:
         text = f"{text[:MAX_ERROR_CHARS]}... ({len(text)} characters)"

@@ -19,8 +19,8 @@ def model_errors() -> tuple[type[BaseException], ...]:
     """The exceptions of the model's code, for `except model_errors()`, which asks only when
     something was raised.
 
-    All: a panic of a library in Rust is no Exception. But in the main thread of the program, the
-    program's signal handlers may raise, and what they raise is not for us: Ctrl-C, a test's
+    All: a panic of a library in Rust is not an Exception. But in the main thread of the program,
+    the program's signal handlers may raise, and what they raise is not for us: Ctrl-C, a test's
     timeout.
     """
     if threading.current_thread() is not threading.main_thread():

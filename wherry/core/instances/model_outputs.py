@@ -17,7 +17,7 @@ from wherry.core.values.media_codec import is_converted
 from wherry.core.values.request import Column, Columns, ShapedRow
 from wherry.core.values.tensors import fits_datatype, in_datatype, is_tensor, joined, on_host
 
-#: What has a length, and yet is no column.
+#: What has a length, and yet is not a column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
 
 

@@ -162,7 +162,7 @@ def import_file(name: str, file: str) -> ModuleType:
     """Import a file that the import system would not find under this name."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{file} is no Python file: it cannot be imported")
+        raise ConfigError(f"{file} is not a Python file: it cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

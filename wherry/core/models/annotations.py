@@ -66,7 +66,7 @@ def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
     if value in type_arguments:  # `type Itself[T] = T`
         return type_arguments[value]
     parameters = getattr(value, "__parameters__", ())
-    if isinstance(value, type) or not parameters:  # a class is no alias
+    if isinstance(value, type) or not parameters:  # a class is not an alias
         return value
     return value[tuple(type_arguments.get(parameter, parameter) for parameter in parameters)]
 

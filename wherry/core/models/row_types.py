@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
     if is_pydantic(type(value)):
         return value.model_dump(mode="json")
     remedy = "; write .tolist() of it" if hasattr(value, "tolist") else ""
-    raise TypeError(f"{type(value).__name__} is no JSON{remedy}")
+    raise TypeError(f"{type(value).__name__} is not JSON{remedy}")
 
 
 def restorer(kind: Any) -> Callable[[Any], Any] | None:

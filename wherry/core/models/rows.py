@@ -43,14 +43,14 @@ def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, 
 
 
 def _refuse_unknown(signature: Signature, model: str, row: Mapping[str, Any]) -> None:
-    """InvalidRequest if the row has what is no input: a wrong name leaves another input out."""
+    """InvalidRequest if the row has what is not an input: a wrong name leaves another input out."""
     if unknown := row.keys() - {spec.name for spec in signature.inputs}:
         raise unknown_input(signature, model, min(unknown, key=str))
 
 
 def with_checked_samples(config: ModelConfig, signature: Signature) -> ModelConfig:
     """The configuration with the images, audio and files of `warmup` and `examples` as bytes, which
-    may be paths there. ConfigError names the one that is no row of the model."""
+    may be paths there. ConfigError names the one that is not a row of the model."""
     media = [spec.name for spec in signature.inputs if spec.media is not None]
 
     def checked(field: str) -> tuple[Mapping[str, Any], ...]:

@@ -154,8 +154,8 @@ def _inputs(
         spec, by_row = _tensor(hints[parameter.name], parameter.name, where, optional)
         if _is_array_of_strings(spec):
             raise ConfigError(
-                f"{where}: strings are no array here; write list[str] or list[bytes], a string for"
-                " each row"
+                f"{where}: strings are not an array here; write list[str] or list[bytes], a string"
+                " for each row"
             )
         inputs.append(spec)
         if by_row is not None:

@@ -182,7 +182,7 @@ def _bound(bound: float) -> str:
 
 #: Seconds over which rates and quantiles are taken.
 WINDOW: Final = 5.0
-#: Seconds after which a look is no begin of a window if there is a later one, however young.
+#: Seconds after which a look does not begin a window if there is a later one, however young.
 LONG_AGO: Final = 30.0
 QUANTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 

@@ -56,7 +56,7 @@ class Failures(Counter[str]):
         kind.last.append((time.time(), str(error)[:MOST_TEXT]))
 
     def last(self, most: int) -> list[RecentError]:
-        """The last errors, newest first. A client that left is no error."""
+        """The last errors, newest first. A client that left is not an error."""
         found = sorted(self._each(), key=lambda one: -one.at)
         return found[:most]
 

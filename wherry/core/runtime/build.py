@@ -82,7 +82,7 @@ class Builder:
             model = model()
         if not isinstance(model, Model):
             raise ConfigError(
-                f"{model!r} is no model: decorate a function with @wherry.model, or subclass"
+                f"{model!r} is not a model: decorate a function with @wherry.model, or subclass"
                 " wherry.Model"
             )
         config = self.config_of(model, overrides)

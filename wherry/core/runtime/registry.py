@@ -41,7 +41,7 @@ class Registry:
         self.generation = 0
         #: Called after the lifecycle may have changed, in any thread, with no lock held.
         self.listeners: tuple[Callable[[], None], ...] = ()
-        #: The process that this copy was forked from; None: it is no copy.
+        #: The process that this copy was forked from; None: it is not a copy.
         self._parent: int | None = None
 
     # Questions

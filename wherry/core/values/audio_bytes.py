@@ -170,7 +170,7 @@ def _samples(file: Any, mono: bool) -> npt.NDArray[np.float32]:
             f"ends after {start} of {len(found)} frames: it is truncated or damaged"
         )
     if not np.isfinite(found).all():
-        raise InvalidRequest("has samples that are no numbers (NaN or infinite)")
+        raise InvalidRequest("has samples that are not numbers (NaN or infinite)")
     return found
 
 
@@ -191,12 +191,12 @@ def _what(data: bytes, name: str | None) -> str:
         return f"is {name.upper()}, which is not taken here"
     if not data:
         return "is empty, no audio"
-    return f"is no audio: it begins with {data[:16]!r}"
+    return f"is not audio: it begins with {data[:16]!r}"
 
 
 def _unsound(name: str, error: Exception) -> InvalidRequest:
     text = " ".join(str(getattr(error, "error_string", error)).split())[:120]
-    return InvalidRequest(f"is no sound {name.upper()} file: {text}")
+    return InvalidRequest(f"is not a sound {name.upper()} file: {text}")
 
 
 def _audio_of(value: Any, spec: AudioSpec) -> Audio:

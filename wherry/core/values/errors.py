@@ -303,7 +303,7 @@ class WorkerDied(WherryError):
     grpc_code = "UNAVAILABLE"
     reason = "BACKEND"
     retry_after: float | None = SOON
-    #: Whether the worker may have received the request. If not, running it elsewhere is no retry.
+    #: Whether the worker may have received the request. If not, to run it elsewhere is not a retry.
     reached = True
     #: The cause in the metrics: a signal's name, or one word.
     cause = "exit"

@@ -204,7 +204,7 @@ def _opened(data: bytes, spec: ImageSpec) -> Any:
     if name == "tiff":
         _check_directory(data)
     module, plugin = _PLUGINS[name]
-    with _refused(f"is no sound {name.upper()} image"):
+    with _refused(f"is not a sound {name.upper()} image"):
         image = getattr(importlib.import_module(module), plugin)(io.BytesIO(data))
     pixels = math.prod(image.size)
     if pixels > spec.max_pixels:
@@ -268,7 +268,7 @@ def _what(data: bytes, name: str | None) -> str:
         return f"is a {name.upper()} image, which is not taken here"
     if not data:
         return "is empty, no image"
-    return f"is no image: it begins with {data[:16]!r}"
+    return f"is not an image: it begins with {data[:16]!r}"
 
 
 class _refused(contextlib.AbstractContextManager[None]):

@@ -176,7 +176,7 @@ class FileSpec:
         _check_positive(where, "max_bytes", self.max_bytes)
         for one in (*self.accepts, self.media_type):
             if not _MEDIA_TYPE.fullmatch(one):
-                raise ConfigError(f'{where}: {one!r} is no media type such as "text/csv"')
+                raise ConfigError(f'{where}: {one!r} is not a media type such as "text/csv"')
 
 
 MediaSpec = ImageSpec | AudioSpec | FileSpec

@@ -86,7 +86,7 @@ class Plugins:
         if not isinstance(made, self.base) and (entries := self.installed().get(name)):
             lacks = [one for one in vars(self.base) if one[0] != "_" and not hasattr(made, one)]
             without = f" without {', '.join(lacks)}" if lacks else ""
-            problem = f"makes a {type(made).__name__}{without}, which is no {_name(self.base)}"
+            problem = f"makes a {type(made).__name__}{without}, which is not a {_name(self.base)}"
             raise self._mistake(entries[0], problem)
         return made
 

@@ -346,7 +346,7 @@ def _plain(value: Any) -> Any:
                 return plain(value)
     except Exception as error:  # the user's own methods: a bug there costs no instance
         raise TypeError(f"a {kind.__name__} raised {type(error).__name__}: {error}") from error
-    raise TypeError(f"a {kind.__name__} is no JSON")
+    raise TypeError(f"a {kind.__name__} is not JSON")
 
 
 def _without_arrays(value: Any) -> Any:
@@ -362,7 +362,7 @@ _DECODER = MessageDecoder(Any, copies=True)
 
 def _array_head(where: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     name = dtype.str.encode()
-    if len(name) > 8 or dtype.char in "VgG":  # long doubles are no Python numbers
+    if len(name) > 8 or dtype.char in "VgG":  # Python has no long doubles
         raise TypeError(f"an array of {dtype} cannot be sent to or from a worker process")
     head = _ARRAY_HEAD.pack(where, name, len(shape))
     return head + struct.pack(f"<{len(shape)}Q", *shape)

@@ -21,7 +21,7 @@ MAX_MESSAGE_BYTES = 1 << 30
 HAS_FILE = 1
 #: An array in the slab is still in use by who has answered: the next message must not go there.
 KEEPS_SLAB = 2
-#: Never sent: what follows the frames before it is no frame, and the body is its beginning.
+#: Never sent: what follows the frames before it is not a frame, and the body is its beginning.
 IS_GARBAGE = 1 << 16
 
 _HEADER = struct.Struct("<IIHH")
@@ -36,7 +36,7 @@ Frame = tuple[memoryview, int, int]
 
 
 class Garbage(Exception):
-    """What came from the other process is no message."""
+    """What came from the other process is not a message."""
 
 
 def header(

@@ -111,7 +111,9 @@ class AdapterFolders:
         named = {str(name): Path(path).expanduser() for name, path in (setting or {}).items()}
         for name, path in named.items():
             if not NAME.fullmatch(name):
-                raise ConfigError(f"model {model!r}: adapters: {name!r} is no name for an adapter")
+                raise ConfigError(
+                    f"model {model!r}: adapters: {name!r} is not a name for an adapter"
+                )
             adapter_config(path)
         at = None if folder is None else Path(folder).expanduser()
         if at is not None and not at.is_dir():
@@ -155,7 +157,7 @@ class AdapterFolders:
                 "adapters are loaded into an adapter_folder, which this model has not"
             )
         if not NAME.fullmatch(name):
-            raise InvalidRequest(f"lora_name: {name[:80]!r} is no name", field="lora_name")
+            raise InvalidRequest(f"lora_name: {name[:80]!r} is not a name", field="lora_name")
         if not (source.is_absolute() and (source / CONFIG).is_file()):
             problem = f"lora_path: no adapter lies there: give a folder's whole path, with {CONFIG}"
             raise AdapterNotFound(problem, field="lora_path")

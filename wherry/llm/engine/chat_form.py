@@ -18,7 +18,7 @@ from typing import Any, Final
 Messages = list[dict[str, Any]]
 #: What stands between the parts of a message that becomes one text, as vLLM and llama.cpp have it.
 BETWEEN_PARTS: Final = "\n"
-#: The member that has arguments which are no JSON object, where a template takes objects only.
+#: The member that has arguments which are not a JSON object, where a template takes objects only.
 AS_TEXT: Final = "arguments"
 
 #: Texts of the conversation that is tried.
@@ -30,7 +30,7 @@ _MOST_LINES: Final = 20_000
 
 
 def text_of(content: Any) -> Any:
-    """A message's content as a text: nothing is an empty one. What is no content stays as it is."""
+    """A message's content as a text: nothing is an empty one. Other values stay as they are."""
     if content is None:
         return ""
     if not isinstance(content, list):

@@ -92,7 +92,7 @@ class Checkpoint:
         if folder.is_file():
             raise ConfigError(f"{folder.name}: neither a folder nor a .gguf file")
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder.name}: no config.json there, so it is no checkpoint")
+            raise ConfigError(f"{folder.name}: no config.json there, so it is not a checkpoint")
 
     @classmethod
     def find(cls, source: str) -> Checkpoint:
@@ -163,7 +163,7 @@ class Checkpoint:
         for name in sorted({n if isinstance(n, str) else repr(n) for n in shards.values()}):
             if not _SHARD.fullmatch(name):
                 raise ConfigError(
-                    f"{self.folder.name}: {index}: weight_map: {name[:80]!r} is no name of a"
+                    f"{self.folder.name}: {index}: weight_map: {name[:80]!r} is not a name of a"
                     " .safetensors file in the checkpoint's own folder"
                 )
             if not (self.folder / name).is_file():

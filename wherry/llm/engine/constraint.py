@@ -82,7 +82,7 @@ class Grammars:
         return made.copy()
 
     def marks(self) -> dict[str, int]:
-        """The tokens that a grammar has by their ids only: they are no text there. Besides special
+        """The tokens that a grammar has by their ids only: they are not text there. Besides special
         tokens these are other added ones in angle brackets."""
         words = self._known_words()
         added = self._tokenizer.added_tokens().items()

@@ -250,7 +250,7 @@ class LlamaCpp(TextModel):
         try:
             json.dumps([prompt, *messages], ensure_ascii=False).encode()
         except UnicodeEncodeError as error:  # a lone surrogate
-            raise self._refused(f"{field}: it is no text: {error.reason}", field) from None
+            raise self._refused(f"{field}: it is not text: {error.reason}", field) from None
 
     def _body(self, requested: Sampling, *, chat: bool) -> dict[str, Any]:
         for name in ("skip_special_tokens", "add_special_tokens"):

@@ -217,7 +217,7 @@ class StateRunner:
             )
         if not bool(expected.isfinite().all()):
             raise ConfigError(
-                f"{name}: {kind}: its logits are no numbers: a weight or a field of config.json is"
+                f"{name}: {kind}: its logits are not numbers: a weight or a field of config.json is"
                 f" out of range; {AGAIN}"
             )
         for way, pieces, near in (
@@ -240,7 +240,7 @@ class StateRunner:
                     f"set is_decoder to true in config.json if it is to generate, else {remedy}"
                 )
             raise ConfigError(
-                f"{name}: {kind} is no causal model: it looks at later tokens; {remedy}"
+                f"{name}: {kind} is not a causal model: it looks at later tokens; {remedy}"
             )
         self._cache = ""
         return Way.ANEW

@@ -166,7 +166,7 @@ class Tokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:  # a lone surrogate
-            raise InvalidRequest(f"the text is no Unicode: {error}", field="prompt") from error
+            raise InvalidRequest(f"the text is not Unicode: {error}", field="prompt") from error
         if most is not None and len(text) > 2 * most:
             self._check_length(text, most)
         tokens: list[int] = self.inner.encode(text, add_special_tokens=special)

@@ -170,7 +170,7 @@ def _check_templates(folder: Path, declared: Any) -> None:
             line = getattr(error, "lineno", None)
             place = f"line {line}: " if line else ""
             raise _Problem(
-                f"{name}: {place}{brief(error)}: it is no template: {AGAIN}, or remove it: then"
+                f"{name}: {place}{brief(error)}: it is not a template: {AGAIN}, or remove it: then"
                 " the model completes prompts only"
             ) from None
 
@@ -193,7 +193,7 @@ def _texts(declared: Any) -> Iterator[str]:
         if isinstance(text, str):
             yield text
         elif declared is not None:
-            raise _Problem(f"tokenizer_config.json: chat_template is no text: {AGAIN}")
+            raise _Problem(f"tokenizer_config.json: chat_template is not text: {AGAIN}")
 
 
 def _compile(text: str) -> None:

@@ -181,7 +181,7 @@ def _json_object(folder: str, file: str, model: str) -> dict[str, Any]:
         with open(os.path.join(folder, file), "rb") as source:
             found = json.loads(source.read(MAX_FILE_BYTES))
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"it is no JSON: {error}"
+        why = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
         version = os.path.basename(folder)
         raise ConfigError(f"model {model!r}: version {version}: {file}: {why}") from None
     if not isinstance(found, dict):
@@ -426,7 +426,7 @@ def _json(text: str, name: str, model: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise _refused(model, name, f"it is no JSON: {error}") from None
+        raise _refused(model, name, f"it is not JSON: {error}") from None
 
 
 def _refused(model: str, name: str, why: str) -> InvalidRequest:

@@ -109,6 +109,6 @@ def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
     if names:
         listed = ", ".join(sorted(names)[:MOST_REFUSALS])
         raise ConfigError(
-            f"{checkpoint}: {len(names)} tensors are no part of the architecture that config.json"
+            f"{checkpoint}: {len(names)} tensors are not part of the architecture that config.json"
             f" names, so something would be left out: {listed}; {ANOTHER_ENGINE}"
         )

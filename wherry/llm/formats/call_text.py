@@ -99,7 +99,7 @@ def _end_of(pattern: re.Pattern[str], text: str) -> int:
 class CallText:
     """Splits one answer, as it comes, into what is shown and what is called.
 
-    What stands between marks and is no call of `functions` is shown, as the model wrote it. The
+    What stands between marks and is not a call of `functions` is shown, as the model wrote it. The
     result does not depend on how the text is cut. An answer that begins like calls without marks,
     and whose first call is not in the usual form, is held until its end.
     """
@@ -271,7 +271,7 @@ class CallText:
 
     def _closed(self, text: str, body: list[str], parts: Parts) -> str:
         """Read calls in brackets without marks once these close, and return what is behind them.
-        Those that come in pieces may go on; and what is no Python may yet be meant as such."""
+        Those that come in pieces may go on; and what is not Python may yet be meant as such."""
         if self._brackets is None or (close := self._brackets.feed(text)) < 0:
             return ""
         self._brackets = None

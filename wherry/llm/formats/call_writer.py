@@ -48,7 +48,7 @@ class CallGrammar:
 
 
 class CallWriter:
-    """Writes the rules for calls of some functions. `marks` are the tokens that are no text, and
+    """Writes the rules for calls of some functions. `marks` are the tokens that are not text, and
     their ids."""
 
     def __init__(self, functions: Strict, marks: Mapping[str, int]) -> None:

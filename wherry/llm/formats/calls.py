@@ -52,7 +52,7 @@ def meant(name: str, functions: Functions) -> str:
 
 def call_of(name: str, arguments: str, functions: Functions, call_id: str = "") -> ToolCall:
     """A call as the model wrote it. ValueError if the function is none of these, or the arguments
-    are no JSON object, nor a JSON string that holds one."""
+    are not a JSON object, nor a JSON string that holds one."""
     name = meant(name, functions)
     if name not in functions:
         raise ValueError(f"there is no function {name[:40]!r}")

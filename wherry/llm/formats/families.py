@@ -63,7 +63,7 @@ class ToolFamily:
 
     def grammar(self, functions: Strict, marks: Mapping[str, int]) -> CallGrammar | None:
         """The grammar of calls of these functions; None: it is not known in this notation.
-        `marks`: the tokens that are no text."""
+        `marks`: the tokens that are not text."""
         known = self.messages or self.format
         if known is None or known.grammar is None:
             return None

@@ -375,7 +375,7 @@ def of_nested(text: str, functions: Functions) -> list[ToolCall]:
     calls: list[ToolCall] = []
     for call in _elements(text):
         if call.tag != "invoke":
-            raise ValueError("an element that is no call")
+            raise ValueError("an element that is not a call")
         types = types_of(functions.get(call.name, {}))
         arguments = _object(call.members, {"properties": types})
         calls.append(call_of(call.name, arguments, functions))

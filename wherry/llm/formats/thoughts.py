@@ -42,7 +42,7 @@ class ThoughtText:
     that the answer begins with is left out. Thoughts that have no end are thoughts to the end, or
     to the first of `calls`: marks, each with its end, which begin calls if one of `opens` follows.
     Until it is known whether the thoughts go on to an end of their own, what comes behind such a
-    mark is kept: a call that a model only drafted is none. A call that is long is no draft:
+    mark is kept: a call that a model only drafted is none. A call that is long is not a draft:
     `goes_on` says whether a text is the beginning of one.
     """
 

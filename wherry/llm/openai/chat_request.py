@@ -61,7 +61,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         made["tool_calls"] = [
             _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
         ]
-    else:  # null and an empty list are no calls; many templates ask only whether it is there
+    else:  # null and an empty list are not calls; many templates ask only whether it is there
         made.pop("tool_calls", None)
     return made
 

@@ -62,7 +62,7 @@ def check_depth(body: Buffer) -> None:
 
 
 def fault_of(body: Buffer) -> BadField | None:
-    """The first text that is no Unicode, number that is none, or nesting that is too deep, with
+    """The first text that is not Unicode, number that is none, or nesting that is too deep, with
     its field; None if it is something else, or too long to be looked for."""
     fault = None if len(body) > MAX_BYTES else _first_fault(bytes(body), of_strings=True)
     return None if fault is None else BadField(fault.field, fault.problem)
@@ -125,7 +125,7 @@ def _read(token: bytes) -> tuple[str, str]:
         return "", "is not UTF-8"
     except msgspec.DecodeError as error:
         if "surrogate" in str(error) or "truncated" in str(error):
-            return "", "has half of a surrogate pair, which is no Unicode text"
+            return "", "has half of a surrogate pair, which is not Unicode text"
         return "", f"is not JSON: {error}"
 
 

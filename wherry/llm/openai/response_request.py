@@ -193,7 +193,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     #: auto: as vLLM has it, the beginning of a conversation that is too long is left out.
     truncation: Literal["auto", "disabled"] | None = None
     top_logprobs: Alternatives | None = None
-    #: What the model thinks is no secret: there is nothing to encrypt.
+    #: What the model thinks is not a secret: there is nothing to encrypt.
     include: list[Included] | None = None
 
     # They ask for something to be kept, or for what was.

@@ -16,10 +16,10 @@ from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, piece_of
 from wherry.llm.openai.reading import NotDone, decoded
 from wherry.server.api import NamedValue
 
-#: Fields that are no texts; a form has texts only.
+#: Fields that are not texts; a form has texts only.
 BARE: Final = ("temperature", "stream")
 _BARE_VALUE: Final = re.compile(r"true|false|-?(0|[1-9][0-9]{0,9})(\.[0-9]{1,20})?")
-#: Characters of a field that is no file.
+#: Characters of a field that is not a file.
 MOST_CHARS: Final = 2**16
 
 

@@ -195,7 +195,7 @@ def keys_of(path: str | Path) -> list[str]:
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: it is no UTF-8 text (byte {error.start})") from None
+        raise ConfigError(f"{where}: it is not UTF-8 text (byte {error.start})") from None
     if open_to_all:
         log.warning("every user of this machine can read the keys", extra={"api_key_file": path})
     return parse_key_file(text, where)

@@ -18,7 +18,7 @@ from wherry.core.api import ConfigError
 
 Headers = Sequence[tuple[str, str]]
 
-#: Characters around a header's value that are no part of it.
+#: Characters around a header's value that are not part of it.
 _BLANKS: Final = " \t"
 
 #: Bounds of the set of known values of Host, in values and characters: they come from clients.
@@ -148,7 +148,7 @@ class Origins:
         return (*self._allow(origin), ("Access-Control-Expose-Headers", _EXPOSED))
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Headers | None:
-        """The answer to a browser that asks before it calls; None if this is no such question."""
+        """The answer to a browser that asks before it calls; None for another request."""
         origin = headers.get("origin", "").strip(_BLANKS)
         if method != "OPTIONS" or not origin or not self.allows(origin):
             return None
@@ -199,7 +199,7 @@ class OriginCheck:
         if host_header is not None and self._binding is not Binding.UNIX:
             if host is None:
                 return OriginRefusal(
-                    400, f"the Host header {_quoted(host_header)} is no host name and port"
+                    400, f"the Host header {_quoted(host_header)} is not a host name and port"
                 )
             if not self._answers(host):
                 return self._misdirected(host)
@@ -283,7 +283,7 @@ def _without_origin(method: str, headers: Mapping[str, str]) -> OriginRefusal | 
 
 
 def normal_origin(origin: str) -> str | None:
-    """One spelling of what is the same origin; None if it is no single origin."""
+    """One spelling of what is the same origin; None if it is not a single origin."""
     scheme, page = _split(origin)
     if page is None or page.zone:
         return None

@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError as error:
         if error.encoding != "utf-8":
             raise
-        sys.stderr.write(f"wherry: {error.object!a:.200} is no text in UTF-8\n")
+        sys.stderr.write(f"wherry: {error.object!a:.200} is not text in UTF-8\n")
         return USAGE
     except BrokenPipeError:
         # The reader of our output has enough: `wherry models | head -1`. Not an error, but

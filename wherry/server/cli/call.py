@@ -211,7 +211,7 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
 
 
 def _whole_rows(values: list[str], names: Collection[str]) -> list[dict[str, Any]]:
-    """The rows that JSON objects of several inputs are; none if one of them is no such object."""
+    """The rows that JSON objects of several inputs are; none if one of them is another object."""
     try:
         rows = [msgspec.json.decode(value, type=dict[str, Any]) for value in values]
     except msgspec.DecodeError:
@@ -266,19 +266,20 @@ def _value(text: str, *, is_text: bool, file: bool) -> Any:
         return text[1:]
     data = _file(text[1:]) if text.startswith("@") else None
     if data is None and os.path.isfile(text):
-        raise ConfigError(f"{text!r} names a file, and the input is no text; did you mean @{text}?")
+        problem = f"{text!r} names a file, and the input is not text"
+        raise ConfigError(f"{problem}; did you mean @{text}?")
     if is_text:
         return _in_utf8(text, bytes_do=True) if data is None else data
     try:
         return msgspec.json.decode(text if data is None else data)
     except msgspec.DecodeError as error:
-        problem = "the input is no text" if data is None else str(error)
-        raise ConfigError(f"{text!r} is no JSON; {problem}") from None
+        problem = "the input is not text" if data is None else str(error)
+        raise ConfigError(f"{text!r} is not JSON; {problem}") from None
 
 
 def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:
     """An argument as it was typed: Python has read it in the locale's encoding, whose C has no
-    letters beyond ASCII. What is no UTF-8 goes as bytes, where these do."""
+    letters beyond ASCII. What is not UTF-8 goes as bytes, where these do."""
     if text.isascii():
         return text
     data = text.encode("utf-8", "surrogateescape")
@@ -287,7 +288,7 @@ def _in_utf8(text: str, *, bytes_do: bool) -> str | bytes:
     except UnicodeDecodeError:
         if bytes_do:
             return data
-        raise ConfigError(f"{text!a} is no text in UTF-8, as the input must be") from None
+        raise ConfigError(f"{text!a} is not text in UTF-8, as the input must be") from None
 
 
 def _tell(result: Any, args: argparse.Namespace) -> None:
@@ -319,7 +320,7 @@ def _tell(result: Any, args: argparse.Namespace) -> None:
 
 
 def _write(data: bytes, path: str | None) -> None:
-    """Write bytes to a file, or to a stdout that is no terminal."""
+    """Write bytes to a file, or to a stdout that is not a terminal."""
     if path is not None and path != "-":
         Path(path).write_bytes(data)
         return

@@ -22,7 +22,7 @@ FILES: Final = {
     "wherry.toml": "settings of the server and of each model",
     "requirements.txt": "what it needs",
     "Dockerfile": "its image: docker build .",
-    ".dockerignore": "what is no part of the image",
+    ".dockerignore": "what is not part of the image",
 }
 
 

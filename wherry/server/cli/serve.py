@@ -97,7 +97,7 @@ def _explained(path: Path, entries: Sequence[Path], folders: Sequence[Path]) -> 
         found = "it has no folders"
     meant = _meant(path, entries)
     return (
-        f"{path} is no model repository: looked for MODEL/config.pbtxt and MODEL/1 in it, but"
+        f"{path} is not a model repository: looked for MODEL/config.pbtxt and MODEL/1 in it, but"
         f" {found}" + (f"; {meant}" if meant else "")
     )
 

@@ -158,7 +158,7 @@ def _checked(option: Option, value: Any, where: str, *, text: bool = True) -> An
             value = bytes_of(value)
         except ValueError:
             raise ConfigError(
-                f"{where}: {value!r} is no size; write bytes, or for example 64MiB"
+                f"{where}: {value!r} is not a size; write bytes, or for example 64MiB"
             ) from None
     if option.separator and isinstance(value, str):
         value = [value]

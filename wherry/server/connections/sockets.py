@@ -84,7 +84,7 @@ class UnixName:
 
 
 def _remove_stale(path: Path) -> None:
-    """Make way for a new socket, unless a process listens there or it is no socket at all."""
+    """Make way for a new socket, unless a process listens there or it is not a socket at all."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

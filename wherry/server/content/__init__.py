@@ -1,1 +1,1 @@
-"""What is in a body that is no tensors: which media type has it, and which values by name?"""
+"""What is in a body that is not tensors: which media type has it, and which values by name?"""

@@ -37,7 +37,7 @@ class MediaType:
 
     @classmethod
     def parse(cls, text: str) -> MediaType | None:
-        """None if it is no media type; parameters that are none are left out."""
+        """None if it is not a media type; parameters that are none are left out."""
         match = _TYPE.match(text)
         if match is None:
             return None

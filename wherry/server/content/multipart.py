@@ -54,7 +54,7 @@ def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
         return urlencoded(head.query, "the query string")
     media = MediaType.parse(content_type)
     if media is None:
-        raise UnsupportedMediaType(f"Content-Type {quoted(content_type)} is no media type")
+        raise UnsupportedMediaType(f"Content-Type {quoted(content_type)} is not a media type")
     if media.is_json or (media.name == URLENCODED and begins_json(body)):
         return None  # curl -d says that everything is a form
     values = _in_body(media, body)
@@ -78,7 +78,7 @@ def _in_body(media: MediaType, body: Buffer) -> list[NamedValue]:
             )
         if b"\0" in bytes(body[:_BEGINNING]).partition(b"=")[0]:
             raise InvalidRequest(
-                f"the body is no form, though its Content-Type is {URLENCODED}, as curl says of"
+                f"the body is not a form, though its Content-Type is {URLENCODED}, as curl says of"
                 f" everything; {_SEND_FILES}"
             )
         return urlencoded(bytes(body), "the form")

@@ -33,7 +33,7 @@ def decoded(text: str) -> bytes:
     """The bytes. ValueError, with the reason, for anything but the standard alphabet (RFC 4648, 4),
     complete with its padding: no blanks, no newlines, nothing behind the end."""
     if len(text) % 4:
-        raise ValueError(f"{len(text)} characters are no multiple of 4; is its padding missing?")
+        raise ValueError(f"{len(text)} characters are not a multiple of 4; is its padding missing?")
     try:
         if len(text) <= _SLICE:
             return binascii.a2b_base64(text, strict_mode=True)
@@ -86,8 +86,8 @@ _NOT_PUBLIC_4: Final = tuple(
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the public internet; False for what is no address, and for all
-    that stand for another one."""
+    """Whether an address is one of the public internet; False for what is not an address, and for
+    all that stand for another one."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -933,7 +933,7 @@ async function showAnswer(answer, output, file) {
   if (whole.length > MOST_SHOWN) output.append(make("p", { class: "note" }, `The first ${MOST_SHOWN} of ${whole.length} characters.`));
 }
 
-// One member a line; within, as short as JSON can be: a long array is no tower of numbers.
+// One member a line; within, as short as JSON can be: a long array is not a tower of numbers.
 function readable(text) {
   try {
     const value = JSON.parse(text);

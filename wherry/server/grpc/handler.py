@@ -48,7 +48,7 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
 
 
 def _shortened(text: str) -> str:
-    """An error text may quote anything: a huge name, or lone surrogates, which are no UTF-8."""
+    """An error text may quote anything: a huge name, or lone surrogates, which are not UTF-8."""
     data = text.encode(errors="replace")
     if len(data) <= MAX_TEXT_BYTES:
         return data.decode()

@@ -76,7 +76,7 @@ class Head:
     __slots__ = ("accepted", "coding", "content_length", "metadata", "path", "timeout")
 
     def __init__(self, headers: Sequence[Header]) -> None:
-        """StreamFault if this is no HTTP request, Refusal if it is no gRPC call to be served."""
+        """StreamFault if it is not an HTTP request, Refusal if it is not a gRPC call for us."""
         pseudo, fields = _sorted(headers)
         if not {b":method", b":scheme", b":path"} <= pseudo.keys():
             raise StreamFault(PROTOCOL_ERROR, "a request without :method, :scheme or :path")

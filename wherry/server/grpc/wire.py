@@ -96,7 +96,7 @@ class Message:
             self._readers.update(_readers(field, self.fields))
 
     def tag(self, name: str) -> int:
-        """The tag of a field that is no number: what stands before its length."""
+        """The tag of a field that is not a number: what stands before its length."""
         return next(field.number for field in self.fields if field.name == name) << 3 | BLOCK
 
     def around(self, name: str, parts: Sequence[Buffer]) -> list[Buffer]:
@@ -104,7 +104,7 @@ class Message:
         return [varint(self.tag(name)) + varint(sum(map(len, parts))), *parts]
 
     def decode(self, data: Buffer) -> Values:
-        """The fields of a message in these bytes. Malformed if they are no such message."""
+        """The fields of a message in these bytes. Malformed if they are not such a message."""
         view = memoryview(data)
         try:
             return self.read(view, 0, len(view))
@@ -423,7 +423,7 @@ def _write_block(
 
 
 def _write_bytes(field: Field, value: str | Buffer, parts: list[Buffer]) -> int:
-    # An error text may have lone surrogates, which are no UTF-8.
+    # An error text may have lone surrogates, which are not UTF-8.
     data = value.encode(errors="replace") if isinstance(value, str) else value
     head = _head(field, BLOCK) + varint(len(data))
     parts.append(head)

@@ -156,7 +156,7 @@ class RequestReader:
         return False  # other requests follow
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse `data`, which is copied where it is kept. Refused if it is no request for us.
+        """Parse `data`, which is copied where it is kept. Refused if it is not a request for us.
 
         Not while `direct` is there to be filled.
         """
@@ -407,8 +407,8 @@ class LargeBody:
 
 
 def ordinary_head(rules: RequestRules, data: bytes) -> RequestHead | None:
-    """Read a head as any other. None if it is refused, or is no head of a request after which the
-    connection stays open, and whose body has a length that it says.
+    """Read a head as any other. None if it is refused, or is not the head of a request after which
+    the connection stays open, and whose body has a length that it says.
 
     What is returned depends on nothing but `data` and the settings of `rules`.
     """

@@ -125,9 +125,9 @@ class RequestRules:
             self.origin(method, headers, http10=http10)
 
     def target(self, method: bytes, url: bytes, headers: dict[str, str], *, http10: bool) -> None:
-        """Check a request target that is no path. Its authority replaces the Host header."""
+        """Check a request target that is not a path. Its authority replaces the Host header."""
         if method == b"CONNECT":
-            raise Refused(501, "CONNECT is not supported: this is no proxy")
+            raise Refused(501, "CONNECT is not supported: this is not a proxy")
         authority = target_authority(url)
         if authority is not None:
             self.origin(method, headers, http10=http10)

@@ -148,7 +148,7 @@ class InputCodec:
         if datatype is BF16:
             array = bf16_to_float32(np.frombuffer(data, np.uint16))
         elif datatype is BOOL:
-            array = np.frombuffer(data, np.uint8) != 0  # any other byte is no bool in numpy
+            array = np.frombuffer(data, np.uint8) != 0  # any other byte is not a bool in numpy
         else:
             array = np.frombuffer(data, datatype.dtype)
             if data.readonly and not shared:
@@ -183,7 +183,7 @@ class InputCodec:
             )
         count, rest = divmod(len(data), datatype.itemsize)
         if rest or not count:
-            raise self.errors.invalid(f"{len(data)} bytes are no {self.datatype} data")
+            raise self.errors.invalid(f"{len(data)} bytes are not {self.datatype} data")
         dims = self.wire_shape
         unknown = [i for i, d in enumerate(dims) if d == -1]
         shape = [1 if d == -1 else d for d in dims]

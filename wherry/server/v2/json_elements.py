@@ -39,7 +39,7 @@ _MISMATCHES: Final = {
 #: Members that hold whole numbers from 0 up.
 _UNSIGNED: Final = ("shape",)
 
-#: What the parser says of text that is no JSON, and what Triton's does.
+#: What the parser says of text that is not JSON, and what Triton's does.
 _MALFORMED: Final = (
     ("invalid character", "Invalid value."),
     ("trailing characters", "The document root must not be followed by other values."),
@@ -174,7 +174,7 @@ class InputErrors:
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 #: What stands for the literals while the parser, which knows none, reads the text: numbers, so that
-#: they are no texts, with digits that no client can know.
+#: they are not texts, with digits that no client can know.
 _DIGITS: Final = f"1.{10**15 + secrets.randbelow(9 * 10**15)}"
 _STAND_INS: Final = {
     b"NaN": f"{_DIGITS}e301",
@@ -187,8 +187,8 @@ _OF_STAND_IN: Final = {
 #: No float that a client may send is as large; FP64's rare ones that are take the long way.
 _MOST_USUAL: Final = 1e300
 
-#: A literal, or the end, behind all that is no literal: strings are taken whole, also one that does
-#: not end. It matches wherever it is tried, so that no byte is looked at twice.
+#: A literal, or the end, behind all that is not a literal: strings are taken whole, also one that
+#: does not end. It matches wherever it is tried, so that no byte is looked at twice.
 _TO_THE_NEXT_NON_FINITE: Final = re.compile(
     rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
     re.DOTALL,

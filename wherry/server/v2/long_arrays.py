@@ -119,7 +119,7 @@ class Folded:
         return b'["%b",%d]' % (self._nonce.encode(), len(self._arrays) - 1)
 
     def find(self, data: msgspec.Raw) -> LongArray | None:
-        """The array that this text stands for, if it is no text of the client's own."""
+        """The array that this text stands for, if it is not a text of the client's own."""
         text = bytes(memoryview(data)[:64])
         begin = b'["%b",' % self._nonce.encode()
         return self._arrays[int(text[len(begin) : -1])] if text.startswith(begin) else None
@@ -128,7 +128,7 @@ class Folded:
 def fold(body: Buffer, where: str) -> Folded:
     """Take the long arrays out that open inside of `where`, for instance "{[{".
 
-    InvalidRequest for text that can be no JSON, RequestTooLarge if too much is left.
+    InvalidRequest for text that can be not JSON, RequestTooLarge if too much is left.
     """
     return _Folder(memoryview(body), where).fold()
 

@@ -123,7 +123,7 @@ class OutputCodec:
                 if count > LARGE_ROWS or sum(map(len, column)) > LARGE_BYTES:
                     return None
                 return b'%b%d],"data":%b}' % (self._head, count, encode_json(column))
-            except (TypeError, ValueError):  # a row that is no text
+            except (TypeError, ValueError):  # a row that is not text
                 return None
         if not self._numeric or not isinstance(column, np.ndarray) or column.size > LARGE_ELEMENTS:
             return None
@@ -317,7 +317,7 @@ class OutputCodec:
     def _uneven(self) -> InvalidRequest:
         return InvalidRequest(
             f"output '{self.name}' of model '{self._model}' has rows of different lengths, which"
-            " are no tensor; send one row in each request"
+            " are not a tensor; send one row in each request"
         )
 
     def _unsendable(self, error: Exception) -> BadModelOutput:

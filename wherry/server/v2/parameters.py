@@ -65,8 +65,8 @@ def checked_parameters(parameters: Parameters) -> Parameters:
 
 
 def check_window(parameters: Mapping[str, Any], what: str) -> None:
-    """InvalidRequest if a tensor's place in a shared memory region is no number of bytes, even if
-    no region is named; `what` begins the error ("input 'x'")."""
+    """InvalidRequest if a tensor's place in a shared memory region is not a number of bytes, even
+    if no region is named; `what` begins the error ("input 'x'")."""
     for name in ("shared_memory_offset", "shared_memory_byte_size"):
         value = parameters.get(name, 0)
         if type(value) is not int or not 0 <= value <= _LARGEST:
@@ -96,7 +96,7 @@ def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
 
 
 def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
-    """The place of a request in its sequence; None if it names none (0 and "" are no ids)."""
+    """The place of a request in its sequence; None if it names none (0 and "" are not ids)."""
     given = parameters.get("sequence_id", 0)
     if type(given) is not str and (type(given) is not int or not 0 <= given <= _LARGEST):
         raise InvalidRequest(

@@ -261,7 +261,7 @@ class RowValues:
                 raise self.invalid(
                     "its rows differ in shape; send those that do in requests of their own"
                     if len(rows) > 1
-                    else "its lists differ in length, so that it is no array"
+                    else "its lists differ in length, so that it is not an array"
                 ) from None
         self._fitting(array[0])
         return array

@@ -113,7 +113,7 @@ class TraceSettings:
 
     def update(self, given: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
         """Change what is given, all of it or, if some of it is wrong, nothing; all values then.
-        None goes back to what holds without it. InvalidRequest for what is no setting."""
+        None goes back to what holds without it. InvalidRequest for what is not a setting."""
         checked = {name: _checked_trace_setting(name, value) for name, value in given.items()}
         if checked and self._initial["trace_mode"] == "opentelemetry":
             raise Unsupported(

@@ -132,8 +132,8 @@ class SharedMemory:
                     kept[region.name] = region, mapped
 
     def unregister(self, name: str | None = None) -> None:
-        """Forget a region, or all; none of that name is no error. Requests that use it go on: the
-        memory is given back after the last one."""
+        """Forget a region, or all; a name that is not there is not an error. Requests that use it
+        go on: the memory is given back after the last one."""
         with self._lock:
             if name is None:
                 self._regions.clear()
@@ -208,7 +208,7 @@ def _open(name: str, key: str) -> int:
     plain = key.removeprefix("/")
     if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
         raise InvalidRequest(
-            f"shared memory region '{name}': key '{key}' is no name of a shared memory object",
+            f"shared memory region '{name}': key '{key}' is not a name of a shared memory object",
             tag=Tag.INTERNAL,
         )
     if plain.startswith(RESERVED):

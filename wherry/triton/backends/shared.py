@@ -4,7 +4,7 @@ that several instances in one process use?
 
 Strings are lists of rows in the core and arrays of objects in a framework. With `reshape` in the
 configuration the model's shape differs from its clients'. A parameter is always text: the functions
-return None if it is not there, and raise ConfigError if it is no such value.
+return None if it is not there, and raise ConfigError if it is another value.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
 
 
 def _check_strings(config: TritonConfig) -> None:
-    """ConfigError for strings that are no list."""
+    """ConfigError for strings that are not a list."""
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
             dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape

@@ -331,8 +331,8 @@ class ModelControl:
 
         With `dependents` the members of an ensemble, too, but for those that another one needs and
         those that were loaded by their own name.
-        Unloading what is not loaded is no error; what is just being loaded, for itself or for an
-        ensemble, is waited for. Only in mode explicit.
+        Unloading what is not loaded is not an error; what is just being loaded, for itself or for
+        an ensemble, is waited for. Only in mode explicit.
         """
         self._check_allowed()
         self.runtime.registry.wait_until_no_load_needs(name)

@@ -49,7 +49,7 @@ def _parts(path: str) -> list[str]:
     # Triton joins the name to the folder's, so that "file:/1/model.py" is the same file.
     parts = path.removeprefix("/").split("/")
     if len(parts) > MAX_DEPTH or not all(is_name(part) and _can_be_written(part) for part in parts):
-        raise BadUpload(f"{path!r} is no file of its folder")
+        raise BadUpload(f"{path!r} is not a file of its folder")
     return parts
 
 
@@ -122,7 +122,7 @@ class RepositoryFolders:
 
     def look(self, name: str, config: Config | None = None, patch: Patch | None = None) -> Found:
         """Read a model, with `config` in place of its configuration, or with `patch` applied to it
-        (RFC 7396). Raises ModelNotFound, or ConfigError if one of these is no configuration."""
+        (RFC 7396). Raises ModelNotFound, or ConfigError if one of these is not a configuration."""
         try:
             self._copy(name)
             found = layout.look(name, self.folders, config_name=self._config_name)
@@ -160,7 +160,7 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
             more=": files need a config beside them, which says how to serve them",
         )
     if not layout.is_name(name):
-        raise ConfigError(f"failed to load '{name}': it is no name of a model")
+        raise ConfigError(f"failed to load '{name}': it is not a name of a model")
     root = os.path.join(folder, name)
     try:
         changed = _config_of(config)

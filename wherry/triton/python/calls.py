@@ -434,7 +434,7 @@ def _body(
             and (requested_outputs is None or spec.name in requested_outputs)
         ]
     except (ValueError, TypeError) as error:  # rows of different shapes do not form a tensor
-        problem = f"model {loaded.name!r}: its outputs are no tensors: {error}"
+        problem = f"model {loaded.name!r}: its outputs are not tensors: {error}"
         return [[code_of(error), problem], "{}", []]
     return [None, json.dumps(dict(response.parameters or {})), outputs]
 

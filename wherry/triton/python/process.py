@@ -69,7 +69,7 @@ class StubMemory:
 
     def was_released(self, offsets: list[Any]) -> None:
         """The process has no use any more for the tensors at these offsets. TypeError or ValueError
-        for what is no offset."""
+        for what is not an offset."""
         for offset in offsets:
             self.arena.release(int(offset))
 

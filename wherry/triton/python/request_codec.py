@@ -143,7 +143,7 @@ def _array(memory: Array, datatype: str, shape: Sequence[int]) -> Array:
     """A received tensor as an array, over its memory."""
     known = DATATYPES.get(datatype)
     if known is None or known.itemsize * math.prod(shape) != memory.nbytes:
-        raise ValueError(f"{memory.nbytes} bytes are no {datatype}{list(shape)}")
+        raise ValueError(f"{memory.nbytes} bytes are not {datatype}{list(shape)}")
     if known is BF16:
         return bf16_to_float32(memory.view(np.uint16)).reshape(shape)
     return memory.view(known.dtype).reshape(shape)
@@ -170,7 +170,7 @@ def _elements(
 ) -> list[Any]:
     elements: list[Any] = unpack_elements(memory)
     if len(elements) != math.prod(shape):
-        raise ValueError(f"{len(elements)} elements are no BYTES{list(shape)}")
+        raise ValueError(f"{len(elements)} elements are not BYTES{list(shape)}")
     if spec.form is Form.TEXT:
         elements = [element.decode() for element in elements]
     elif spec.form is Form.JSON:

@@ -154,7 +154,7 @@ def _object(source: bytes | str | Mapping[str, Any], what: str) -> Mapping[str, 
     try:
         value = msgspec.json.decode(source)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadConfig([f"{what}: it is no JSON: {error}"]) from None
+        raise BadConfig([f"{what}: it is not JSON: {error}"]) from None
     if not isinstance(value, dict):
         raise BadConfig([f"{what}: expected an object, not {_kind_of(value)}"])
     return value

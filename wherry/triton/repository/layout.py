@@ -45,7 +45,7 @@ class Found:
     versions: tuple[int, ...] = ()
     #: All reasons why it cannot be loaded, each with its file and line if it has one.
     problems: tuple[str, ...] = ()
-    #: Warnings: fields without effect, folders that are no versions.
+    #: Warnings: fields without effect, folders that are not versions.
     notices: tuple[str, ...] = ()
     #: Whether more than one repository has it; then none of them is served.
     in_several: bool = False
@@ -124,7 +124,7 @@ def read(
     if is_ensemble(config) and not there:
         there = [1]  # an ensemble has no files, and needs no version folder
     versions = chosen(config.version_policy, there)
-    notices = [f"folder {entry!r} is no version: those are whole numbers" for entry in ignored]
+    notices = [f"folder {entry!r} is not a version: those are whole numbers" for entry in ignored]
     notices += [f"{key} has no effect: {why}" for key, why in without_effect(config)]
     if blanks := [key for key, value in config.parameters.items() if is_blank(value.string_value)]:
         notices.append(f"parameters {', '.join(blanks)}: ${{...}} is not filled in")
@@ -195,7 +195,7 @@ def _config(folder: str, config_name: str | None) -> tuple[TritonConfig, list[st
 
 
 def _versions(folder: str) -> tuple[list[int], list[str]]:
-    """The version folders, and folders whose names begin with a digit but are no versions."""
+    """The version folders, and folders whose names begin with a digit but are not versions."""
     there: list[int] = []
     ignored: list[str] = []
     for entry in os.scandir(folder):

@@ -74,7 +74,7 @@ def parse(text: str, file: str = "config.pbtxt", *, grammar_only: bool = False) 
     """Read a configuration. BadConfig has a line `file:line: key: problem` for each mistake.
 
     Besides its grammar, what it says must make sense, unless that is not wanted; what a model's
-    own file completes later (missing inputs, a missing backend) is no mistake here.
+    own file completes later (missing inputs, a missing backend) is not a mistake here.
     """
     config, problems = read(text, file, grammar_only=grammar_only)
     if problems:

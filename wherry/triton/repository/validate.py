@@ -32,7 +32,7 @@ from wherry.triton.repository.triton_config import (
 
 def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Problem]:
     """Values that contradict each other or mean nothing. What a model's own file may complete later
-    is no problem, unless it was `completed`."""
+    is not a problem, unless it was `completed`."""
     if config.max_batch_size < 0:
         yield Problem(("max_batch_size",), "must not be negative")
     batched = config.max_batch_size > 0
@@ -170,7 +170,7 @@ def _versions(config: TritonConfig) -> Iterator[Problem]:
             yield Problem(path, "it names no version")
         for index, version in enumerate(policy.specific.versions):
             if version < 1:
-                yield Problem((*path, index), f"{version} is no version: they begin at 1")
+                yield Problem((*path, index), f"{version} is not a version: they begin at 1")
 
 
 def _group(path: Path, group: TritonInstanceGroup) -> Iterator[Problem]:

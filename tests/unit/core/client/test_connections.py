@@ -186,6 +186,6 @@ def test_a_stream_of_another_program_is_one_too(answer: bytes) -> None:
     ],
 )
 def test_another_protocol_is_a_connection_error(answer: bytes) -> None:
-    with answered(answer) as client, pytest.raises(ConnectionError, match="is no HTTP") as raised:
+    with answered(answer) as client, pytest.raises(ConnectionError, match="is not HTTP") as raised:
         client.infer("m", "x")
     assert not isinstance(raised.value, HTTPException)

@@ -14,7 +14,7 @@ from wherry.core.instances.model_errors import model_errors, parent_decides
 
 
 class Panic(BaseException):
-    """As a library in Rust raises it: pyo3's PanicException is no Exception."""
+    """As a library in Rust raises it: pyo3's PanicException is not an Exception."""
 
 
 def passes(raised: BaseException) -> bool:

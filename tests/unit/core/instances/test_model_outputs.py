@@ -142,5 +142,5 @@ def test_an_input_is_no_array_of_strings() -> None:
     def model(x: Strings) -> list[str]:
         raise NotImplementedError
 
-    with pytest.raises(ConfigError, match="parameter 'x': strings are no array here"):
+    with pytest.raises(ConfigError, match="parameter 'x': strings are not an array here"):
         read_signature(model, "m")

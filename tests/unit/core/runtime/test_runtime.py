@@ -724,7 +724,7 @@ def test_a_class_may_be_given_instead_of_an_object() -> None:
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"is no model: decorate a function with @wherry\.model"):
+    with pytest.raises(ConfigError, match=r"is not a model: decorate a function with @wherry\.m"):
         Runtime(lambda x: x).start()  # type: ignore[arg-type] # the mistake
 
 

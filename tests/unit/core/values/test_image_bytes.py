@@ -141,12 +141,12 @@ def test_arrays_have_height_width_and_channels(mode: str) -> None:
         (b"<!DOCTYPE html><title>404</title>", "begins with b'<!DOCTYPE"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "begins with b'%!PS"),
         (b"%PDF-1.7", "begins with b'%PDF"),
-        (b"\x89PNG\r\n\x1a\n", "is no sound PNG"),
-        (b"\xff\xd8\xff\xe0", "is no sound JPEG"),
-        (b"GIF89a", "is no sound GIF"),
-        (b"BM" + b"\0" * 60, "is no sound BMP"),
-        (b"II*\0" + b"\xff" * 60, "is no sound TIFF"),
-        (b"RIFF\0\0\0\0WEBP", "is no sound WEBP"),
+        (b"\x89PNG\r\n\x1a\n", "is not a sound PNG"),
+        (b"\xff\xd8\xff\xe0", "is not a sound JPEG"),
+        (b"GIF89a", "is not a sound GIF"),
+        (b"BM" + b"\0" * 60, "is not a sound BMP"),
+        (b"II*\0" + b"\xff" * 60, "is not a sound TIFF"),
+        (b"RIFF\0\0\0\0WEBP", "is not a sound WEBP"),
     ],
 )
 def test_what_is_no_image_is_refused_before_decoding(data: bytes, said: str) -> None:
@@ -247,7 +247,7 @@ def test_a_tiff_whose_tags_share_their_bytes_is_refused() -> None:
 
 
 def test_a_tiff_of_64_bit_offsets_is_no_image() -> None:
-    with pytest.raises(InvalidRequest, match="is no image"):
+    with pytest.raises(InvalidRequest, match="is not an image"):
         image_bytes.prepared(saved(picture(), "tiff", big_tiff=True), ImageSpec())
 
 

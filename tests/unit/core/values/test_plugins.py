@@ -83,7 +83,7 @@ def test_no_package_takes_the_place_of_wherrys_own(
         (f"{HERE}:Cat", "cannot be imported: AttributeError: .*'Cat'"),
         (f"{HERE}:HERE", "is '.*', which makes no .*Animal"),
         (f"{HERE}:Stone", "is <class '.*Stone'>, which makes no .*Animal"),
-        (f"{HERE}:stone", "makes a Stone, which is no .*Animal"),
+        (f"{HERE}:stone", "makes a Stone, which is not a .*Animal"),
     ],
 )
 def test_a_wrong_one_is_told_with_its_package_and_harms_no_other(
@@ -98,7 +98,7 @@ def test_a_wrong_one_is_told_with_its_package_and_harms_no_other(
 
 def test_what_it_lacks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path, "wherry.swimmers", {"duck": f"{HERE}:Duck"}, name="pond")
-    with pytest.raises(ConfigError, match=r"makes a Duck without dive, which is no .*Swims"):
+    with pytest.raises(ConfigError, match=r"makes a Duck without dive, which is not a .*Swims"):
         Plugins("swimmer", Swims).make("duck")
 
 

@@ -172,14 +172,14 @@ def test_pickled_weights_are_refused(folder: Path) -> None:
 def test_a_tensor_of_a_layer_that_nothing_computes_with_is_refused(folder: Path) -> None:
     name = "model.layers.0.self_attn.q_proj.weight_scale"
     change_weights(folder, **{name: torch.ones(3)})
-    with pytest.raises(ConfigError, match=f"1 tensors are no part of .*{name}"):
+    with pytest.raises(ConfigError, match=f"1 tensors are not part of .*{name}"):
         load(folder)
 
 
 @of_our_own
 def test_a_tensor_of_another_part_is_refused(folder: Path) -> None:
     change_weights(folder, **{"visual.x": torch.ones(3)})
-    with pytest.raises(ConfigError, match=r"1 tensors are no part of .*visual\.x"):
+    with pytest.raises(ConfigError, match=r"1 tensors are not part of .*visual\.x"):
         load(folder)
 
 

@@ -335,7 +335,7 @@ def test_marks_of_thoughts_stay_in_the_text_and_other_special_tokens_do_not(
         assert said(mark, messages=messages, template={"opens": True})[1] == opened
         all_ = {"skip_special_tokens": False}
         assert said(tiny.USER, messages=messages, parameters=all_)[0] == "<|user|><|user|>"
-        # A text to be continued is no chat.
+        # A text to be continued is not a chat.
         assert said(mark, prompt="Hi") == ("", {})
 
 

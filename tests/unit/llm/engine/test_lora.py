@@ -216,7 +216,7 @@ def test_settings_name_adapters(adapters: Path) -> None:
     assert found.find("a") == adapters / "first"
     assert not AdapterFolders.of("m", None, None)
     for given, folder, problem in (
-        ({"a/b": adapters / "first"}, None, "'a/b' is no name"),
+        ({"a/b": adapters / "first"}, None, "'a/b' is not a name"),
         ({"a": adapters}, None, "adapter_config.json"),
         (None, "nowhere", "nowhere: no such folder"),
     ):

@@ -292,7 +292,7 @@ def test_a_model_to_which_generate_adds_tokens_is_refused() -> None:
 def test_logits_that_are_no_numbers_are_told_as_that() -> None:
     net = tiny.network(("LlamaConfig", tiny.SIZES)).eval()
     net.model.norm.weight.data[0] = torch.nan
-    with pytest.raises(ConfigError, match=r"its logits are no numbers.*out of range; download"):
+    with pytest.raises(ConfigError, match=r"its logits are not numbers.*out of range; download"):
         StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
 
 

@@ -60,7 +60,7 @@ def kernel() -> Iterator[ModuleType]:
 
 
 def case(lengths: list[int], heads: int, kv_heads: int, size: int, dtype: torch.dtype) -> Case:
-    """Queries, a cache of which all other slots are no numbers, scattered blocks, positions."""
+    """Queries, a cache of which all other slots are not numbers, scattered blocks, positions."""
     dice = torch.Generator().manual_seed(sum(lengths) + heads)
     most = -(-max(lengths) // BLOCK)
     blocks = torch.randperm(len(lengths) * most + 3, generator=dice)[: len(lengths) * most]
@@ -103,7 +103,7 @@ LENGTHS = [1, 2, 15, 16, 17, 31, 33, 64, 100, 129, 257]
         (4, 1, 128, None, [257, 33]),
         (7, 1, 64, 24, [100, 24, 25, 1]),
         (8, 1, 128, 32, [129, 31]),
-        (6, 2, 80, None, [15, 64]),  # a size that is no power of two
+        (6, 2, 80, None, [15, 64]),  # a size that is not a power of two
         (3, 1, 8, 5, [2, 40]),
     ],
 )

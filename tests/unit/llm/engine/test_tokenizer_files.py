@@ -60,7 +60,7 @@ def test_a_sound_one_has_no_problem(folder: Path) -> None:
         ("vocab.json", b"\xff\xfe", "vocab.json: "),
         ("chat_template.jinja", b"{% for m in messages %}", "chat_template.jinja: line 1: "),
         ("chat_template.jinja", b"a\nb {{ messages | nosuch }}", "line 2: "),
-        ("chat_template.jinja", b"{{ " + b"(" * 5000 + b" }}", "it is no template"),
+        ("chat_template.jinja", b"{{ " + b"(" * 5000 + b" }}", "it is not a template"),
         ("chat_template.jinja", b"\xff\xfe", "UnicodeDecodeError"),
         ("chat_template.jinja", b"x" * (2 << 20), "more than 1024 KiB"),
     ],
@@ -110,8 +110,11 @@ def test_a_link_that_leads_to_no_file_is_named(folder: Path, to: str) -> None:
         (lambda t: t.update(eos_token="<nowhere>"), "eos_token '<nowhere>' is 300"),
         (lambda t: t.update(eos_token={"content": "<nowhere>"}), "eos_token '<nowhere>'"),
         (lambda t: t.update(chat_template="{% if"), "tokenizer_config.json: chat_template: line"),
-        (lambda t: t.update(chat_template=5), "chat_template is no text"),
-        (lambda t: t.update(chat_template=[{"name": "a", "template": "{{"}]), "it is no template"),
+        (lambda t: t.update(chat_template=5), "chat_template is not text"),
+        (
+            lambda t: t.update(chat_template=[{"name": "a", "template": "{{"}]),
+            "it is not a template",
+        ),
     ],
 )
 def test_settings_that_name_what_is_not_there_are_refused(

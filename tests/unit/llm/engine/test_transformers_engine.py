@@ -101,7 +101,7 @@ def test_the_own_engine_refuses_both(kind: str, request: pytest.FixtureRequest) 
 def test_attention_that_is_not_the_model_s_own_is_found(
     unknown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a model that adds something which is no argument of its attention function: it runs
+    """As of a model that adds something which is not an argument of its attention function: it runs
     with its own, which cannot be adapted nor have weights of 8 bits."""
     attend = fallback.TransformersNetwork._attend
 

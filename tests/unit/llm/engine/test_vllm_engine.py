@@ -3,7 +3,7 @@
 vLLM is too large to be installed for these tests. The fake has the methods, parameters and fields
 that its sources have (vllm_api.json), and takes and gives what vLLM 0.32 was seen to take and give
 (`python -m benchmarks.llm_engines` runs the same adapter on the real one): one RequestOutput for
-each of a request's answers, refusals that are no ValueErrors, a chosen token among its
+each of a request's answers, refusals that are not ValueErrors, a chosen token among its
 alternatives, counts that stay as they were in the last step.
 """
 

@@ -63,7 +63,7 @@ WITHOUT_GRAMMAR = {"minimax_m3"}
 
 def vocabulary(marks: tuple[str, ...] = ()) -> tuple[Any, Any, dict[str, int]]:
     """A tokenizer whose tokens are bytes and these: as transformers has it, as llguidance does,
-    and those of them that are no text for it."""
+    and those of them that are not text for it."""
     from llguidance.hf import from_tokenizer
 
     from tests.unit.llm.engine import tiny

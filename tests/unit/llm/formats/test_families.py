@@ -385,7 +385,7 @@ def test_special_tokens_tell_where_the_template_does_not() -> None:
     assert tool_family_of("<tool_call>", ["<|tool_call_start|>"]) == "hermes"
 
 
-#: What a model may write that is no call, or not one of these functions.
+#: What a model may write that is not a call, or not one of these functions.
 STRANGE = [
     "",
     "{",

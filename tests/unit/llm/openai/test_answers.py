@@ -172,7 +172,7 @@ def said(raw: str | bytes, logprob: float | None = -1.0, **others: float) -> dic
     ("text", "tokens", "offsets"),
     [
         ("Hi you", ["Hi", " you"], [0, 2]),
-        ("Hi you", ["<s>", "Hi", " you", "</s>"], [0, 0, 2, 6]),  # special ones are no text
+        ("Hi you", ["<s>", "Hi", " you", "</s>"], [0, 0, 2, 6]),  # special ones are not text
         ("Hi you", [" Hi", " you"], [0, 2]),  # SentencePiece puts a space before each text
         ("a\u00e9b", ["a", b"\xc3", b"\xa9", "b"], [0, 1, 1, 2]),  # one character, two tokens
         ("\U0001f40d!", [b"\xf0\x9f", b"\x90", b"\x8d!", ""], [0, 0, 0, 2]),

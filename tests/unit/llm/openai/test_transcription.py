@@ -196,7 +196,7 @@ def test_a_stream_tells_what_was_heard_so_far(client: Client) -> None:
         ({"model": ["plain", "whole"]}, "model", "is there twice"),
         ({"model": "plain", "prompt": "x" * 65537}, "prompt", "more than 65536 characters"),
         ({"model": "plain", "file": b""}, "file", "must be one recording"),
-        ({"model": "plain", "file": b"<svg/>"}, "file", "is no audio"),
+        ({"model": "plain", "file": b"<svg/>"}, "file", "is not audio"),
     ],
 )  # fmt: skip
 def test_what_is_refused_names_its_field(

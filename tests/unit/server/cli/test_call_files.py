@@ -147,8 +147,8 @@ def test_words_that_the_locale_has_no_letters_for_are_what_was_typed(
     assert call(url, "echo", read(b"a\xffb")) == 2
     assert call(url, read(b"ec\xffho"), "a") == 2
     assert capfdbinary.readouterr().err.splitlines() == [
-        rb"wherry: 'a\udcffb' is no text in UTF-8, as the input must be",
-        rb"wherry: 'ec\udcffho' is no text in UTF-8",
+        rb"wherry: 'a\udcffb' is not text in UTF-8, as the input must be",
+        rb"wherry: 'ec\udcffho' is not text in UTF-8",
     ]
 
 
@@ -187,8 +187,8 @@ def test_a_file_may_hold_the_json_of_an_input(
     assert call(url, "label", "@row.json") == 0
     assert capsys.readouterr().out == "3.0\n3.0\n@cat\n"
     assert call(url, "mean", "@cat.jpg") == 2
-    assert "'@cat.jpg' is no JSON" in capsys.readouterr().err
+    assert "'@cat.jpg' is not JSON" in capsys.readouterr().err
     assert call(url, "mean", "one") == 2
-    assert capsys.readouterr().err == "wherry: 'one' is no JSON; the input is no text\n"
+    assert capsys.readouterr().err == "wherry: 'one' is not JSON; the input is not text\n"
     assert call(url, "width", "dog.jpg") == 1
     assert capsys.readouterr().err.endswith("(a file is given as @NAME)\n")

@@ -129,7 +129,7 @@ def test_a_pyproject_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         ),
         ("[models]\nm = 3", "m must be a table"),
         ("[server", "is not valid TOML"),
-        ("[server]\nmax_body_size = '1XB'", "is no size"),
+        ("[server]\nmax_body_size = '1XB'", "is not a size"),
         ("[server]\nssl_keyfile = 'k'", "need ssl_certfile"),
         ("[server]\ngrpc_use_ssl = true", "grpc_use_ssl needs grpc_server_cert"),
         (

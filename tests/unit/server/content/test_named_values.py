@@ -62,14 +62,14 @@ def test_bytes_that_are_no_text_stay_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("content_type", "body", "query", "error", "why"),
     [
-        ("nonsense", b"", "", UnsupportedMediaType, "'nonsense' is no media type"),
+        ("nonsense", b"", "", UnsupportedMediaType, "'nonsense' is not a media type"),
         ("multipart/mixed; boundary=a", b"", "", UnsupportedMediaType, "multipart/form-data"),
         ("multipart/form-data", b"", "", InvalidRequest, "boundary"),
         (URLENCODED, b"a" * (MAX_URLENCODED + 1), "", RequestTooLarge, "as multipart/form-data"),
         (URLENCODED, b"a&" * MAX_VALUES, "", InvalidRequest, f"more than {MAX_VALUES} values"),
         ("image/png", b"", "a&" * MAX_VALUES, InvalidRequest, "the query string has more than"),
         (URLENCODED, b"%FF=1", "", InvalidRequest, "not UTF-8"),
-        (URLENCODED, b"fLaC\0\0=", "", InvalidRequest, "is no form.*its own Content-Type"),
+        (URLENCODED, b"fLaC\0\0=", "", InvalidRequest, "is not a form.*its own Content-Type"),
         (None, b"\x89PNG\r\n\x1a\n\0", "", InvalidRequest, "is none; send a file with its own"),
         (None, b"RIFF\x24\0", "a=1", InvalidRequest, "is none; send a file with its own"),
     ],

@@ -1,4 +1,4 @@
-"""Are bytes that are no message known as such?"""
+"""Are bytes that are not a message known as such?"""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_only_headers_that_are_decoded_count_as_work(reader: HeadReader, work: C
         (b"\xff\xff\xff\xff\xff\xff", COMPRESSION_ERROR),
         (b"\x40\x01x\x7f\xa1\x1e" + b"v" * 4000 + b"\xbe" * 3, ENHANCE_YOUR_CALM),
     ],
-    ids=["what is no HPACK", "a bomb"],
+    ids=["what is not HPACK", "a bomb"],
 )
 def test_after_a_block_that_is_not_decoded_the_connection_ends(
     reader: HeadReader, block: bytes, code: int

@@ -322,7 +322,7 @@ def test_data_may_be_nested_so_deep_and_no_deeper(depth: int) -> None:
         (BYTES, (-1,), r"the model must have input shape \[1\]"),
         (BYTES, (2,), r"the model must have input shape \[1\]"),
         (FP16, (-1, -1), "more than one variable-sized dimension"),
-        (FP32, (3,), "8 bytes are no FP32 data|input 'x'"),
+        (FP32, (3,), "8 bytes are not FP32 data|input 'x'"),
     ],
 )
 def test_raw_data_whose_shape_cannot_be_deduced_is_refused(

@@ -293,7 +293,7 @@ def test_a_patch_changes_what_it_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ("{", "config: it is no JSON"),
+        ("{", "config: it is not JSON"),
         ("[]", "config: expected an object"),
         ('{"max_batch_sise": 3}', "did you mean 'max_batch_size'"),
         ('{"max_batch_size": "x"}', "expected a whole number, not 'x'"),
@@ -341,7 +341,7 @@ def test_files_stand_in_place_of_the_folder(tmp_path: Path) -> None:
 )
 def test_a_file_does_not_leave_its_folder(tmp_path: Path, path: str) -> None:
     with controlled(tmp_path, mode="explicit") as control:
-        with pytest.raises(ConfigError, match="is no file of its folder"):
+        with pytest.raises(ConfigError, match="is not a file of its folder"):
             control.load("a", {"backend": "fake"}, files={path: b"x"})
         with pytest.raises(ConfigError, match="no name of a model"):
             control.load("../a", {"backend": "fake"}, files={"1/number": b"1"})

@@ -94,8 +94,8 @@ def test_what_fits_is_converted_and_what_does_not_is_refused() -> None:
     for descriptor, wanted, why in (
         (text, spec, "it is BYTES, declared is FP32"),
         (wide, integer, "it is FP64, declared is INT32"),
-        (short, spec, "8 bytes are no FP64"),
-        ([*whole[:1], "NONSENSE", *whole[2:]], spec, "are no NONSENSE"),
+        (short, spec, "8 bytes are not FP64"),
+        ([*whole[:1], "NONSENSE", *whole[2:]], spec, "are not NONSENSE"),
     ):
         with pytest.raises(ValueError, match=why):
             get(descriptor, incoming, wanted, batched=True)

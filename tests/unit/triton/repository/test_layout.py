@@ -48,7 +48,7 @@ def test_versions_are_whole_numbers_without_a_leading_zero(tmp_path: Path) -> No
 
     assert found.versions == (9, 10)
     assert found.notices == tuple(
-        f"folder {name!r} is no version: those are whole numbers"
+        f"folder {name!r} is not a version: those are whole numbers"
         for name in ("0", "01", "1a", "v2")
     )
 

@@ -50,7 +50,7 @@ from wherry.triton.repository.validate import mismatches, problems_of, without_e
         ),
         (
             "version_policy { specific { versions: [0] } }",
-            "version_policy.specific.versions[0]: 0 is no version: they begin at 1",
+            "version_policy.specific.versions[0]: 0 is not a version: they begin at 1",
         ),
         (
             "version_policy { specific { } }",

@@ -203,6 +203,7 @@ def _milliseconds(environ: Mapping[str, str], name: str, default: float) -> floa
     except ValueError:
         value = 0.0
     if not 0 < value < 1e12:
-        log.warning(f"{name} {setting!r} is no number of milliseconds above 0; it is {default:.0f}")
+        problem = f"{name} {setting!r} is not a number of milliseconds above 0"
+        log.warning(f"{problem}; it is {default:.0f}")
         return default
     return value

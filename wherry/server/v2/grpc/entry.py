@@ -232,7 +232,7 @@ class GrpcEntry(Entry):
         return self.runtime.model(name, self.version(version))
 
     def version(self, version_text: str) -> str | None:
-        """A request's model version; None for the highest. InvalidRequest if it is no number."""
+        """A request's model version; None for the highest. InvalidRequest if it is not a number."""
         if not version_text:
             return None
         if len(version_text) <= _MOST_DIGITS and version_text.isascii() and version_text.isdigit():

@@ -405,5 +405,5 @@ def _is_absent(column: list[Any], codec: OutputCodec) -> bool:
         return True
     raise InvalidRequest(
         f"output '{codec.name}': the model has an answer for some rows of this request and not for"
-        " others, which is no tensor; send one row in each request"
+        " others, which is not a tensor; send one row in each request"
     )

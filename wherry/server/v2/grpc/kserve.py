@@ -190,7 +190,7 @@ class KServeCalls:
             except (ModelNotFound, ModelNotReady):
                 if row.rpc != "ModelReady":
                     raise
-                made = {"ready": False}  # which is no error
+                made = {"ready": False}  # which is not an error
             return method.response.encode(_ANSWERS.get(row.rpc, _as_they_are)(made or {}))
 
         if not row.in_thread:

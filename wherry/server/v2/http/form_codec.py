@@ -64,7 +64,7 @@ class FormCodec:
 
     def values(self, head: RequestHead, body: Buffer) -> list[NamedValue] | None:
         """Return `named_values`; None, too, for JSON that its type calls something else, if it can
-        be no file: a browser's fetch says text/plain of every string."""
+        be not a file: a browser's fetch says text/plain of every string."""
         values = named_values(head, body)
         if values and not values[0].name and begins_json(body):
             reader, text = self.file_input, (values[0].media_type or "").startswith("text/")
@@ -73,7 +73,7 @@ class FormCodec:
         return values
 
     def decode(self, values: Sequence[NamedValue]) -> DecodedRequest:
-        """Decode a generate request: values that are no inputs are its parameters."""
+        """Decode a generate request: values that are not inputs are its parameters."""
         columns, rows, others = self.columns(values)
         request_id, parameters = "", {}
         for value in others:
@@ -85,7 +85,7 @@ class FormCodec:
         return DecodedRequest(columns, rows, request_id, checked_parameters(parameters), None)
 
     def columns(self, values: Sequence[NamedValue]) -> tuple[Columns, int, list[NamedValue]]:
-        """The columns, their rows, and the values that are no inputs. InvalidRequest."""
+        """The columns, their rows, and the values that are not inputs. InvalidRequest."""
         by_name: dict[str, list[NamedValue]] = {}
         others: list[NamedValue] = []
         for value in values:

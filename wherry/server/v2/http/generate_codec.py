@@ -255,4 +255,4 @@ class GenerateCodec:
         try:
             return encode_json(answer)
         except (TypeError, ValueError, RecursionError) as error:
-            raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
+            raise BadModelOutput(f"model '{self._model}': an output is not JSON: {error}") from None

@@ -336,7 +336,7 @@ class ModelCodec:
                 encoded = b'"parameters":%b,' % encode_json(parameters)
             except (TypeError, ValueError) as error:
                 raise BadModelOutput(
-                    f"model '{self.model}': a response parameter is no JSON: {error}"
+                    f"model '{self.model}': a response parameter is not JSON: {error}"
                 ) from None
         return b'{%b%b%b"outputs":[' % (wire_input, self._names, encoded)
 

@@ -88,11 +88,11 @@ INFER_REQUEST: Final = object_of(
     ["inputs"],
     title="InferRequest",
 )
-#: A member of `generate` that is no input is a parameter.
+#: A member of `generate` that is not an input is a parameter.
 PARAMETER: Final[Json] = {"type": ["string", "number", "boolean"]}
 INPUTS: Final[Json] = {
     "title": "GenerateRequest",
-    "description": "The model's inputs by name; what is no input is a parameter.",
+    "description": "The model's inputs by name; what is not an input is a parameter.",
     "type": "object",
 }
 OUTPUTS: Final = object_of(

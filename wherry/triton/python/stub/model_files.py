@@ -43,7 +43,7 @@ def import_model(name: str, file: str, folders: Sequence[str]) -> ModuleType:
     sys.path.extend(folders)
     spec = importlib.util.spec_from_file_location(name, file, loader=_Compiled(name, file))
     if spec is None or spec.loader is None or not file.endswith(tuple(SOURCE_SUFFIXES)):
-        raise ImportError(f"{os.path.basename(file)} is no Python file")
+        raise ImportError(f"{os.path.basename(file)} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -89,7 +89,7 @@ class TritonError:
 
     def __init__(self, message: str, code: Any = INTERNAL) -> None:
         if not isinstance(code, int) or not 0 <= code <= 7:
-            raise TritonModelException(f"TritonError: {code!r} is no error code")
+            raise TritonModelException(f"TritonError: {code!r} is not an error code")
         self._message = str(message)
         self._code = code
 
@@ -837,7 +837,7 @@ class Metric:
         self._labels = sorted((str(key), str(value)) for key, value in (labels or {}).items())
         for key, _ in self._labels:
             if not _LABEL_NAME.match(key):
-                raise TritonModelException(f"metric {family.name!r}: {key!r} is no label")
+                raise TritonModelException(f"metric {family.name!r}: {key!r} is not a label")
         self._key = [family.name, family.description, family.kind, self._labels, buckets]
         if _server is not None:
             _server.outbox.measure([*self._key, "add", "0"])  # makes it visible
@@ -893,7 +893,7 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: int) -> None:
         if kind not in (self.COUNTER, self.GAUGE, self.HISTOGRAM):
-            raise TritonModelException(f"metric {name!r}: {kind!r} is no kind")
+            raise TritonModelException(f"metric {name!r}: {kind!r} is not a kind")
         if not _METRIC_NAME.match(str(name)):
             raise TritonModelException(f"metric {name!r}: a name has letters, digits, _ and : only")
         self.name, self.description, self.kind = str(name), str(description), kind

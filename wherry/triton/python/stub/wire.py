@@ -281,7 +281,7 @@ class Incoming:
             raise BadFrame("a tensor outside of its message")
         array = np.ndarray(shape, dtype, memory, offset)
         if array.nbytes != size:
-            raise ValueError(f"{size} bytes are no {array.dtype}{list(shape)}")
+            raise ValueError(f"{size} bytes are not {array.dtype}{list(shape)}")
         return array
 
     def _own(self, where: int) -> Any:
@@ -314,7 +314,7 @@ def read_body(body: Any, file: Any, views: SlabViews | None) -> tuple[list[Any],
     except Exception as error:  # the other end's data may be anything
         raise BadFrame(str(error)) from error
     if not isinstance(message, list) or not message:
-        raise BadFrame("a message that is no list")
+        raise BadFrame("a message that is not a list")
     # A copy: the body is overwritten, and models may write to their inputs.
     inline = bytearray(body[stop:]) if len(body) > stop else None
     return message, Incoming(inline, file, views)

@@ -106,7 +106,7 @@ class Worker:
             complete = getattr(self._class, "auto_complete_config", None)
             if self._start["config"] is not None and complete is not None:
                 completed = _completed(complete, start["config"], start["model"])
-        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is not an Exception
             self._link.outbox.send(["failed", *_described(error)])
             return False
         self._link.outbox.send(["opened", completed])
@@ -130,7 +130,7 @@ class Worker:
                 initialize(arguments)
             if "logging" in sys.modules:
                 _log_to_server(self._start["log_level"])
-        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is not an Exception
             self._link.outbox.send(["failed", *_described(error)])
             return False
         self._link.serving = True
@@ -201,7 +201,7 @@ class Worker:
             if result.__class__ is not list and hasattr(result, "__await__"):
                 result = self._run_in_loop(result)
             outcomes = self._outcomes(result, requests)
-        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is not an Exception
             failure = self._failure(error)
             outcomes = ["failed" if request._end() else None for request in requests]
         finally:
@@ -334,7 +334,7 @@ class Worker:
                 raise _WrongAnswer(
                     "an `async def execute` of a decoupled model cannot reschedule a request"
                 )
-        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is no Exception
+        except BaseException as error:  # noqa: BLE001 - the model's code: a panic is not an Exception
             text, trace = self._failure(error)
             sys.stderr.write(trace)
             failed = pb_utils.InferenceResponse(error=pb_utils.TritonError(text))

@@ -533,7 +533,7 @@ def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
     assert answer["parameters"] == {"stop": "length"}
     generated = json.loads(codec.generate.encode(columns, "7", {"stop": "length"}))
     assert generated["stop"] == "length"
-    with pytest.raises(wherry.BadModelOutput, match="response parameter is no JSON"):
+    with pytest.raises(wherry.BadModelOutput, match="response parameter is not JSON"):
         codec.encode(columns, None, "", {"stop": object()})
 
 

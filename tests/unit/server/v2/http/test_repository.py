@@ -146,7 +146,7 @@ def test_a_server_that_takes_no_files_says_what_to_do(tmp_path: Path) -> None:
         ([], 400, "object"),
         ({"parameters": []}, 400, "parameters must be an object"),
         ({"parameters": {"config": {}}}, 400, "parameter 'config' must be a string"),
-        ({"parameters": {"config": "{"}}, 400, "config: it is no JSON"),
+        ({"parameters": {"config": "{"}}, 400, "config: it is not JSON"),
         ({"parameters": {"config": '{"max_batch_sise": 1}'}}, 400, "did you mean"),
         ({"parameters": {"konfig": "{}"}}, 400, "unknown parameter 'konfig'"),
         ({"parameters": {"file:1/x": "eA=="}}, 400, "files need a config"),
