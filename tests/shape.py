@@ -15,9 +15,10 @@ from pathlib import Path
 
 #: Name of each measure, the most that needs no line in shape.txt, and how to get there.
 BOUNDS = {
-    "class-lines": (300, "give a part of its state a class of its own"),
+    "part-lines": (1000, "take something out, or say in shape.txt what users get for it"),
+    "part-names": (30, "give the others one name for what they do with several"),
+    "class-lines": (400, "give a part of its state a class of its own"),
     "class-fields": (20, "give a part of its state a class of its own"),  # records aside
-    "class-methods": (26, "give a part of its state a class of its own"),
     "class-name": (1, "rename all but one"),
     "long-functions": (0, "shorten one"),  # if more than one in a hundred is long
     "many-parameters": (5, "make one record of those that go together"),  # functions with many
@@ -63,13 +64,13 @@ class _Class:
     name: str
     lines: int
     fields: int
-    methods: int
     record: bool
 
 
 @dataclass(slots=True)
 class _Module:
     name: str
+    lines: int
     top_classes: list[str] = field(default_factory=list)
     classes: list[_Class] = field(default_factory=list)
     functions: list[tuple[str, int, int]] = field(default_factory=list)  # name, lines, parameters
@@ -84,8 +85,9 @@ def excesses(package: Path) -> list[Excess]:
     """Every count of `package` that is above its bound."""
     files = {_module_name(path, package): path for path in sorted(package.rglob("*.py"))}
     modules = [_read(name, path, package.name, files.keys()) for name, path in files.items()]
+    found = [*_of_parts(modules)]
     _through_apis(modules)
-    found = [*_of_classes(modules), *_of_functions(modules), *_of_imports(modules)]
+    found += [*_of_classes(modules), *_of_functions(modules), *_of_imports(modules)]
     entries = [entry.name for entry in package.iterdir() if entry.name != "__pycache__"]
     found.append(Excess("top-level", "all", len(entries)))
     return [excess for excess in found if excess.count > BOUNDS[excess.measure][0]]
@@ -128,6 +130,18 @@ def read_allowed(text: str) -> list[Allowed]:
     return out
 
 
+def _of_parts(modules: list[_Module]) -> Iterator[Excess]:
+    """How large a part is, and how many names it offers to the others."""
+    lines: dict[str, int] = defaultdict(int)
+    for module in modules:
+        part, _, below = module.name.partition(".")
+        lines[part] += module.lines
+        if below == "api":
+            yield Excess("part-names", part, len(module.offers) - ("lazy_exports" in module.offers))
+    for part, count in lines.items():
+        yield Excess("part-lines", part, count)
+
+
 def _of_classes(modules: list[_Module]) -> Iterator[Excess]:
     homes = defaultdict(list)
     for module in modules:
@@ -136,7 +150,6 @@ def _of_classes(modules: list[_Module]) -> Iterator[Excess]:
         for made in module.classes:
             name = f"{module.name}.{made.name}"
             yield Excess("class-lines", name, made.lines)
-            yield Excess("class-methods", name, made.methods)
             if not made.record:
                 yield Excess("class-fields", name, made.fields)
     for name, where in homes.items():
@@ -196,9 +209,10 @@ def _module_name(path: Path, package: Path) -> str:
 
 
 def _read(name: str, path: Path, package: str, known: Set[str]) -> _Module:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
     nodes = list(ast.walk(tree))
-    module = _Module(name)
+    module = _Module(name, text.count("\n"))
     module.top_classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     _read_definitions(tree, "", module)
     room = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -286,10 +300,9 @@ def _read_class(node: ast.ClassDef) -> _Class:
         and isinstance(each.value, ast.Name)
         and each.value.id == "self"
     }
-    methods = [each for each in node.body if isinstance(each, _FUNCTION)]
     # A record of options or of wire fields: it says them, and nothing of it changes them.
     record = bool(declared) and not assigned
-    return _Class(node.name, _lines(node), len(declared | assigned), len(methods), record)
+    return _Class(node.name, _lines(node), len(declared | assigned), record)
 
 
 def _lines(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:

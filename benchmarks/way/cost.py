@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import ne
 from typing import NamedTuple
 
 from benchmarks.way.callers import Ask, Kind, in_own_process
@@ -37,12 +38,15 @@ class Calls:
     """Python functions of wherry a request, by file, and those in the worker's process."""
 
     by_file: dict[str, float]
+    #: How often a call is followed by one in another folder.
+    borders: float
     in_worker: list[str]
 
     def counts(self) -> dict[str, float]:
         return {
             "calls": round(sum(self.by_file.values()), 2),
             "files": sum(calls >= 0.5 for calls in self.by_file.values()),
+            "borders": self.borders,
             "worker_calls": len(self.in_worker),
         }
 
@@ -53,19 +57,21 @@ def calls(way: Way) -> Calls:
     with recorded(way.kind, way.model, recorder) as ask:
         rounds = [_round(recorder, ask) for _ in range(3)]
         in_worker = worker_calls(ask())
-    least = min(rounds, key=lambda found: found.total())
-    by_file = {file: count / CALLED for file, count in least.items()}
-    return Calls(by_file, [f"{call.file} {call.function}" for call in in_worker])
+    least = min(rounds, key=len)
+    by_file = {file: count / CALLED for file, count in Counter(least).items()}
+    folders = [file.rpartition("/")[0] for file in least]
+    borders = sum(map(ne, folders, folders[1:])) / CALLED
+    return Calls(by_file, borders, [f"{call.file} {call.function}" for call in in_worker])
 
 
-def _round(recorder: Recorder, ask: Ask) -> Counter[str]:
-    """What follows an answer counts with the next request."""
+def _round(recorder: Recorder, ask: Ask) -> list[str]:
+    """The files of the calls in order. What follows an answer counts with the next request."""
     recorder.calls = []
     recorder.on = True
     for _ in range(CALLED):
         ask()
     recorder.on = False
-    return Counter(call.file for call in recorder.calls)
+    return [call.file for call in recorder.calls]
 
 
 @dataclass(frozen=True)
