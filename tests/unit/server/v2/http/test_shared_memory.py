@@ -1,4 +1,4 @@
-"""frontends/v2/http/shared_memory.py, infer_codec.py: tensors that do not travel."""
+"""server/v2/shared_memory.py, http/infer_codec.py: tensors that do not travel."""
 
 import os
 from collections.abc import Iterator
