@@ -262,7 +262,7 @@ def test_what_goes_wrong_is_said_on_stderr() -> None:
         assert "does not know" in ran(server.url, status=1)
     for body in (b"<html>", b"[" * 100_000, b'{"models": "\xff"}'):
         with telling(body) as server:
-            assert "no answer of a V2 server" in ran(server.url, status=1)
+            assert "not an answer of a V2 server" in ran(server.url, status=1)
     assert "is a server running there?" in ran(server.url, status=1)  # it is gone
     assert "--interval" in ran(server.url, "--interval", "0", status=2)
     assert "nan" in ran(server.url, "--interval", "nan", status=2)

@@ -231,7 +231,7 @@ def test_openai_bodies_are_made_of_prompts_or_given_whole() -> None:
     assert made == {"model": "m", "prompt": "p"}
     made = msgspec.json.decode(inputs.embedding(["a", "b"], "m"))
     assert made == {"model": "m", "input": ["a", "b"]}
-    with pytest.raises(ConfigError, match="no prompt"):
+    with pytest.raises(ConfigError, match="is not a prompt"):
         inputs.chat({"x": 1}, "m", stream=False, max_tokens=None)
 
 

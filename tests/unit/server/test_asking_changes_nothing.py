@@ -22,7 +22,7 @@ from tests.fakes import TIMEOUT
 
 PLAIN = (int, float, str, bytes, enum.Enum, type(None))
 #: What the machine does, threads that end when they are idle, and the dashboard's own curves.
-MOVES_ANYWAY = {"Machine", "ThreadGroup", "LoopPort", "ServerNumbers", "Viewers"}
+MOVES_ANYWAY = {"Machine", "ThreadGroup", "ThreadPool", "LoopPort", "ServerNumbers", "Viewers"}
 #: gRPC methods that do more than tell.
 COMMANDS = re.compile(r"Infer$|Load$|Unload$|Register$|Unregister$")
 

@@ -12,7 +12,10 @@ import pytest
 import wherry
 from tests import grpc_calls, http_exchange
 from tests.grpc_calls import words
+from wherry.core.instances.dispatcher import Dispatcher
+from wherry.core.instances.model_batches import Acts
 from wherry.core.values import errors
+from wherry.core.values.request import InferRequest
 
 #: What a client is told to try again; a model that cannot be loaded cannot be later either.
 REFUSALS = [
@@ -106,9 +109,15 @@ def test_after_the_queue_it_is_told_on_every_route(
     client: http_exchange.Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def refused(requests: Sequence[InferRequest], now: float) -> Acts:
+        return Acts(fail=[(one, refusal(kind)) for one in requests])
+
     for name in ("shout", "letters", "say"):
         runner = client.runtime.model(name).runner
-        monkeypatch.setattr(runner, "_enqueue", lambda *_: refusal(kind))
+        if isinstance(runner, Dispatcher):
+            monkeypatch.setattr(runner, "_arrived", refused)
+        else:
+            monkeypatch.setattr(runner, "_enqueue", lambda *_: refusal(kind))
     for route, body in ROUTES.items():
         answer = client.post(route, body)
         assert answer.status == kind.http_status, route

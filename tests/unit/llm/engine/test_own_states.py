@@ -262,7 +262,7 @@ def test_rounding_by_what_is_computed_at_once_leaves_the_cache() -> None:
         layer.mlp.register_forward_pre_hook(rounded)
     made = partial(StateRunner, net, name="m", dtype=torch.float32, device=torch.device("cpu"))
     assert made(quantized=True).way is Way.TOKENS
-    with pytest.raises(ConfigError, match="no causal model"):
+    with pytest.raises(ConfigError, match="not a causal model"):
         made()
 
 
@@ -299,7 +299,7 @@ def test_logits_that_are_no_numbers_are_told_as_that() -> None:
 def test_a_model_that_looks_at_later_tokens_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "wherry")
     net = tiny.network(("BertConfig", tiny.SIZES | {"is_decoder": False})).eval()
-    with pytest.raises(ConfigError, match=r"no causal model.*set is_decoder to true in config"):
+    with pytest.raises(ConfigError, match=r"not a causal model.*set is_decoder to true in config"):
         StateRunner(net, name="m", dtype=torch.float32, device=torch.device("cpu"))
     said = [vars(record) for record in caplog.records if record.msg == "cache not used"]
     ways = ("prompts in pieces", "prompts as a whole")

@@ -609,7 +609,7 @@ def test_raw_data_is_one_row_of_text_or_as_many_numbers_as_there_are() -> None:
     assert (np.shape(column), rows) == ((2, 2), 2)
     column, rows = InputCodec(spec_of(FP32, -1), "m").from_raw(memoryview(bytes(16)))
     assert (np.shape(column), rows) == ((1, 4), 1)
-    with pytest.raises(InvalidRequest, match="no FP32 data"):
+    with pytest.raises(InvalidRequest, match="not FP32 data"):
         InputCodec(spec_of(FP32), "m").from_raw(memoryview(b"abc"))
 
 

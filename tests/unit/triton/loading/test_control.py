@@ -343,7 +343,7 @@ def test_a_file_does_not_leave_its_folder(tmp_path: Path, path: str) -> None:
     with controlled(tmp_path, mode="explicit") as control:
         with pytest.raises(ConfigError, match="is not a file of its folder"):
             control.load("a", {"backend": "fake"}, files={path: b"x"})
-        with pytest.raises(ConfigError, match="no name of a model"):
+        with pytest.raises(ConfigError, match="not a name of a model"):
             control.load("../a", {"backend": "fake"}, files={"1/number": b"1"})
         with pytest.raises(ConfigError, match="files need a config"):
             control.load("a", files={"1/number": b"1"})

@@ -212,7 +212,7 @@ def test_regions_are_registered_told_and_forgotten(client: Client, shared: Path)
         ({"key": "k", "byte_size": "1"}, "'byte_size' must be a whole number"),
         ({"key": "k", "byte_size": True}, "'byte_size' must be a whole number"),
         ({"key": "k", "byte_size": 1, "offset": None}, "'offset' must be a whole number"),
-        ({"key": "../x", "byte_size": 1}, "no name of a shared memory object"),
+        ({"key": "../x", "byte_size": 1}, "not a name of a shared memory object"),
         ({"key": "wherry-nobody", "byte_size": 1}, "Unable to open shared memory region"),
     ],
 )
