@@ -628,6 +628,7 @@ def test_a_source_that_is_wrong_does_not(
         check_source(f"mine://{repository}", "m")
 
 
+@pytest.mark.slow  # scipy takes a torch that --without hides for one that is imported
 @pytest.mark.parametrize("estimator", ["classifier", "words", "regressor", "scaler"])
 def test_the_backend_of_scikit_learn(
     estimator: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
