@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from wherry.llm.formats.answer_text import ModelStyle
 _PLAIN: Final = Sampling()
 
 
-class TextModel(StepModel):
+class TextModel(StepModel, ABC):
     """Takes a text, messages or tokens, and answers in `Delta`s. An engine reads the prompt and
     begins the request in `_begin`; what is here it has when it is loaded."""
 
@@ -106,11 +107,12 @@ class TextModel(StepModel):
         )
         return self._begin(unread, sampling, stream=stream, only_count=task == "tokenize")
 
+    @abstractmethod
     def _begin(self, unread: Prompt, sampling: Sampling, *, stream: bool, only_count: bool) -> Any:
         """Generate the answers to a prompt, or count its tokens. Returns the request's state."""
-        raise NotImplementedError
 
     def _answered(self, answer: Delta) -> Any:
+        """The state of a request that has its answer already. Only where it `tokenizes`."""
         raise NotImplementedError
 
     def cost(self, *row: Any) -> float:
