@@ -1,0 +1,1 @@
+"""Which models are on a device, if more are configured than fit?"""

@@ -1,0 +1,305 @@
+"""Which model sleeps so that another wakes, and when? Pure: no clock, lock or thread.
+
+The models that wait for room on a device stand in one line, in the order in which they began to
+wait. Room is made for the first one; a later one goes before it only with room that the first does
+not need. One model wakes at a time: loads share a disk and a link, so side by side the first would
+be later and the last no sooner.
+
+A model that woke keeps its room for a *turn*, as long as its swap takes (wake and sleep), while
+requests wait there or are expected before the turn ends. So swaps take at most about half of the
+time however models are asked, and a model that waits is waking after at most
+
+    (turn + end of what runs + sleep) of those that make room, for each one before it in the line
+    and itself, and the wakes that come before: those of the line before it and one more for each
+
+which for two models that fit only alone is two swaps and the end of what runs. A model of which
+work is left when its turn ends goes to the end of the line.
+
+Who sleeps is the set of models with the least expected cost: the seconds of its swap and of what it
+runs, over the seconds until it is expected to be asked again (Belady's rule with an estimate, in
+the manner of GreedyDual-Size-Frequency). The estimate is the mean time between requests, or the
+time since the last one if that is longer: a burst that is over counts no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Literal
+
+import msgspec
+
+State = Literal["asleep", "waking", "ready", "stopping"]
+#: Sets of models that may make room are compared exactly up to this number, then every second one.
+MOST_SETS = 512
+
+
+class ModelView(msgspec.Struct, frozen=True):
+    """What the policy knows of a model. Seconds are measured or forecast."""
+
+    name: str
+    #: Bytes that it takes on the device unless it is asleep.
+    footprint: int
+    #: "waking", "ready" and "stopping" (told to sleep, or unloading) hold the footprint.
+    state: State
+    wake_seconds: float
+    #: Without the end of what runs.
+    sleep_seconds: float = 0.0
+    #: Requests that wait in its queue, and for how long the oldest has.
+    queued: int = 0
+    oldest_wait: float = 0.0
+    #: Of what waits and runs. For a stream without a known end: as long as it has run.
+    work_seconds: float = 0.0
+    #: Requests a second, and the seconds since the last one came.
+    arrival_rate: float = 0.0
+    last_arrival: float = inf
+    #: Batches and streams that run.
+    running: int = 0
+    #: resident="always"
+    always: bool = False
+    #: With 2 it counts as waiting half as long as with 1 (Triton's rate limiter).
+    priority: int = 1
+    #: When it became ready, or began to wake.
+    awake_since: float = 0.0
+
+    @property
+    def swap_seconds(self) -> float:
+        return self.wake_seconds + self.sleep_seconds
+
+    @property
+    def next_use(self) -> float:
+        """Expected seconds until a request waits there."""
+        if self.queued:
+            return 0.0
+        return max(1 / self.arrival_rate if self.arrival_rate else 0.0, self.last_arrival)
+
+    @property
+    def cost_of_sleep(self) -> float:
+        """Seconds that its sleep costs the device for each second of room."""
+        work = self.work_seconds if self.running or self.queued else 0.0
+        return (self.swap_seconds + work) / (self.next_use + self.swap_seconds + 1e-9)
+
+
+class Swaps(msgspec.Struct):
+    """What to do now. Decide again after each of these: a request came to a model that is not
+    ready, an awake model has no more requests while others wait, a state changed."""
+
+    #: Begin to wake these: their footprints are free. One that is "stopping" and has not begun to
+    #: unload takes requests again.
+    wake: list[str] = msgspec.field(default_factory=list)
+    #: Take nothing more from the queues of these, end what runs, then unload.
+    sleep: list[str] = msgspec.field(default_factory=list)
+    #: Decide again then, even if nothing happens.
+    look_again_at: float | None = None
+    #: For each model that waits or goes to sleep: a sentence.
+    why: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def look_again(self, at: float) -> None:
+        self.look_again_at = at if self.look_again_at is None else min(at, self.look_again_at)
+
+
+class DeviceTurns:
+    """Decides for one device, whose models may take `budget_bytes` in all."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        #: Since when each model waits for its turn.
+        self._line: dict[str, float] = {}
+        #: When each one of the line could be ready at the soonest, and the next one that comes.
+        self._ready_at: dict[str, float] = {}
+        self._next_at = 0.0
+        #: Told to sleep, not yet asleep.
+        self._leaving: set[str] = set()
+
+    def decide(self, models: Sequence[ModelView], now: float) -> Swaps:
+        """`models`: all of this device that are configured."""
+        decision = Swaps()
+        room = _Room(models, self.budget_bytes, now)
+        self._leaving &= {m.name for m in models if m.state == "stopping"}
+        if room.later < 0:
+            victims = _cheapest(room.awake(), -room.later)
+            self._sleep(victims, decision, now, "the models take more than the device's budget")
+            room.leave(victims)
+        self._ready_at = {}
+        line = self._waiting(models, now, decision)
+        self._next_at = max([now, *(m.awake_since + m.wake_seconds for m in room.waking)])
+        for model in line:
+            self._serve(model, room, decision)
+        for model in models:  # its room is not needed any more
+            if model.name in self._leaving and model.running and room.later >= model.footprint:
+                self._leaving.remove(model.name)
+                self._line.pop(model.name, None)
+                decision.wake.append(model.name)
+                decision.why[model.name] = "takes requests again: nobody waits for its room"
+                room.later -= model.footprint
+        return decision
+
+    def refused(self, model: ModelView, now: float) -> float:
+        """Seconds until a request that comes now could be served at best, by the last decision;
+        inf: the model does not fit."""
+        if model.state == "ready":
+            return 0.0
+        if model.state == "waking":
+            return max(0.0, model.awake_since + model.wake_seconds - now)
+        known = self._ready_at.get(model.name)
+        return max(self._next_at + model.wake_seconds if known is None else known, now) - now
+
+    def _waiting(self, models: Sequence[ModelView], now: float, decision: Swaps) -> list[ModelView]:
+        """The models that wait for a turn, the first one first."""
+        largest = self.budget_bytes
+        waiting, names = list[ModelView](), set[str]()
+        for m in sorted(models, key=lambda m: not m.always):
+            if m.footprint > largest and m.state != "ready":
+                self._ready_at[m.name] = inf
+                decision.why[m.name] = (
+                    f"never fits: it takes {_size(m.footprint)}, and of the device's"
+                    f" {_size(self.budget_bytes)} at most {_size(largest)} can be free"
+                )
+            elif m.state in ("asleep", "stopping") and (m.queued or m.always):
+                waiting.append(m)
+                names.add(m.name)
+                self._line.setdefault(m.name, now - m.oldest_wait)
+            if m.always:
+                largest -= m.footprint
+        self._line = {name: since for name, since in self._line.items() if name in names}
+        return sorted(
+            waiting,
+            key=lambda m: (not m.always, (self._line[m.name] - now) / m.priority),
+        )
+
+    def _serve(self, model: ModelView, room: _Room, decision: Swaps) -> None:
+        """Plan the turn of the next one in the line; what it needs is lost to those after it."""
+        name, now = model.name, room.now
+        if model.state == "stopping":
+            decision.why[name] = "is going to sleep, and then waits for its next turn"
+            return
+        need = model.footprint - room.later
+        victims: Sequence[ModelView] = ()
+        start = now
+        if need > 0:
+            start = room.free_at(need)
+            if start == inf:
+                decision.why[name] = "waits for those before it in the line"
+                return
+            victims = _cheapest(room.ended(start), need)
+        fits = not victims and model.footprint <= room.free
+        room.leave(victims)
+        room.later -= model.footprint
+        self._next_at = max(self._next_at, start) + model.wake_seconds
+        self._ready_at[name] = self._next_at
+        if start > now:
+            decision.look_again(start)
+            names = ", ".join(m.name for m in victims)
+            decision.why[name] = f"waits {start - now:.3g} s for the end of the turn of {names}"
+        elif room.busy:
+            decision.why[name] = f"waits for {room.busy}"
+        elif fits:
+            decision.wake.append(name)
+            decision.why[name] = "wakes: there is room"
+            room.free -= model.footprint
+            room.busy = f"{name}, which is waking"
+        elif victims:
+            self._sleep(victims, decision, now, f"makes room for {name}")
+            decision.why[name] = f"waits until {', '.join(m.name for m in victims)} sleeps"
+            room.busy = f"{name}, which wakes next"
+        else:
+            decision.why[name] = "waits for room that is being made"
+            if room.ends <= model.swap_seconds:  # else others wake while a stream runs to its end
+                room.busy = f"{name}, which wakes next"
+
+    def _sleep(self, victims: Iterable[ModelView], decision: Swaps, now: float, why: str) -> None:
+        for victim in victims:
+            decision.sleep.append(victim.name)
+            decision.why[victim.name] = (
+                f"{why}: its sleep costs {victim.cost_of_sleep:.2g} s of each second,"
+                f" the next request is expected in {victim.next_use:.3g} s"
+            )
+            self._leaving.add(victim.name)
+            if victim.queued:  # at the end of the line, however long these have waited
+                self._line[victim.name] = now
+
+    def __repr__(self) -> str:
+        return f"<DeviceTurns of {_size(self.budget_bytes)}: {len(self._line)} waiting>"
+
+
+class _Room:
+    """The bytes of a device while one decision is made."""
+
+    def __init__(self, models: Sequence[ModelView], budget_bytes: int, now: float) -> None:
+        self.now = now
+        #: Free now, and once those that stop are asleep. Negative: they take too much.
+        self.free = budget_bytes - sum(m.footprint for m in models if m.state != "asleep")
+        self.later = self.free + sum(m.footprint for m in models if m.state == "stopping")
+        self.waking = [m for m in models if m.state == "waking"]
+        #: Those that could make room, and when their turn ends.
+        self._turns = {
+            m.name: (_turn_end(m, now), m)
+            for m in models
+            if m.state in ("ready", "waking") and not m.always
+        }
+        #: What the next one that could wake has to wait for.
+        self.busy = f"{self.waking[0].name}, which is waking" if self.waking else ""
+        self.ends = max(
+            (m.work_seconds for m in models if m.state == "stopping" and m.running), default=0.0
+        )
+
+    def free_at(self, need: int) -> float:
+        """When as many have ended their turns as take `need` bytes; inf: those before take them."""
+        for end, model in sorted(self._turns.values(), key=lambda turn: turn[0]):
+            need -= model.footprint
+            if need <= 0:
+                return end
+        return inf
+
+    def awake(self) -> list[ModelView]:
+        return [model for _, model in self._turns.values() if model.state == "ready"]
+
+    def ended(self, at: float) -> list[ModelView]:
+        """Those whose turns have ended by then."""
+        return [model for end, model in self._turns.values() if end <= at]
+
+    def leave(self, models: Iterable[ModelView]) -> None:
+        """Count on the room of these."""
+        for model in models:
+            del self._turns[model.name]
+            self.later += model.footprint
+
+
+def _cheapest(models: Iterable[ModelView], need: int) -> Sequence[ModelView]:
+    """The set of least cost that takes `need` bytes; all of them if they take less."""
+    # Sets that no other has the better of: bytes (no more than needed), cost, models.
+    sets: list[tuple[int, float, tuple[ModelView, ...]]] = [(0, 0.0, ())]
+    for model in models:
+        sets += [
+            (min(need, size + model.footprint), cost + model.cost_of_sleep, (*those, model))
+            for size, cost, those in sets
+            if size < need
+        ]
+        sets.sort(key=lambda one: (-one[0], one[1]))
+        kept, least = [], inf
+        for one in sets:
+            if one[1] < least:
+                kept.append(one)
+                least = one[1]
+        sets = kept if len(kept) <= MOST_SETS else [kept[0], *kept[1::2]]
+    return sets[0][2]
+
+
+def _turn_end(model: ModelView, now: float) -> float:
+    """Until when the model keeps its room: now, if the turn has paid or nothing waits there."""
+    if model.state == "waking":
+        return max(now, model.awake_since + model.wake_seconds) + model.swap_seconds
+    end = model.awake_since + model.swap_seconds
+    if not model.queued:  # until the next request is expected after the end of the turn
+        gap = 1 / model.arrival_rate if model.arrival_rate else inf
+        end = min(end - gap, (end + now - model.last_arrival) / 2)
+    return max(now, end)
+
+
+def _size(count: float) -> str:
+    """Bytes, for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"
