@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +126,8 @@ def test_what_leaves_gives_its_blocks_back(runtime: wherry.Runtime) -> None:
         stream.close()  # type: ignore[attr-defined]
     runner = runtime.model("tiny").runner
 
-    def gauges() -> dict[str, float]:
-        return runner.gauges()["tiny_0"]  # type: ignore[attr-defined, no-any-return]
+    def gauges() -> Mapping[str, float]:
+        return runner.gauges()["tiny_0"]
 
     until(lambda: gauges()["running"] == gauges()["kv_cache_usage"] == 0)
 

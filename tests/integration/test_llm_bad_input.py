@@ -61,7 +61,7 @@ def client(server: wherry.Server) -> Iterator[httpx.Client]:
 
 
 def gauges(server: wherry.Server) -> dict[str, float]:
-    (found,) = server.runtime.model("chat").runner.gauges().values()  # type: ignore[attr-defined]
+    (found,) = server.runtime.model("chat").runner.gauges().values()
     return dict(found)
 
 

@@ -17,11 +17,10 @@ from wherry.core.instances.caller_line import Waiter
 from wherry.core.instances.delivery import Delivery
 from wherry.core.instances.execution import RESCHEDULED, Execution, Failure, Outcome
 from wherry.core.instances.instance import BatchRun, Instance
-from wherry.core.instances.instance_runner import InstanceRunner, begun
 from wherry.core.instances.model_batches import Acts, ModelBatches
 from wherry.core.instances.poison_watch import PoisonWatch
 from wherry.core.instances.resources import ModelShare, Resources
-from wherry.core.instances.runner import Refused
+from wherry.core.instances.runner import InstanceRunner, Refused
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.instances.timer import Timer
@@ -274,28 +273,18 @@ class Dispatcher(InstanceRunner[Instance]):
         with self._lock:
             had, ahead = self._batches.lost(instance, self._clock())
         error.reached |= bool(ahead)  # if it had not read all, it had read the oldest
-        # What a step of a sequence does depends on those before it: equal ones are not the same.
-        poison = {} if sequences else self._blame(instance, had, error)
-        again: list[InferRequest] = []
-        failed: list[Refused] = []
-        for request in had:
-            if request.reply.settled:
-                continue
-            once = "a step of a sequence" if sequences else begun(request)
-            if (why := self._final(request, error, poison, once=once)) is not None:
-                failed.append((request, why))
-            else:
-                again.append(request)
+        failed, is_poison = self._worker_died(instance, had, error, sequences=sequences)
         if self.life.closing:
-            failed += [(request, error) for request in ahead]
+            failed |= dict.fromkeys(ahead, error)
             ahead = []
+        again = [request for request in had if request not in failed]
         with self._lock:
             acts = self._batches.gone(instance, again, ahead, self._clock())
-            waiting = self._scheduler.waiting() if poison else ()
-        self._fail_all(failed)
+            waiting = self._scheduler.waiting() if is_poison else ()
+        self._fail_all(failed.items())
         self._hand_over(acts)
         self._go_on(waiting)
-        return bool(poison)
+        return is_poison
 
     def down(self, instance: Instance) -> None:
         with self._changed:

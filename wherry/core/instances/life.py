@@ -9,20 +9,75 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from enum import Enum
+from typing import Generic, TypeVar
 
 from wherry.core.instances.instance_slots import InstanceSlots, shortage
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.model_errors import model_errors
-from wherry.core.instances.readiness import ModelState, Readiness
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 
 log = logging.getLogger("wherry")
+
+
+class ModelState(Enum):
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class Readiness:
+    """What a runner tells requests that come to it, from its load to its end. Any thread.
+
+    Whether callers find the runner's version at all is in the runtime's Lifecycle.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.state = ModelState.LOADING
+        #: Why it is not ready, for people; "" if it is.
+        self.reason = "loading"
+        #: May requests be queued? Also while it loads: they wait until it is ready.
+        self.takes_requests = True
+        self._closing = False
+
+    def loaded(self) -> None:
+        """Its first load has succeeded."""
+        self._go(ModelState.READY, "", {ModelState.LOADING})
+
+    def failed(self, reason: str) -> None:
+        """It cannot be loaded, or none of its instances can be started again."""
+        self._go(ModelState.UNAVAILABLE, reason, set(ModelState) - {ModelState.UNLOADING})
+
+    def is_back(self) -> None:
+        """An instance was started again."""
+        if not self._closing:
+            self._go(ModelState.READY, "", {ModelState.UNAVAILABLE})
+
+    def unloading(self) -> None:
+        """It takes no more requests."""
+        self._go(ModelState.UNLOADING, "unloading", set(ModelState))
+
+    def closing(self) -> None:
+        """It is being closed: it will not be ready again."""
+        self._closing = True
+        self._go(ModelState.UNLOADING, "unloading", set(ModelState) - {ModelState.UNAVAILABLE})
+
+    def unloaded(self) -> None:
+        self._go(ModelState.UNAVAILABLE, "unloaded", set(ModelState))
+
+    def _go(self, state: ModelState, reason: str, of: set[ModelState]) -> None:
+        with self._lock:
+            if self.state in of:
+                self.state, self.reason = state, reason
+                self.takes_requests = state in (ModelState.LOADING, ModelState.READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +96,31 @@ class Loss:
 
 
 InstanceT = TypeVar("InstanceT", bound=Loadable)
-InstanceT_contra = TypeVar("InstanceT_contra", bound=Loadable, contravariant=True)
 
 
-class LifecycleHooks(Protocol[InstanceT_contra]):
+class LifecycleHooks(ABC, Generic[InstanceT]):
     """What the instances work for. The life calls this in their threads; it holds no lock."""
 
-    def up(self, instance: InstanceT_contra) -> None:
+    @abstractmethod
+    def up(self, instance: InstanceT) -> None:
         """It is loaded: it may get work from now on."""
-        ...
 
-    def serve(self, instance: InstanceT_contra) -> None:
+    @abstractmethod
+    def serve(self, instance: InstanceT) -> None:
         """Block until the instance is told to stop. Raises WorkerDied."""
-        ...
 
-    def lost(self, instance: InstanceT_contra, error: WorkerDied) -> bool:
+    @abstractmethod
+    def lost(self, instance: InstanceT, error: WorkerDied) -> bool:
         """Its worker has died: see to the requests that it had. Is one of them to blame?"""
-        ...
 
-    def down(self, instance: InstanceT_contra) -> None:
+    @abstractmethod
+    def down(self, instance: InstanceT) -> None:
         """It is about to be unloaded, or never came up: it gets no work any more."""
-        ...
 
+    @abstractmethod
     def none_left(self, error: WherryError | None) -> None:
         """No instance is loaded or about to be: what waits must fail. `error` says why if it
         could not be loaded at all."""
-        ...
 
 
 class InstanceLife(Generic[InstanceT]):

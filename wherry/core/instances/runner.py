@@ -10,18 +10,32 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wherry.core.instances.delivery import Delivery
 from wherry.core.instances.execution import Failure
+from wherry.core.instances.life import (
+    InstanceLife,
+    InstanceT,
+    LifecycleHooks,
+    ModelState,
+    Readiness,
+)
 from wherry.core.instances.loadable import Loadable
-from wherry.core.instances.readiness import Readiness
+from wherry.core.instances.poison_watch import PoisonWatch
+from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.logging import MOST_TRACEBACK, OncePerCause, cut
 from wherry.core.observability.statistics import ModelStatistics
-from wherry.core.values.errors import Cancelled, ModelNotReady, WherryError
+from wherry.core.values.errors import (
+    Cancelled,
+    MayHaveRun,
+    ModelNotReady,
+    WherryError,
+    WorkerDied,
+)
 from wherry.core.values.load import Load
 from wherry.core.values.request import Columns, InferRequest
 
@@ -174,6 +188,14 @@ class Runner(ABC):
         """The loaded ones."""
         return ()
 
+    def next_try(self) -> float | None:
+        """In how many seconds an instance is tried again, if all of them are away."""
+        return None
+
+    def gauges(self) -> Mapping[str, Mapping[str, float]]:
+        """What a step model said of itself after its last step, by instance."""
+        return {}
+
     @property
     @abstractmethod
     def queued_requests(self) -> int: ...
@@ -281,6 +303,176 @@ class Runner(ABC):
     @abstractmethod
     def _clear_queue(self) -> Sequence[InferRequest]:
         """Under the lock: take everything out that waits."""
+
+
+class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
+    """A runner with instances, which come and go, and whose workers may die with a request."""
+
+    #: What an instance is in while it works, for people.
+    turn = "batch"
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_instances: Sequence[Callable[[], InstanceT]],
+        *,
+        clock: Callable[[], float],
+        timer: Timer,
+        statistics: ModelStatistics,
+    ) -> None:
+        super().__init__(config, clock=clock, statistics=statistics)
+        self.life = InstanceLife(
+            config,
+            make_instances,
+            self,
+            self.readiness,
+            clock=clock,
+            timer=timer,
+            statistics=statistics,
+        )
+        self._poisons = PoisonWatch(config.name, clock)
+
+    def start(self) -> None:
+        self.life.start()
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        self.life.wait_ready(timeout)
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        """Stop the instances. What waits fails with ModelNotReady.
+
+        What still runs after `timeout` seconds fails with it, too; its worker is killed, as is one
+        that still unloads its model; a thread is left behind.
+        """
+        error = ModelNotReady(f"model {self.config.name!r} is unloading")
+        self.life.end()
+        self._fail_waiting(error)
+        self._stop()
+        self.failures.close()
+        self.life.join(timeout)
+        for instance in self.life.unloading:
+            fields = {"instance": instance.name, "after_seconds": timeout}
+            log.warning("unload cut short", extra=fields)
+        for instance in self.life.not_ended():
+            self._abandon(instance, "the server is stopping")
+        self.life.join(1.0)
+        self._fail_waiting(error)  # what an instance that died meanwhile gave back
+        self.life.slots.makers.clear()  # which hold on to the model
+        self.readiness.unloaded()
+
+    def not_ready_reason(self) -> str:
+        if self.readiness.reason:
+            return self._why_not_ready()
+        return self.life.not_ready_reason(self.turn)
+
+    @property
+    def instances(self) -> list[InstanceT]:
+        return self.life.instances
+
+    def next_try(self) -> float | None:
+        return self.life.next_try()
+
+    def none_left(self, error: WherryError | None) -> None:
+        """No instance can be started now: what waits fails."""
+        self._fail_waiting(error or self._closed_error())
+
+    def _closed_error(self) -> WherryError:
+        error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._why_not_ready()}")
+        next_try = self.life.next_try()
+        if next_try is not None:
+            error.retry_after = next_try
+        return error
+
+    def _why_not_ready(self) -> str:
+        """Why, and until when if that is known."""
+        seconds = self.life.next_try()
+        reason = self.readiness.reason
+        if not seconds or self.readiness.state is not ModelState.UNAVAILABLE:
+            return reason
+        return f"{reason}; tried next in {seconds:.1f} s"
+
+    # Requests that fail by their model, or that workers die with
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """Fail a request with what its model raised, and log that if the model is to blame."""
+        if failure.is_the_models:
+            self.failures.tell(
+                failure.message, failure.traceback, request_id=request.id, instance=instance
+            )
+        self.fail(request, failure.as_exception())
+
+    def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
+        if not self._poisons.active:
+            return requests
+        good: list[InferRequest] = []
+        for request in requests:
+            refusal = self._poisons.refusal(request)
+            if refusal is None:
+                good.append(request)
+                continue
+            with self._lock:
+                self.statistics.poisoned += 1
+            self.fail(request, refusal)
+        return good
+
+    def _worker_died(
+        self,
+        instance: InstanceT,
+        had: Sequence[InferRequest],
+        error: WorkerDied,
+        *,
+        sequences: bool = False,
+    ) -> tuple[dict[InferRequest, WherryError], bool]:
+        """Count a death against the requests that the worker had. Returns those that fail, each
+        with its error, and whether one of them is poison; the others are tried once more."""
+        poison: Mapping[InferRequest, WherryError] = {}
+        # What a step of a sequence does depends on those before it: equal ones are not the same.
+        if error.reached and not sequences and not self.life.closing:
+            poison, excused = self._poisons.died(had, instance.number, error)
+            self.life.excuse(excused)
+        failed: dict[InferRequest, WherryError] = {}
+        once = "a step of a sequence" if sequences else "a stream that has begun"
+        for request in had:
+            request.attempts += error.reached
+            if request.reply.settled:
+                continue
+            if request in poison:
+                failed[request] = poison[request]
+            elif error.reached and not self.config.run_again:
+                failed[request] = MayHaveRun(
+                    f"{error}; the request may have run, and is not run again (run_again=False)"
+                )
+            elif sequences or request.reply.has_begun:
+                failed[request] = WorkerDied(f"{error}; {once} is not run again")
+            elif request.attempts > 1 or self.life.closing:
+                failed[request] = error
+        return failed, bool(poison)
+
+    def _go_on(self, waiting: Sequence[InferRequest] = ()) -> None:
+        """An instance has come or gone: fail those in the queue that are poison, and run what else
+        waits."""
+        self._without_poison(waiting)
+        with self._lock:
+            chosen = self._arrived((), self._clock())
+        self._hand_over(chosen)
+
+    def serve(self, instance: InstanceT) -> None:
+        self._go_on()  # what came while it was loaded
+        instance.serve()
+
+    # The body
+
+    @abstractmethod
+    def tick(self) -> None:
+        """The timer: a wait is over, or a deadline has passed."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Have `serve` return for each instance, at once or after what it runs."""
+
+    def _abandon(self, instance: InstanceT, why: str) -> None:
+        """End what an instance does, as it takes too long."""
+        instance.abort(why)
 
 
 def refused_of(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from math import inf
 from typing import Any
 
-from wherry.core.instances.active_requests import Active, ActiveRequests
-from wherry.core.instances.instance_runner import InstanceRunner, begun
-from wherry.core.instances.runner import Refused, refused_of
+from wherry.core.instances.runner import InstanceRunner, Refused, refused_of
 from wherry.core.instances.step_instance import StepInstance
 from wherry.core.instances.step_loop import Progress, Share
 from wherry.core.instances.timer import Alarm, Timer
@@ -37,6 +37,90 @@ from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Columns, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
+
+
+@dataclass(slots=True)
+class Active:
+    """One request while it is active, as number `key` of `instance`."""
+
+    request: InferRequest
+    instance: StepInstance
+    key: int
+    joined_at: float
+    count: ResponseCount
+    #: Whether it is alone there, as a worker has died with it, until its first response.
+    on_trial: bool
+    #: When its last response came; None: none has come.
+    last_at: float | None = None
+
+
+class ActiveRequests:
+    """The active requests of one model, on each instance at most as many as `most` says of its
+    device. Pure."""
+
+    def __init__(self, most: Callable[[Device], int]) -> None:
+        self._most_on = most
+        self.most = most(Device())
+        self._by_instance: dict[StepInstance, dict[int, Active]] = {}
+        self._by_request: dict[InferRequest, Active] = {}
+        self._keys = count(1)
+
+    def __len__(self) -> int:
+        return len(self._by_request)
+
+    def add_instance(self, instance: StepInstance) -> None:
+        self._by_instance[instance] = {}
+        self.most = self._most_on(instance.device if instance.uses_device else Device())
+
+    def remove_instance(self, instance: StepInstance) -> list[Active]:
+        """The instance is gone. Returns what was active on it."""
+        gone = list(self._by_instance.pop(instance, {}).values())
+        for active in gone:
+            del self._by_request[active.request]
+        return gone
+
+    def has_room(self) -> bool:
+        return any(len(active) < self.most for active in self._by_instance.values())
+
+    def place_for(self, request: InferRequest) -> StepInstance | None:
+        """The emptiest instance that has room for it, if one has."""
+        most = 1 if request.attempts else self.most
+        free = {
+            instance: len(active)
+            for instance, active in self._by_instance.items()
+            if len(active) < most and not (len(active) == 1 and self.on(instance)[0].on_trial)
+        }
+        return min(free, key=free.__getitem__, default=None)
+
+    def join(
+        self, request: InferRequest, instance: StepInstance, now: float, responses: ResponseCount
+    ) -> Active:
+        key, on_trial = next(self._keys), request.attempts > 0
+        active = Active(request, instance, key, now, responses, on_trial)
+        self._by_instance[instance][key] = self._by_request[request] = active
+        if request.trace is not None:
+            request.trace.enters(request, now, instance)
+        return active
+
+    def leave(self, request: InferRequest) -> Active | None:
+        """It is active no more; None if it was not."""
+        active = self._by_request.pop(request, None)
+        if active is not None:
+            self._by_instance[active.instance].pop(active.key, None)
+        return active
+
+    def at(self, instance: StepInstance, key: int) -> Active | None:
+        return self._by_instance.get(instance, {}).get(key)
+
+    def on(self, instance: StepInstance) -> list[Active]:
+        return list(self._by_instance.get(instance, {}).values())
+
+    def all(self) -> list[Active]:
+        return list(self._by_request.values())
+
+    @property
+    def instances(self) -> list[StepInstance]:
+        return list(self._by_instance)
 
 
 class StepRunner(InstanceRunner[StepInstance]):
@@ -160,8 +244,8 @@ class StepRunner(InstanceRunner[StepInstance]):
             if lane is None or instance is None:
                 break
             for request in self._queue.take(lane, 1):
-                count = ResponseCount(self.statistics, now)
-                active = self._active.join(request, instance, now, count)
+                responses = ResponseCount(self.statistics, now)
+                active = self._active.join(request, instance, now, responses)
                 if instance.busy_since is None:
                     instance.busy_since = now
                 columns = with_parameters(request) if self._takes_parameters else request.inputs
@@ -269,8 +353,9 @@ class StepRunner(InstanceRunner[StepInstance]):
             first = self._first.responded(request, now)
             since = request.enqueued_at if active.last_at is None else active.last_at
             active.last_at = now
-            ended = self._active.find(request) is not active  # failed or cancelled meanwhile
-            if self._active.passed_trial(request):
+            ended = self._active.at(active.instance, active.key) is None  # meanwhile
+            if active.on_trial:
+                active.on_trial = False
                 self._assign(now)
         self.statistics.responded(now - since, first=first)
         if first:
@@ -308,22 +393,18 @@ class StepRunner(InstanceRunner[StepInstance]):
         """A worker died. Streams that had begun have failed; the others are tried once more."""
         with self._lock:
             had = [active.request for active in self._active.on(instance)]
-        poison = self._blame(instance, had, error)
-        failed: list[Refused] = []
+        failed, is_poison = self._worker_died(instance, had, error)
         with self._lock:
             now = self._clock()
             for active in self._active.remove_instance(instance):
-                request = active.request
-                once = begun(request)
-                if (why := self._final(request, error, poison, once=once)) is not None:
-                    failed.append((request, why))
+                if (why := failed.get(active.request)) is not None:
                     active.count.ended(now, why.reason)
-                elif not request.reply.settled:
-                    self._queue.push(request)
-            waiting = self._queue.waiting() if poison else ()
-        self._fail_all(failed)
+                elif not active.request.reply.settled:
+                    self._queue.push(active.request)
+            waiting = self._queue.waiting() if is_poison else ()
+        self._fail_all(failed.items())
         self._go_on(waiting)
-        return bool(poison)
+        return is_poison
 
     def _stop(self) -> None:
         with self._lock:

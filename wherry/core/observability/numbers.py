@@ -73,7 +73,7 @@ class ModelValues:
         self._loaded = loaded
         self.ready = not loaded.not_ready_reason()
         runner = loaded.runner
-        self.next_try = getattr(runner, "next_try", lambda: None)()
+        self.next_try = runner.next_try()
         #: Also those that an instance has been given, and has not begun.
         self.queued = runner.queued_requests + sum(
             len(batch.requests) for one in runner.instances for batch in _ahead(one)
@@ -83,7 +83,7 @@ class ModelValues:
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.learnt = runner.explain()
         #: The gauges() of a StepModel, by instance.
-        self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
+        self.gauges = runner.gauges()
         counted = loaded.statistics
         with counted.lock:
             self.success, self.queue = replace(counted.success), counted.queue
@@ -427,7 +427,7 @@ class LoadMeter:
             else load.busy_share  # also while a batch runs for longer than the window
             for load, more in zip(loads, grown, strict=True)
         ]
-        kept = [gauges for one in models for gauges in _gauges(one.runner)]
+        kept = [gauges for one in models for gauges in one.runner.gauges().values()]
         return LoadReport(
             utilisation=max(busy, default=0.0),
             requests_per_second=rate(sum(one.requests for one in grown), seconds),
@@ -460,10 +460,6 @@ class LoadMeter:
             kept.popleft()
         then, before = kept[0]
         return (now - then if now - then >= STEP else 0.0), before
-
-
-def _gauges(runner: Any) -> Iterable[Mapping[str, float]]:
-    return runner.gauges().values() if hasattr(runner, "gauges") else ()
 
 
 def _counts(counted: ModelStatistics) -> Counts:

@@ -70,7 +70,7 @@ class ModelNumbers:
         of memory by instance, `unix` is the Unix time of 0 on the runtime's clock."""
         loaded = self.loaded
         runner = loaded.runner
-        gauges: Mapping[str, Mapping[str, float]] = getattr(runner, "gauges", dict)()
+        gauges = runner.gauges()
         counted = loaded.statistics
         latest = reading(counted, summed(gauges.values()))
         window = self._readings.add(self._clock(), latest)
@@ -100,7 +100,7 @@ class ModelNumbers:
             **self._counted(latest),
             "batching": self._batching(window),
             "instances": self._instances(running, resident, unix),
-            "next_try_seconds": getattr(runner, "next_try", lambda: None)(),
+            "next_try_seconds": runner.next_try(),
             "generation": _generation(window, len(gauges)) if self._kind == "steps" else None,
         }
         self._text = encode_json(explained)

@@ -30,7 +30,7 @@ from tests.fakes import (
 from wherry.core.instances.dispatcher import Dispatcher
 from wherry.core.instances.execution import Execution, Failure, Outcome
 from wherry.core.instances.instance import BatchRun, Instance
-from wherry.core.instances.readiness import ModelState
+from wherry.core.instances.life import ModelState
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device

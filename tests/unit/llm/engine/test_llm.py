@@ -245,7 +245,7 @@ def test_a_caller_who_leaves_gives_its_blocks_back(folder: Path) -> None:
         stream.close()  # type: ignore[attr-defined]
         # The next request's steps come after the leave was told.
         list(runtime.stream("tiny", prompt="Hi", parameters=GREEDY))
-        gauges = runtime.model("tiny").runner.gauges()["tiny_0"]  # type: ignore[attr-defined]
+        gauges = runtime.model("tiny").runner.gauges()["tiny_0"]
         assert (gauges["running"], gauges["waiting"], gauges["kv_cache_usage"]) == (0, 0, 0)
 
 

@@ -1,10 +1,11 @@
-"""When is an instance started again? Tables of moments and answers; no thread, no clock."""
+"""Which state is a version in, and when is an instance started again? Tables of events."""
 
 import errno
 
 import pytest
 
 from wherry.core.instances.instance_slots import Restart, RestartPolicy, shortage
+from wherry.core.instances.life import ModelState, Readiness
 from wherry.core.values.errors import LoadFailed, WorkerDied
 
 
@@ -118,3 +119,41 @@ def test_what_the_system_lacks_is_no_fault_of_the_model(error: Exception) -> Non
 )
 def test_other_errors_are(error: Exception) -> None:
     assert not shortage(error)
+
+
+EVENTS = {
+    "loaded": Readiness.loaded,
+    "failed": lambda one: one.failed("broken"),
+    "back": Readiness.is_back,
+    "drain": Readiness.unloading,
+    "close": Readiness.closing,
+    "closed": Readiness.unloaded,
+}
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "reason"),
+    [
+        ("", "LOADING", "loading"),
+        ("loaded", "READY", ""),
+        ("failed", "UNAVAILABLE", "broken"),
+        ("failed loaded", "UNAVAILABLE", "broken"),
+        ("loaded failed", "UNAVAILABLE", "broken"),
+        ("loaded failed back", "READY", ""),
+        ("back", "LOADING", "loading"),
+        ("loaded drain", "UNLOADING", "unloading"),
+        ("loaded drain failed", "UNLOADING", "unloading"),
+        ("loaded drain back", "UNLOADING", "unloading"),
+        ("loaded failed close", "UNAVAILABLE", "broken"),
+        ("loaded failed close back", "UNAVAILABLE", "broken"),
+        ("close loaded", "UNLOADING", "unloading"),
+        ("loaded close closed", "UNAVAILABLE", "unloaded"),
+        ("loaded close closed back", "UNAVAILABLE", "unloaded"),
+    ],
+)
+def test_what_an_event_makes_of_a_state(events: str, state: str, reason: str) -> None:
+    one = Readiness()
+    for event in events.split():
+        EVENTS[event](one)
+    assert (one.state.value, one.reason) == (state, reason)
+    assert one.takes_requests == (one.state in (ModelState.LOADING, ModelState.READY))
