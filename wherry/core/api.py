@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     from wherry.core.instances.devices import try_gpus as try_gpus
     from wherry.core.instances.dispatcher import Dispatcher as Dispatcher
     from wherry.core.instances.executable import Executable as Executable
-    from wherry.core.instances.execution import RESCHEDULED as RESCHEDULED
-    from wherry.core.instances.execution import Execution as Execution
-    from wherry.core.instances.execution import Failure as Failure
-    from wherry.core.instances.execution import Outcome as Outcome
     from wherry.core.instances.instance import Answers as Answers
-    from wherry.core.instances.instance import BatchRun as BatchRun
     from wherry.core.instances.instance import Instance as Instance
     from wherry.core.instances.instance_slots import shortage as shortage
     from wherry.core.instances.linked_worker import LinkedWorker as LinkedWorker
@@ -127,6 +122,7 @@ if TYPE_CHECKING:
     from wherry.core.runtime.threads import in_thread as in_thread
     from wherry.core.runtime.threads import side_by_side as side_by_side
     from wherry.core.scheduler.decisions import Decision as Decision
+    from wherry.core.scheduler.instance_table import BatchRun as BatchRun
     from wherry.core.scheduler.overload import late as late
     from wherry.core.values import errors as errors
     from wherry.core.values import quantities as quantities
@@ -167,6 +163,10 @@ if TYPE_CHECKING:
     from wherry.core.values.errors import UnsupportedMediaType as UnsupportedMediaType
     from wherry.core.values.errors import WherryError as WherryError
     from wherry.core.values.errors import WorkerDied as WorkerDied
+    from wherry.core.values.execution import RESCHEDULED as RESCHEDULED
+    from wherry.core.values.execution import Execution as Execution
+    from wherry.core.values.execution import Failure as Failure
+    from wherry.core.values.execution import Outcome as Outcome
     from wherry.core.values.load import Load as Load
     from wherry.core.values.media import Audio as Audio
     from wherry.core.values.media import AudioSpec as AudioSpec
@@ -228,8 +228,7 @@ else:
             ),
             "instances.dispatcher": "Dispatcher",
             "instances.executable": "Executable",
-            "instances.execution": "Execution Failure Outcome RESCHEDULED",
-            "instances.instance": "Answers BatchRun Instance",
+            "instances.instance": "Answers Instance",
             "instances.instance_slots": "shortage",
             "instances.linked_worker": "LinkedWorker",
             "instances.loadable": "Loadable",
@@ -281,6 +280,7 @@ else:
             "runtime.shared_cache": "CACHES",
             "runtime.threads": "ThreadGroup ThreadPool in_thread side_by_side",
             "scheduler.decisions": "Decision",
+            "scheduler.instance_table": "BatchRun",
             "scheduler.overload": "late",
             "values": "errors quantities",
             "values.datatypes": (
@@ -293,6 +293,7 @@ else:
                 "RegionNotFound RequestTimeoutExpired RequestTooLarge ServerBusy Tag TooManyBytes "
                 "Unsupported UnsupportedMediaType WherryError WorkerDied"
             ),
+            "values.execution": "Execution Failure Outcome RESCHEDULED",
             "values.load": "Load",
             "values.media": (
                 "Audio AudioSpec File FileBytes FileSpec ImageSpec MediaSpec media_type_of"

@@ -13,7 +13,8 @@ import wherry
 from tests import grpc_calls, http_exchange
 from tests.grpc_calls import words
 from wherry.core.instances.dispatcher import Dispatcher
-from wherry.core.instances.model_batches import Acts
+from wherry.core.instances.instance import Instance
+from wherry.core.scheduler.model_batches import Acts
 from wherry.core.values import errors
 from wherry.core.values.request import InferRequest
 
@@ -109,7 +110,7 @@ def test_after_the_queue_it_is_told_on_every_route(
     client: http_exchange.Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refused(requests: Sequence[InferRequest], now: float) -> Acts:
+    def refused(requests: Sequence[InferRequest], now: float) -> Acts[Instance]:
         return Acts(fail=[(one, refusal(kind)) for one in requests])
 
     for name in ("shout", "letters", "say"):

@@ -13,19 +13,19 @@ from math import inf
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.core.instances.caller_line import Waiter
 from wherry.core.instances.delivery import Delivery
-from wherry.core.instances.execution import RESCHEDULED, Execution, Failure, Outcome
-from wherry.core.instances.instance import BatchRun, Instance
-from wherry.core.instances.model_batches import Acts, ModelBatches
+from wherry.core.instances.instance import Instance
 from wherry.core.instances.poison_watch import PoisonWatch
-from wherry.core.instances.resources import ModelShare, Resources
+from wherry.core.instances.resources import Resources
 from wherry.core.instances.runner import InstanceRunner, Refused
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.scheduler.device_share import ModelShare
+from wherry.core.scheduler.instance_table import BatchRun, Waiter
+from wherry.core.scheduler.model_batches import Acts, ModelBatches
 from wherry.core.scheduler.open_sequences import NOT_READY
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.values.errors import (
@@ -37,6 +37,7 @@ from wherry.core.values.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.core.values.execution import RESCHEDULED, Execution, Failure, Outcome
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
@@ -44,7 +45,7 @@ from wherry.core.values.request import Batch, Columns, InferRequest, InferRespon
 log = logging.getLogger("wherry")
 
 
-class WaitingCaller(Waiter):
+class WaitingCaller(Waiter[Instance]):
     """A thread that waits for an instance."""
 
     __slots__ = ("turn",)
@@ -75,15 +76,17 @@ class Dispatcher(InstanceRunner[Instance]):
         self._timer = timer
         self._scheduler = scheduler
         self._share: ModelShare | None = None
+        self._resources = resources
         if resources is not None and config.resources:
+            resources.admit(config.name, config.resources)
             self._share = ModelShare(resources, config, self.granted)
-        self._batches = ModelBatches(config, scheduler, self._share)
+        self._batches: ModelBatches[Instance] = ModelBatches(config, scheduler, self._share)
         streams = ModelStreams(config, statistics, clock, self.fail, self.failed)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
 
     # Requests
 
-    def _arrived(self, requests: Sequence[InferRequest], now: float) -> Acts:
+    def _arrived(self, requests: Sequence[InferRequest], now: float) -> Acts[Instance]:
         if not self._delivery.in_order:
             return self._batches.arrived(requests, now)
         come = [request for request in requests if not request.reply.settled]
@@ -94,7 +97,7 @@ class Dispatcher(InstanceRunner[Instance]):
                 self._delivery.arrived(request)
         return acts
 
-    def _hand_over(self, chosen: Acts, *, pass_on: bool = True) -> None:
+    def _hand_over(self, chosen: Acts[Instance], *, pass_on: bool = True) -> None:
         """Do what is to be done, and give other models what is free of what they share."""
         for instance, batches in chosen.give:
             instance.give(batches)
@@ -105,8 +108,8 @@ class Dispatcher(InstanceRunner[Instance]):
             instance.stop()
         if chosen.wake_at < inf:
             self._timer.wake_at(chosen.wake_at, self.tick)
-        if pass_on and self._share is not None:
-            self._share.pass_on()
+        if pass_on and self._share is not None and self._resources is not None:
+            self._resources.pass_on()
         if chosen.predicted_late:
             with self._lock:
                 self.statistics.predicted_late += chosen.predicted_late
@@ -184,7 +187,7 @@ class Dispatcher(InstanceRunner[Instance]):
             is_over = False
             while not is_over:
                 waiter.turn.acquire()
-                acts = Acts()
+                acts: Acts[Instance] = Acts()
                 with self._lock:
                     is_over = self._batches.line.look(waiter, self._clock(), acts.wake)
                 self._hand_over(acts)

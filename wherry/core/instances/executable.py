@@ -23,15 +23,6 @@ import numpy as np
 from wherry.core.instances.default_rows import default_rows
 from wherry.core.instances.device_errors import broken_device
 from wherry.core.instances.device_use import make_current, torch_device
-from wherry.core.instances.execution import (
-    BatchParts,
-    Execution,
-    Failure,
-    Outcome,
-    SharedOutcome,
-    sendable,
-    text_of,
-)
 from wherry.core.instances.media_rows import Decoded, MediaRows
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.model_outputs import ModelOutputs
@@ -46,6 +37,15 @@ from wherry.core.models.rows import columns_of_row
 from wherry.core.models.signature import Signature
 from wherry.core.values.datatypes import Form, TensorSpec
 from wherry.core.values.errors import BY_NAME, BadModelOutput, InvalidRequest
+from wherry.core.values.execution import (
+    BatchParts,
+    Execution,
+    Failure,
+    Outcome,
+    SharedOutcome,
+    sendable,
+    text_of,
+)
 from wherry.core.values.media_codec import is_converted
 from wherry.core.values.request import Columns, concatenate, rows_of
 from wherry.core.values.tensors import as_declared

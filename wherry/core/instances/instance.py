@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
-from math import inf
+from collections.abc import Sequence
 from typing import Protocol
 
-from wherry.core.instances.execution import Execution, Failure, Outcome
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.stream_run import StreamRun
 from wherry.core.models.model import Device
-from wherry.core.observability.otel.following import BatchTrace
+from wherry.core.scheduler.instance_table import BatchRun, BatchSlot
 from wherry.core.values.errors import WherryError
+from wherry.core.values.execution import Failure, Outcome
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
-
-
-class BatchRun:
-    """A batch that has run to its end."""
-
-    __slots__ = ("batch", "execution", "requests", "started", "trace")
-
-    def __init__(
-        self,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        execution: Execution,
-        started: float,
-    ) -> None:
-        self.batch = batch
-        #: The requests of the batch that ran; the others were settled before.
-        self.requests = requests
-        self.execution = execution
-        #: When it began (seconds of the runtime's clock).
-        self.started = started
-        #: If it has a traced request.
-        self.trace: BatchTrace | None = None
 
 
 class Answers(Protocol):
@@ -96,27 +73,15 @@ class Answers(Protocol):
         ...
 
 
-class Instance(Loadable):
+class Instance(Loadable, BatchSlot):
     """An instance that runs batches. It tells `answers` what comes of those that it is given."""
 
     #: Set before it is given anything.
     answers: Answers
 
-    #: May one row `run_in_caller` while it is idle?
-    runs_in_caller = False
-    #: May it be given batches while it runs others, and before the callers of the last ones are
-    #: told?
-    takes_ahead = False
-
     def __init__(self, name: str, device: Device) -> None:
-        super().__init__(name, device)
-        #: The batches that it was given and that have not ended, the oldest first.
-        self.batches: list[Batch] = []
-        #: When a batch has ended last, and whether its callers are still being told.
-        self.ended_at = -inf
-        self.is_telling = False
-        #: Whether it gets no batch any more, and stops when it has ended what it has.
-        self.is_let_go = False
+        Loadable.__init__(self, name, device)
+        BatchSlot.__init__(self)
 
     @abstractmethod
     def give(self, batches: Sequence[Batch]) -> None:
@@ -131,11 +96,6 @@ class Instance(Loadable):
         """Run one row in this thread, while the instance is idle and is given nothing. None: not
         possible now."""
         raise NotImplementedError
-
-    @property
-    def open_requests(self) -> Collection[InferRequest]:
-        """Requests that have outlived their batch, or still may. Any thread."""
-        return ()
 
     def cancel(self, request: InferRequest) -> bool:
         """Tell the model that the caller of this request has left; False if it does not run it, or

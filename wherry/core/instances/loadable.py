@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 
 from wherry.core.instances.linked_worker import LinkedWorker
 from wherry.core.models.model import Device
@@ -21,6 +20,8 @@ class Loadable(ABC):
 
     def __init__(self, name: str, device: Device) -> None:
         self.name = name
+        #: Which of its model's instances it is; the one that takes its place is the same.
+        self.number = int(name.rpartition("_")[2])
         self.device = device
         #: Whether what it has loaded uses its device, as far as that is known.
         self.uses_device = True
@@ -28,11 +29,6 @@ class Loadable(ABC):
         self.busy_since: float | None = None
         #: Batches that it has run to their end.
         self.good_batches = 0
-
-    @cached_property
-    def number(self) -> int:
-        """Which of its model's instances it is; the one that takes its place is the same."""
-        return int(self.name.rpartition("_")[2])
 
     @abstractmethod
     def load(self) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from wherry.core.instances import worker_protocol
-from wherry.core.instances.execution import Execution, Failure
-from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.instance import Instance
 from wherry.core.instances.model_worker import ModelWorker
 from wherry.core.instances.stream_run import StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
 from wherry.core.observability.otel.following import BatchTrace, begun
+from wherry.core.scheduler.instance_table import BatchRun
+from wherry.core.values.execution import Execution, Failure
 from wherry.core.values.media_codec import is_converted
 from wherry.core.values.request import Batch, Columns, InferRequest
 from wherry.core.workers.encoding import (

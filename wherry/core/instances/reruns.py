@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 from wherry.core.instances.device_errors import out_of_memory
-from wherry.core.instances.execution import BatchParts, Failure, Outcome, SharedOutcome
 from wherry.core.instances.model_outputs import WrongColumn
+from wherry.core.values.execution import BatchParts, Failure, Outcome, SharedOutcome
 from wherry.core.values.request import Columns, concatenate, rows_of
 
 #: How often parts of a failed batch are run again, at most: finding one bad request among 256

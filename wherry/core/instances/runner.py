@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wherry.core.instances.delivery import Delivery
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.life import (
     InstanceLife,
     InstanceT,
@@ -36,6 +35,7 @@ from wherry.core.values.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.core.values.execution import Failure
 from wherry.core.values.load import Load
 from wherry.core.values.request import Columns, InferRequest
 

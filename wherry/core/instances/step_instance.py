@@ -13,7 +13,6 @@ from typing import Any
 
 from wherry.core.instances import worker_protocol
 from wherry.core.instances.device_use import allocated_bytes, is_used
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.model_worker import ModelWorker
 from wherry.core.instances.process import are_large
@@ -22,6 +21,7 @@ from wherry.core.instances.thread import lost_in_thread
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.models.step_model import StepModel
+from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns
 from wherry.core.workers.encoding import UNSENDABLE, why_not_sent
 from wherry.core.workers.frames import Garbage

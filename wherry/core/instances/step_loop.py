@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.worker_protocol import Join, Leave
@@ -23,6 +22,7 @@ from wherry.core.models.model import Device
 from wherry.core.models.rows import describe
 from wherry.core.models.step_model import Step, StepModel
 from wherry.core.values.errors import BadModelOutput, WorkerDied
+from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns
 
 log = logging.getLogger("wherry")

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from wherry.core.instances.execution import Failure, Outcome
 from wherry.core.instances.loadable import Loadable
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.otel.following import BatchTrace
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.values.errors import Cancelled, WherryError
+from wherry.core.values.execution import Failure, Outcome
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
 

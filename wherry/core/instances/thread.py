@@ -13,8 +13,7 @@ from time import perf_counter_ns
 
 from wherry.core.instances.device_use import allocated_bytes, is_used, own_stream
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.execution import Execution, Failure, Outcome
-from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.instance import Instance
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import Sent
@@ -23,6 +22,8 @@ from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
 from wherry.core.observability.otel.context import within
 from wherry.core.observability.otel.following import begun
+from wherry.core.scheduler.instance_table import BatchRun
+from wherry.core.values.execution import Execution, Failure, Outcome
 from wherry.core.values.request import Batch, Columns, InferRequest, concatenate, rows_of
 from wherry.core.values.tensors import for_code
 

@@ -28,14 +28,6 @@ from typing import Any
 from wherry.core.instances import worker_protocol
 from wherry.core.instances.device_use import is_used, make_current, pinned
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.execution import (
-    BatchParts,
-    Failure,
-    Outcome,
-    SharedOutcome,
-    sendable,
-    text_of,
-)
 from wherry.core.instances.model_errors import model_errors, parent_decides
 from wherry.core.instances.own_answers import unsendable
 from wherry.core.instances.source import import_model, received
@@ -53,6 +45,14 @@ from wherry.core.instances.worker_protocol import (
 )
 from wherry.core.models.step_model import StepModel
 from wherry.core.observability.otel.providers import WorkerSpans
+from wherry.core.values.execution import (
+    BatchParts,
+    Failure,
+    Outcome,
+    SharedOutcome,
+    sendable,
+    text_of,
+)
 from wherry.core.values.request import Columns
 from wherry.core.workers.encoding import UNSENDABLE, why_not_sent, with_blobs
 from wherry.core.workers.log import PipeHandler

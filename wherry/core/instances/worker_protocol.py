@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.instances.execution import Execution, Failure, Outcome, SharedOutcome
 from wherry.core.instances.own_answers import unsendable
 from wherry.core.instances.source import AnyText, Source
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.values.execution import Execution, Failure, Outcome, SharedOutcome
 from wherry.core.workers.frames import Garbage
 
 

@@ -17,7 +17,6 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol, TypeVar
 
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.runner import Refused, Runner, refused_of
@@ -38,6 +37,7 @@ from wherry.core.values.errors import (
     QueueFull,
     WherryError,
 )
+from wherry.core.values.execution import Failure
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Columns, InferRequest, InferResponse, concatenate, rows_of

@@ -25,7 +25,6 @@ from collections.abc import (
 from contextlib import aclosing, closing
 from typing import Any, Protocol, TypeVar
 
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.resources import Resources
 from wherry.core.instances.timer import Timer
 from wherry.core.models.model import Model
@@ -36,6 +35,7 @@ from wherry.core.runtime.loaded_model import LoadedModel, values_of
 from wherry.core.runtime.loop_port import LoopPort, LoopPorts
 from wherry.core.runtime.registry import Registry
 from wherry.core.runtime.shared_cache import cache_of
+from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns, InferResponse, SequenceStep
 
 #: With the names of their models. Module state, as it concerns the end of the whole process.

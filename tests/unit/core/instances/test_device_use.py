@@ -14,10 +14,10 @@ import pytest
 import wherry
 from wherry.core.instances.device_use import make_current, pinned
 from wherry.core.instances.devices import may_use_gpus
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.source import import_model, source_of
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.models.model import Device
+from wherry.core.values.execution import Failure
 from wherry.core.workers.shared_memory import Slab, memory_file
 
 GPU = Device("cuda", 1)

@@ -28,13 +28,13 @@ from tests.fakes import (
     until,
 )
 from wherry.core.instances.dispatcher import Dispatcher
-from wherry.core.instances.execution import Execution, Failure, Outcome
-from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.instance import Instance
 from wherry.core.instances.life import ModelState
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.scheduler.instance_table import BatchRun
 from wherry.core.values.errors import (
     BadModelOutput,
     Cancelled,
@@ -50,6 +50,7 @@ from wherry.core.values.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.core.values.execution import Execution, Failure, Outcome
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, InferRequest

@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import wherry
 from tests.fakes import TIMEOUT, Call, ManualDispatcher, desk, until
-from wherry.core.instances.execution import Execution
-from wherry.core.instances.instance import BatchRun, Instance
+from wherry.core.instances.instance import Instance
 from wherry.core.instances.resources import Resources
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
+from wherry.core.scheduler.instance_table import BatchRun
 from wherry.core.scheduler.policy import Scheduler
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.values.errors import (
@@ -32,6 +32,7 @@ from wherry.core.values.errors import (
     PoisonRequest,
     WorkerDied,
 )
+from wherry.core.values.execution import Execution
 from wherry.core.values.request import Batch
 
 US = 1000

@@ -12,7 +12,6 @@ import pytest
 
 import wherry
 from tests.fakes import TIMEOUT, Call, Gate, ManualDispatcher, desk, gated
-from wherry.core.instances.execution import RESCHEDULED, Execution, Failure
 from wherry.core.instances.instance import Instance
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.thread import ThreadInstance
@@ -32,6 +31,7 @@ from wherry.core.values.errors import (
     RequestTimeoutExpired,
     SequenceLost,
 )
+from wherry.core.values.execution import RESCHEDULED, Execution, Failure
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import Batch, InferRequest, InferResponse, SequenceStep
 

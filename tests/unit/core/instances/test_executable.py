@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import wherry
 from tests.properties import examples
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.execution import Execution, Failure
 from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import MAX_RERUNS
 from wherry.core.models.model import Device, FunctionModel
 from wherry.core.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
 from wherry.core.values.errors import BadModelOutput, InvalidRequest, ModelFailed, Unsupported
+from wherry.core.values.execution import Execution, Failure
 from wherry.core.values.request import Columns, concatenate
 
 Rows = Annotated[np.ndarray, FP32[2]]

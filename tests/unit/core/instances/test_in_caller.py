@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.fakes import Gate, ManualDispatcher, desk, gated, threads, until
-from wherry.core.instances.caller_line import CallerLine, Waiter
 from wherry.core.instances.instance import Instance
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.models.model import Device, Model
+from wherry.core.scheduler.instance_table import CallerLine, Waiter
 
 ANY = st.integers(0, 99)
 
@@ -35,11 +35,11 @@ class LineOfCallers(RuleBasedStateMachine):
         self.all = set(self.idle)
         self.busy: list[Instance] = []
         #: Those that wait, and those that were given an instance, as they came.
-        self.waiting: list[Waiter] = []
+        self.waiting: list[Waiter[Instance]] = []
         #: Those that were woken and have not looked yet.
-        self.awake: list[Waiter] = []
+        self.awake: list[Waiter[Instance]] = []
 
-    def took(self, waiter: Waiter) -> None:
+    def took(self, waiter: Waiter[Instance]) -> None:
         self.waiting.remove(waiter)
         if waiter.instance is not None:
             self.busy.append(waiter.instance)

@@ -15,9 +15,9 @@ from PIL.PngImagePlugin import PngImageFile
 import wherry
 from wherry.core.instances import media_rows
 from wherry.core.instances.executable import Executable
-from wherry.core.instances.execution import Failure
 from wherry.core.models.config import ModelConfig
 from wherry.core.values import image_bytes
+from wherry.core.values.execution import Failure
 from wherry.core.values.media import FileBytes
 from wherry.core.workers.encoding import MessageDecoder, MessageEncoder, with_blobs
 from wherry.core.workers.frames import Garbage

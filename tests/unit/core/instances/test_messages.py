@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from wherry.core.instances import worker_protocol
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.source import Module, Source, sent
 from wherry.core.instances.worker_protocol import Answer, Failed
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.values.datatypes import BYTES, FP32, Form, TensorSpec
+from wherry.core.values.execution import Failure
 from wherry.core.workers.encoding import MessageDecoder
 from wherry.core.workers.frames import Garbage
 

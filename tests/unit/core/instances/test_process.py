@@ -27,13 +27,13 @@ from tests.worker_models import (
     says_twice,
 )
 from wherry.core.instances import process
-from wherry.core.instances.execution import Execution, Failure
-from wherry.core.instances.instance import BatchRun
 from wherry.core.instances.model_worker import ModelWorker
 from wherry.core.instances.process import ProcessInstance, are_large
 from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.models.model import Device, Model
 from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.scheduler.instance_table import BatchRun
+from wherry.core.values.execution import Execution, Failure
 from wherry.core.values.reply import Reply, StreamReply
 from wherry.core.values.request import Batch, InferRequest
 from wherry.core.workers import process as worker_process

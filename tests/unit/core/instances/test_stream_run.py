@@ -3,13 +3,13 @@
 import pytest
 
 from tests.fakes import Call, ManualClock
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import Cancelled, WherryError
+from wherry.core.values.execution import Failure
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest
 

@@ -18,10 +18,10 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT, Call, until
 from tests.unit.triton.test_ensemble import ensemble, step
-from wherry.core.instances.execution import Failure
 from wherry.core.instances.thread import ThreadInstance
 from wherry.core.values import tensors
 from wherry.core.values.errors import BadModelOutput, InvalidRequest
+from wherry.core.values.execution import Failure
 from wherry.core.values.request import concatenate
 from wherry.triton.backends.torch import TorchModel
 from wherry.triton.repository.triton_config import TritonConfig, TritonInput, TritonOutput

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from wherry.core.instances.execution import Failure
+from wherry.core.values.execution import Failure
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import Batch, InferRequest
 from wherry.triton.python.model_requests import NothingToSend, RunningBatch

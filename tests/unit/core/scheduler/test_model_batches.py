@@ -1,6 +1,5 @@
 """What follows from each event of one model's batches: a table of events, and any order of them."""
 
-from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -11,32 +10,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.fakes import Call, ManualClock
 from tests.properties import examples
-from wherry.core.instances.caller_line import Waiter
-from wherry.core.instances.execution import Execution
-from wherry.core.instances.instance import BatchRun, Instance
-from wherry.core.instances.model_batches import Acts, ModelBatches
-from wherry.core.instances.resources import ModelShare, Resources
+from wherry.core.instances.resources import Resources
 from wherry.core.models.config import ModelConfig
-from wherry.core.models.model import Device
+from wherry.core.scheduler.device_share import ModelShare
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.instance_table import BatchRun, BatchSlot, Waiter
+from wherry.core.scheduler.model_batches import Acts, ModelBatches
 from wherry.core.values.errors import Cancelled, DeadlineExceeded, QueueFull
+from wherry.core.values.execution import Execution
 from wherry.core.values.request import Batch, InferRequest
 
 ANY = st.integers(0, 99)
 
 
-class Passive(Instance):
+class Slot(BatchSlot):
     """An instance that does nothing: what it is given is in the acts."""
 
     def __init__(self, number: int, *, in_caller: bool = False, ahead: bool = False) -> None:
-        super().__init__(f"m_{number}", Device())
+        super().__init__()
+        self.name, self.number, self.busy_since = f"m_{number}", number, None
         self.runs_in_caller, self.takes_ahead = in_caller, ahead
-
-    def load(self) -> None: ...
-    def serve(self) -> None: ...
-    def unload(self) -> None: ...
-    def give(self, batches: Sequence[Batch]) -> None: ...
-    def stop(self) -> None: ...
 
 
 def model(
@@ -46,7 +39,7 @@ def model(
     in_caller: bool = False,
     ahead: bool = False,
     **how: Any,
-) -> tuple[ModelBatches, list[Instance]]:
+) -> tuple[ModelBatches[Slot], list[Slot]]:
     config = ModelConfig(name="m", **{"max_batch_size": 2, **how})
     scheduler = DynamicBatcher(
         max_batch_size=config.max_batch_size,
@@ -54,8 +47,8 @@ def model(
         max_queue_size=config.max_queue_size,
         always_wait=True,
     )
-    batches = ModelBatches(config, scheduler, share)
-    made: list[Instance] = [Passive(n, in_caller=in_caller, ahead=ahead) for n in range(instances)]
+    batches: ModelBatches[Slot] = ModelBatches(config, scheduler, share)
+    made = [Slot(n, in_caller=in_caller, ahead=ahead) for n in range(instances)]
     for one in made:
         assert batches.came_up(one, instances, stops=False) == Acts()
     return batches, made
@@ -65,7 +58,7 @@ def requests(*names: str, **how: Any) -> list[InferRequest]:
     return [Call(name, **how).request for name in names]
 
 
-def given(acts: Acts) -> dict[str, list[str]]:
+def given(acts: Acts[Slot]) -> dict[str, list[str]]:
     """The ids of the requests of each batch, by instance."""
     return {
         one.name: ["".join(request.id for request in batch.requests) for batch in batches]
@@ -162,7 +155,7 @@ def test_what_a_dead_worker_ran_runs_alone_and_what_waited_there_comes_first() -
     batches.arrived(requests("d"), 1.5)
     had[0].attempts = 1
     assert batches.gone(one, had, ahead, 2.0) == Acts()
-    took_its_place = Passive(0)
+    took_its_place = Slot(0)
     batches.came_up(took_its_place, 1, stops=False)
     order = ""
     acts = batches.arrived((), 3.0)
@@ -186,7 +179,7 @@ def test_an_instance_that_is_let_go_stops_when_it_has_ended_what_it_has() -> Non
 
 def test_an_instance_that_comes_up_too_late_stops() -> None:
     batches, _ = model(0)
-    one = Passive(0)
+    one = Slot(0)
     assert batches.came_up(one, 0, stops=True) == Acts(stop=[one])
     assert given(batches.arrived(requests("a"), 0.0)) == {}
 
@@ -213,7 +206,7 @@ def test_a_caller_that_waits_has_the_instance_before_what_is_queued_later(queued
     assert batches.caller_came(0.0) is one
     assert batches.caller_came(0.1) is None
     assert batches.may_wait()
-    waiter = Waiter()
+    waiter: Waiter[Slot] = Waiter()
     batches.line.join(waiter)
     acts = batches.arrived(requests("a") if queued else (), 0.2)
     assert given(acts) == {}
@@ -257,11 +250,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.now, self.ahead, self.delay = 0.0, ahead, delay
         self.names = 0
         #: What was given and has not ended, and callers' rows.
-        self.running: dict[Instance, list[Batch]] = {one: [] for one in self.up}
-        self.rows: list[Instance] = []
-        self.telling: list[Instance] = []
-        self.waiters: list[Waiter] = []
-        self.awake: list[Waiter] = []
+        self.running: dict[Slot, list[Batch]] = {one: [] for one in self.up}
+        self.rows: list[Slot] = []
+        self.telling: list[Slot] = []
+        self.waiters: list[Waiter[Slot]] = []
+        self.awake: list[Waiter[Slot]] = []
         self.ticks: list[float] = []
         self.here: set[InferRequest] = set()
         self.begun: dict[int, int] = {}
@@ -269,7 +262,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     # The shell
 
-    def carry_out(self, acts: Acts | None) -> None:
+    def carry_out(self, acts: Acts[Slot] | None) -> None:
         if acts is None:
             return
         for one, batches in acts.give:
@@ -317,7 +310,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.first_time.update(new)
         self.carry_out(self.batches.arrived(new, self.now))
 
-    def busy(self) -> list[Instance]:
+    def busy(self) -> list[Slot]:
         return [one for one in self.up if self.running[one]]
 
     @precondition(lambda self: self.busy())
@@ -374,7 +367,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.end(request)
         self.running[one] = []
         self.carry_out(self.batches.gone(one, again, ahead, self.now))
-        new = Passive(one.number, ahead=self.ahead, in_caller=not self.ahead)
+        new = Slot(one.number, ahead=self.ahead, in_caller=not self.ahead)
         self.up[self.up.index(one)] = new
         self.running[new] = []
         self.carry_out(self.batches.came_up(new, len(self.up), stops=False))
@@ -400,7 +393,8 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.awake)
     @rule()
     def caller_looks(self) -> None:
-        waiter, acts = self.awake.pop(0), Acts()
+        waiter = self.awake.pop(0)
+        acts: Acts[Slot] = Acts()
         if self.batches.line.look(waiter, self.now, acts.wake):
             self.waiters.remove(waiter)
             if waiter.instance is not None:

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes import Gate, gated
-from wherry.core.instances.instance import Instance
-from wherry.core.instances.instance_table import MOST_AHEAD, SHORT_SECONDS, Ahead, InstanceTable
-from wherry.core.instances.thread import ThreadInstance
-from wherry.core.models.model import Device
+from wherry.core.scheduler.instance_table import (
+    MOST_AHEAD,
+    SHORT_SECONDS,
+    Ahead,
+    BatchSlot,
+    InstanceTable,
+)
 from wherry.core.values.request import Batch
 
 US = 1e-6
@@ -18,11 +20,12 @@ US = 1e-6
 
 def table_of(
     *batches: list[int], since: float | None = 1.0
-) -> tuple[InstanceTable, list[Instance]]:
+) -> tuple[InstanceTable[BatchSlot], list[BatchSlot]]:
     """Instances with batches of these rows, the oldest of which have begun at that moment."""
-    table, model = InstanceTable(), gated(Gate())
+    table: InstanceTable[BatchSlot] = InstanceTable()
     for number, rows in enumerate(batches):
-        one = ThreadInstance(f"gated_{number}", Device(), model, model.config())
+        one = BatchSlot()
+        one.name, one.number = f"m_{number}", number
         one.batches = [Batch((), n, "idle") for n in rows]
         one.busy_since = since if rows else None
         table.up.append(one)
@@ -33,7 +36,7 @@ def table_of(
 
 def test_an_instance_with_several_batches_is_busy_since_the_oldest_of_them_runs() -> None:
     table, (one, _) = table_of([3, 4], [])
-    assert table.running() == [("gated_0", 3, 1.0)]
+    assert table.running() == [("m_0", 3, 1.0)]
     assert table.running_rows == 7
     assert not table.is_quiet()
     one.busy_since = None

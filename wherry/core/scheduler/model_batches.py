@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Generic
 
 import msgspec
 
-from wherry.core.instances.caller_line import CallerLine, Waiter, line_size
-from wherry.core.instances.instance import BatchRun, Instance
-from wherry.core.instances.instance_table import InstanceTable
-from wherry.core.instances.resources import ModelShare
 from wherry.core.models.config import ModelConfig
 from wherry.core.scheduler.admission import QueueAdmission
+from wherry.core.scheduler.device_share import ModelShare
+from wherry.core.scheduler.instance_table import (
+    BatchRun,
+    CallerLine,
+    InstanceTable,
+    SlotT,
+    Waiter,
+    line_size,
+)
 from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL
 from wherry.core.scheduler.policy import Dispatch, Scheduler, Wait
 from wherry.core.values.errors import InvalidRequest, WherryError
@@ -24,26 +30,26 @@ from wherry.core.values.load import Load
 from wherry.core.values.request import Batch, InferRequest
 
 
-class Acts(msgspec.Struct):
+class Acts(msgspec.Struct, Generic[SlotT]):
     """What is to be done after an event, once no lock is held."""
 
     #: Instances, and the batches that each is to be given by one call.
-    give: list[tuple[Instance, list[Batch]]] = []
+    give: list[tuple[SlotT, list[Batch]]] = []
     #: Requests that end with an error.
     fail: list[tuple[InferRequest, WherryError]] = []
     #: Instances that are to stop.
-    stop: list[Instance] = []
+    stop: list[SlotT] = []
     #: Callers that are to look whether their wait is over.
-    wake: list[Waiter] = []
+    wake: list[Waiter[SlotT]] = []
     #: Instances whose oldest batch has run for too long, with that batch.
-    overdue: list[tuple[Instance, Batch]] = []
+    overdue: list[tuple[SlotT, Batch]] = []
     #: When `tick` is due besides the moments named before; inf: at no other one.
     wake_at: float = inf
     #: Requests refused or given up because their answers would be late.
     predicted_late: int = 0
 
 
-class ModelBatches:
+class ModelBatches(Generic[SlotT]):
     """The queue, the instances and the waiting callers of one model."""
 
     def __init__(
@@ -54,7 +60,7 @@ class ModelBatches:
         self._scheduler = scheduler
         self._share = share
         self._admission = QueueAdmission(config, scheduler)
-        self.table = InstanceTable()
+        self.table: InstanceTable[SlotT] = InstanceTable()
         #: Callers with a single row, who wait while no request is queued.
         size = 0 if share is not None else line_size(config)
         self.line = CallerLine(size, self.table.idle)
@@ -64,9 +70,10 @@ class ModelBatches:
 
     # Requests
 
-    def arrived(self, requests: Sequence[InferRequest], now: float) -> Acts:
+    def arrived(self, requests: Sequence[InferRequest], now: float) -> Acts[SlotT]:
         """Requests have come: each is queued or refused."""
-        acts, scheduler = Acts(), self._scheduler
+        acts: Acts[SlotT] = Acts()
+        scheduler = self._scheduler
         for request in requests:
             if request.reply.settled:
                 continue  # its caller has just left
@@ -103,9 +110,10 @@ class ModelBatches:
         for that?"""
         return self._scheduler.cancel(request), self._scheduler.broken()
 
-    def tick(self, now: float) -> Acts:
+    def tick(self, now: float) -> Acts[SlotT]:
         """One of the moments `wake_at` has come."""
-        acts, ticks = Acts(), self._ticks
+        acts: Acts[SlotT] = Acts()
+        ticks = self._ticks
         while ticks and ticks[-1] <= now:
             ticks.pop()
         for request in self._scheduler.expire(now):
@@ -116,33 +124,34 @@ class ModelBatches:
         self._assign(acts, now)
         return acts
 
-    def granted(self, now: float) -> Acts:
+    def granted(self, now: float) -> Acts[SlotT]:
         """It is this model's turn on what it shares with others."""
-        acts, share = Acts(), self._share
+        acts: Acts[SlotT] = Acts()
+        share = self._share
         assert share is not None
         share.granted()
         self._assign(acts, now)
         share.nothing_to_run()  # the instance that it was claimed for may be gone
         return acts
 
-    def cleared(self) -> tuple[Sequence[InferRequest], Acts]:
+    def cleared(self) -> tuple[Sequence[InferRequest], Acts[SlotT]]:
         """Nothing waits any longer. Returns the requests that did."""
-        acts = Acts()
+        acts: Acts[SlotT] = Acts()
         self.line.send_away(acts.wake)
         return self._scheduler.clear(), acts
 
-    def closing(self) -> Acts:
+    def closing(self) -> Acts[SlotT]:
         """Instances stop from now on, as soon as they have ended what they have."""
         self._is_closing = True
         if self._share is not None:
             self._share.nothing_to_run()
-        acts = Acts(stop=[*self.table.idle])
+        acts: Acts[SlotT] = Acts(stop=[*self.table.idle])
         self.table.idle.clear()
         return acts
 
     # Batches
 
-    def ended(self, instance: Instance, runs: Sequence[BatchRun], now: float) -> Acts:
+    def ended(self, instance: SlotT, runs: Sequence[BatchRun], now: float) -> Acts[SlotT]:
         """Batches of this instance have ended, all that were told of at once, and their callers are
         about to be told: `answered` must follow. Those that had ended before count no more."""
         scheduler, share, batches = self._scheduler, self._share, instance.batches
@@ -174,7 +183,7 @@ class ModelBatches:
             nearly_full = 2 * first_rows > scheduler.max_batch_size
             if nearly_full and instance.takes_ahead and share is None:
                 self.table.ahead.ran(longest_ns * 1e-9)
-        acts = Acts()
+        acts: Acts[SlotT] = Acts()
         instance.is_telling = True
         if instance.takes_ahead:
             self._follow(acts, instance, now)
@@ -182,16 +191,16 @@ class ModelBatches:
             share.may_run(scheduler, now)  # the next, while the callers are told
         return acts
 
-    def answered(self, instance: Instance, now: float) -> Acts | None:
+    def answered(self, instance: SlotT, now: float) -> Acts[SlotT] | None:
         """The callers of the batches that have ended were told. None: there is nothing to do."""
         was_telling, instance.is_telling = instance.is_telling, False
         if was_telling and instance.takes_ahead:
             return None  # it was given more before
-        acts = Acts()
+        acts: Acts[SlotT] = Acts()
         self._follow(acts, instance, now)
         return acts
 
-    def _follow(self, acts: Acts, instance: Instance, now: float) -> None:
+    def _follow(self, acts: Acts[SlotT], instance: SlotT, now: float) -> None:
         """Something of this instance has ended; choose what follows."""
         scheduler = self._scheduler
         ends = self._is_closing or instance.is_let_go or instance not in self.table.up
@@ -218,7 +227,7 @@ class ModelBatches:
 
     # Rows that run in their callers' threads
 
-    def caller_came(self, now: float) -> Instance | None:
+    def caller_came(self, now: float) -> SlotT | None:
         """Lend a caller with one row an instance; `caller_ran` must follow. None: it must wait, if
         it `may_wait`, or queue its row."""
         if not self.table.idle:
@@ -240,7 +249,7 @@ class ModelBatches:
             and not self._scheduler.queued_requests
         )
 
-    def caller_ran(self, instance: Instance, now: float, *, is_ready: bool) -> Acts | None:
+    def caller_ran(self, instance: SlotT, now: float, *, is_ready: bool) -> Acts[SlotT] | None:
         """A caller gives an instance back. None: there is nothing to do. `is_ready`: the model
         takes rows of further callers."""
         since, instance.busy_since = instance.busy_since, None
@@ -251,7 +260,7 @@ class ModelBatches:
             if share is None and not self.line.waiting:
                 self.table.idle.append(instance)
                 return None
-            acts = Acts()
+            acts: Acts[SlotT] = Acts()
             if not self.line.freed(instance, now, acts.wake, at_once=False):
                 self.table.idle.append(instance)
             return acts
@@ -263,10 +272,10 @@ class ModelBatches:
 
     # Instances
 
-    def came_up(self, instance: Instance, instances: int, *, stops: bool) -> Acts:
+    def came_up(self, instance: SlotT, instances: int, *, stops: bool) -> Acts[SlotT]:
         """An instance is loaded, of `instances` that there are to be. `stops`: it is not to be
         there any more."""
-        acts = Acts()
+        acts: Acts[SlotT] = Acts()
         self.table.up.append(instance)
         (acts.stop if stops else self.table.idle).append(instance)
         self._scheduler.instance_up(instance.number)
@@ -277,9 +286,9 @@ class ModelBatches:
         self.line.see(acts.wake)
         return acts
 
-    def resized(self, instances: int, let_go: Sequence[Instance]) -> Acts:
+    def resized(self, instances: int, let_go: Sequence[SlotT]) -> Acts[SlotT]:
         """There are to be `instances`; these get no batch any more, and stop."""
-        acts = Acts()
+        acts: Acts[SlotT] = Acts()
         for instance in let_go:
             instance.is_let_go = True
             if instance in self.table.idle:
@@ -288,7 +297,7 @@ class ModelBatches:
         self._scheduler.resize(instances)
         return acts
 
-    def lost(self, instance: Instance, now: float) -> tuple[list[InferRequest], list[InferRequest]]:
+    def lost(self, instance: SlotT, now: float) -> tuple[list[InferRequest], list[InferRequest]]:
         """Its worker has died. It gets no batch any more, and counts as busy until it is `gone`.
         Returns the requests that it was running, and those that waited there for their turn."""
         if instance in self.table.idle:
@@ -302,11 +311,11 @@ class ModelBatches:
 
     def gone(
         self,
-        instance: Instance,
+        instance: SlotT,
         again: Sequence[InferRequest],
         ahead: Sequence[InferRequest],
         now: float,
-    ) -> Acts:
+    ) -> Acts[SlotT]:
         """An instance that was `lost` is no more. Of its requests these run `again`, each alone,
         and those that had waited there are first in the queue."""
         scheduler = self._scheduler
@@ -319,22 +328,22 @@ class ModelBatches:
         return self._without(instance)
 
     def left_behind(
-        self, instance: Instance, batches: tuple[Batch, ...], now: float
-    ) -> Acts | None:
+        self, instance: SlotT, batches: tuple[Batch, ...], now: float
+    ) -> Acts[SlotT] | None:
         """An instance hangs with these batches and cannot be stopped. None: it has ended one."""
         if instance not in self.table.up or tuple(instance.batches) != batches:
             return None
         self._drop_batches(instance, now)
         return self._without(instance)
 
-    def _without(self, instance: Instance) -> Acts:
+    def _without(self, instance: SlotT) -> Acts[SlotT]:
         self.table.remove(instance)
         self._scheduler.instance_lost(instance.number)
         if self._share is not None:
             self._share.nothing_to_run()
         return Acts(fail=list(self._scheduler.broken()))  # steps that will never run
 
-    def _drop_batches(self, instance: Instance, now: float) -> None:
+    def _drop_batches(self, instance: SlotT, now: float) -> None:
         """It has ended with the batches that it had, of which none has run to its end."""
         self.table.ahead.forget()
         batches = tuple(instance.batches)
@@ -348,7 +357,7 @@ class ModelBatches:
 
     # What runs next
 
-    def _assign(self, acts: Acts, now: float) -> None:
+    def _assign(self, acts: Acts[SlotT], now: float) -> None:
         """Choose what the instances are given now, and when to look again."""
         scheduler = self._scheduler
         wake_at = self._assign_idle(acts, now) if self.table.idle else inf
@@ -369,7 +378,7 @@ class ModelBatches:
             self._ticks.append(wake_at)
             acts.wake_at = wake_at
 
-    def _assign_idle(self, acts: Acts, now: float) -> float:
+    def _assign_idle(self, acts: Acts[SlotT], now: float) -> float:
         """Returns until when the idle instances wait; inf: until something happens."""
         scheduler, share, unused, wake_at = self._scheduler, self._share, False, inf
         for instance in self.table.idle[::-1]:
@@ -391,7 +400,7 @@ class ModelBatches:
             share.nothing_to_run()
         return wake_at
 
-    def _give(self, acts: Acts, instance: Instance, batch: Batch, now: float) -> None:
+    def _give(self, acts: Acts[SlotT], instance: SlotT, batch: Batch, now: float) -> None:
         """Behind the batches that it has."""
         if not instance.batches:
             self.table.idle.remove(instance)

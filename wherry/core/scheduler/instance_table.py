@@ -1,0 +1,294 @@
+"""Which instances of a model are up, which batches has each, and who waits for one?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from math import ceil, inf
+from typing import Generic, TypeVar
+
+from wherry.core.models.config import ModelConfig
+from wherry.core.observability.otel.following import BatchTrace
+from wherry.core.values.execution import Execution
+from wherry.core.values.request import Batch, InferRequest
+
+#: A batch is given ahead while those before it are predicted to run for less than this in all:
+#: about what one batch takes on its way to a worker and back.
+SHORT_SECONDS = 300e-6
+#: Batches that an instance has at most.
+MOST_AHEAD = 8
+#: By how much of the difference the prediction falls with a batch that was shorter.
+FALLING = 1 / 16
+
+
+class BatchSlot:
+    """One instance, as far as it matters for which batch runs where."""
+
+    #: May one row `run_in_caller` while it is idle?
+    runs_in_caller = False
+    #: May it be given batches while it runs others, and before the callers of the last ones are
+    #: told?
+    takes_ahead = False
+
+    name: str
+    #: Which of its model's instances it is; the one that takes its place is the same.
+    number: int
+    #: Since when it works without a break (seconds of the runtime's clock).
+    busy_since: float | None
+
+    def __init__(self) -> None:
+        #: The batches that it was given and that have not ended, the oldest first.
+        self.batches: list[Batch] = []
+        #: When a batch has ended last, and whether its callers are still being told.
+        self.ended_at = -inf
+        self.is_telling = False
+        #: Whether it gets no batch any more, and stops when it has ended what it has.
+        self.is_let_go = False
+
+    @property
+    def open_requests(self) -> Collection[InferRequest]:
+        """Requests that have outlived their batch, or still may. Any thread."""
+        return ()
+
+
+SlotT = TypeVar("SlotT", bound=BatchSlot)
+
+
+class BatchRun:
+    """A batch that has run to its end."""
+
+    __slots__ = ("batch", "execution", "requests", "started", "trace")
+
+    def __init__(
+        self,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        self.batch = batch
+        #: The requests of the batch that ran; the others were settled before.
+        self.requests = requests
+        self.execution = execution
+        #: When it began (seconds of the runtime's clock).
+        self.started = started
+        #: If it has a traced request.
+        self.trace: BatchTrace | None = None
+
+
+class Ahead:
+    """How many batches may an instance have at once? By the longest of the last full ones.
+
+    A worker with one batch sleeps between its answer and the next batch. With several it goes on at
+    once, and several answers are read at one wake-up. In return a batch that is given ahead has
+    lost its choice: nothing joins it, nothing more urgent comes before it, and no other instance
+    takes it. So this is for batches that cannot grow, and only while those before them are surely
+    short.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: float | None = None
+        #: Batches that an instance may have; 1 until something is learnt.
+        self.most = 1
+
+    def ran(self, seconds: float) -> None:
+        """A full batch has run for `seconds`, without its way to the worker and back."""
+        known = self._seconds
+        if known is not None and seconds < known:
+            seconds = known - FALLING * (known - seconds)
+        self._seconds = seconds
+        self.most = min(MOST_AHEAD, ceil(SHORT_SECONDS / max(seconds, SHORT_SECONDS / MOST_AHEAD)))
+
+    def forget(self) -> None:
+        """A worker has died: nothing is given ahead until a batch has run again."""
+        self._seconds, self.most = None, 1
+
+
+class InstanceTable(Generic[SlotT]):
+    """The loaded instances of one model. Pure."""
+
+    def __init__(self) -> None:
+        #: All of them, and those that may be given a batch or a row.
+        self.up: list[SlotT] = []
+        self.idle: list[SlotT] = []
+        self.ahead = Ahead()
+
+    def remove(self, instance: SlotT) -> None:
+        for group in (self.up, self.idle):
+            if instance in group:
+                group.remove(instance)
+
+    def has_room(self) -> bool:
+        """Could an instance be given a batch, if there is one?"""
+        most = self.ahead.most
+        return bool(self.idle) or (most > 1 and self.least_busy(most) is not None)
+
+    def least_busy(self, most: int) -> SlotT | None:
+        """The instance that runs the fewest batches, if it may be given another one ahead and has
+        less than `most`."""
+        best = None
+        for instance in self.up:
+            batches = instance.batches
+            away = instance.busy_since is None or instance.is_let_go
+            if not instance.takes_ahead or not batches or away:
+                continue
+            # A request with which a worker has died is alone there, to show whether it did that.
+            if len(batches) < most and not batches[-1].requests[0].attempts:
+                best, most = instance, len(batches)
+        return best
+
+    def overruns_at(self, limit: float) -> float:
+        """When the first batch will have run for longer than `limit` seconds; inf: none will."""
+        return min([since for _, since in self._at_work()], default=inf) + limit
+
+    def take_overdue(self, now: float, limit: float) -> list[tuple[SlotT, Batch]]:
+        """The instances whose oldest batch has run for longer, each once, with that batch."""
+        overdue = [instance for instance, since in self._at_work() if since + limit <= now]
+        for instance in overdue:
+            instance.busy_since = None
+        return [(instance, instance.batches[0]) for instance in overdue]
+
+    def is_quiet(self) -> bool:
+        """Does no instance have a request?"""
+        return all(
+            i.busy_since is None and not i.is_telling and not i.open_requests for i in self.up
+        )
+
+    def running(self) -> list[tuple[str, int, float]]:
+        """Instances that run something: name, rows, since when."""
+        return [
+            (i.name, i.batches[0].rows if i.batches else 1, i.busy_since)
+            for i in self.up
+            if i.busy_since is not None
+        ]
+
+    @property
+    def running_rows(self) -> int:
+        """Rows of all batches that were given to an instance and have not ended."""
+        return sum([batch.rows for i in self.up for batch in i.batches])
+
+    def free_after(self, now: float, seconds_of: Callable[[int], float]) -> float:
+        """Seconds until an instance has run all its batches, each of which takes `seconds_of` its
+        rows; 0.0 if one is idle. One that has taken longer is expected to take as long again."""
+        soonest = inf
+        for instance in self.up:
+            if instance.busy_since is None:
+                return 0.0
+            batches = instance.batches
+            runs = seconds_of(batches[0].rows if batches else 1)
+            rest = abs(instance.busy_since + runs - now)
+            soonest = min(soonest, rest + sum([seconds_of(batch.rows) for batch in batches[1:]]))
+        return soonest if soonest < inf else 0.0
+
+    def _at_work(self) -> list[tuple[SlotT, float]]:
+        return [(i, i.busy_since) for i in self.up if i.batches and i.busy_since is not None]
+
+
+class Waiter(Generic[SlotT]):
+    """A caller that waits for an instance."""
+
+    __slots__ = ("instance", "is_sent_away")
+
+    def __init__(self) -> None:
+        #: The instance that it was given.
+        self.instance: SlotT | None = None
+        self.is_sent_away = False
+
+
+class CallerLine(Generic[SlotT]):
+    """Callers that wait for an instance; the first to come is the first served.
+
+    When an instance is free, it becomes idle, and the first caller is woken to take it. Until that
+    thread runs, another one may take the instance: one that calls again and again does not wait for
+    a switch of threads at each call. A caller that has come too late is given the next instance.
+
+    Pure: it takes instances out of `idle`, and adds the callers that are to look to `wake`.
+    """
+
+    def __init__(self, size: float, idle: list[SlotT]) -> None:
+        #: Callers that it may hold.
+        self.size = size
+        self._idle = idle
+        self.waiting: deque[Waiter[SlotT]] = deque()
+        #: Whether the first one was woken, and has not looked yet.
+        self._is_awake = False
+        #: Whether the first one has come too late.
+        self._was_late = False
+
+    def join(self, waiter: Waiter[SlotT]) -> None:
+        self.waiting.append(waiter)
+
+    def freed(
+        self, instance: SlotT, now: float, wake: list[Waiter[SlotT]], *, at_once: bool
+    ) -> bool:
+        """Give a free instance to the first caller, if it has come too late before, or `at_once`.
+        Otherwise return False, and wake the caller: the instance must join the idle ones."""
+        if not self.waiting:
+            return False
+        if not at_once and not self._was_late:
+            self._wake_first(wake)
+            return False
+        instance.busy_since = now
+        self.waiting[0].instance = instance
+        self._wake_first(wake)
+        self._remove_first()
+        self.see(wake)
+        return True
+
+    def look(self, waiter: Waiter[SlotT], now: float, wake: list[Waiter[SlotT]]) -> bool:
+        """Let a caller that was woken take an idle instance. Return whether its wait is over."""
+        if waiter.instance is not None or waiter.is_sent_away:
+            return True
+        self._is_awake = False
+        if not self._idle:
+            self._was_late = True
+            return False
+        waiter.instance = self._idle.pop()
+        waiter.instance.busy_since = now
+        self._remove_first()
+        self.see(wake)
+        return True
+
+    def leave(self, waiter: Waiter[SlotT], wake: list[Waiter[SlotT]]) -> None:
+        """Remove a caller whose wait was interrupted, if it waits still."""
+        if waiter.instance is not None or waiter.is_sent_away:
+            return
+        if waiter is self.waiting[0]:
+            self._remove_first()
+            self.see(wake)
+        else:
+            self.waiting.remove(waiter)
+
+    def see(self, wake: list[Waiter[SlotT]]) -> None:
+        """Wake the first caller if an instance is idle."""
+        if self._idle and self.waiting:
+            self._wake_first(wake)
+
+    def send_away(self, wake: list[Waiter[SlotT]]) -> None:
+        """Have all of them wait no longer, with nothing."""
+        while self.waiting:
+            self.waiting[0].is_sent_away = True
+            self._wake_first(wake)
+            self._remove_first()
+
+    def _wake_first(self, wake: list[Waiter[SlotT]]) -> None:
+        if not self._is_awake:
+            self._is_awake = True
+            wake.append(self.waiting[0])
+
+    def _remove_first(self) -> None:
+        self.waiting.popleft()
+        self._is_awake = self._was_late = False
+
+
+def line_size(config: ModelConfig) -> float:
+    """How many callers may wait in line for an instance. 0: their rows are queued, as the model has
+    batches, delays or limits, which are the queue's."""
+    if (
+        config.max_batch_size > 1
+        or config.max_queue_delay
+        or config.queue_policies
+        or config.max_queue_bytes is not None
+    ):
+        return 0
+    return inf if config.max_queue_size is None else config.max_queue_size
