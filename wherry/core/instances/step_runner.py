@@ -21,8 +21,7 @@ from wherry.core.instances.timer import Alarm, Timer
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
-from wherry.core.scheduler.first_responses import FirstResponses
-from wherry.core.scheduler.overload import late, refusal, too_slow
+from wherry.core.scheduler.overload import FirstResponses, late, refusal, too_slow
 from wherry.core.scheduler.queue import RequestQueue
 from wherry.core.values.errors import (
     Cancelled,

@@ -26,9 +26,9 @@ from wherry.core.models.model import Caller, PipelineCall, current_call
 from wherry.core.observability.otel.context import enter
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.observability.tracing import CallTraces, Span
-from wherry.core.scheduler.deadlines import Deadlines
 from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, late, refusal
 from wherry.core.scheduler.pace import Pace
+from wherry.core.scheduler.queue import Deadlines
 from wherry.core.values.errors import (
     Cancelled,
     DeadlineExceeded,

@@ -1,4 +1,4 @@
-"""Which requests wait, in which order, and which of them may share a batch?
+"""Which requests wait, in which order, which may share a batch, and whose time is over?
 
 Requests that may share a batch stand in one lane: the same priority and the same shape key. Lanes
 are served by priority; within one the tenants take turns, one request each: the tenant that was
@@ -14,17 +14,49 @@ from itertools import count
 from math import inf
 
 from wherry.core.models.config import QueuePolicy
-from wherry.core.scheduler.deadlines import Deadlines
 from wherry.core.values.request import InferRequest, Part
 
-#: Entries of requests that are queued no longer: fewer than these are not worth removing.
-MANY_ENDED = 64
-
-
-#: Entries of requests that have left: fewer than these are not worth removing.
+#: Fewer entries than this are not worth a search for those of requests that have left.
 MANY = 64
 #: Seconds of waiting that are worth one level of priority.
 LEVEL_SECONDS = 1.0
+
+
+class Deadlines:
+    """The deadlines of requests, waiting or running. Pure.
+
+    A settled request is forgotten when its deadline comes first, or when most of them are such.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, InferRequest]] = []
+        self._order = count()
+        self._sweep_at = MANY
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, request: InferRequest) -> None:
+        """Remember its deadline, if it has one."""
+        if request.deadline is not None:
+            if len(self._heap) >= self._sweep_at:
+                self._heap = [entry for entry in self._heap if not entry[2].reply.settled]
+                heapq.heapify(self._heap)
+                self._sweep_at = 2 * len(self._heap) + MANY
+            heapq.heappush(self._heap, (request.deadline, next(self._order), request))
+
+    def next(self) -> float:
+        """The first deadline; inf: there is none."""
+        while self._heap and self._heap[0][2].reply.settled:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else inf
+
+    def take_due(self, now: float) -> list[InferRequest]:
+        """Forget and return the requests whose deadline has passed."""
+        due: list[InferRequest] = []
+        while self.next() <= now:
+            due.append(heapq.heappop(self._heap)[2])
+        return due
 
 
 class QueuePolicies:
@@ -34,7 +66,7 @@ class QueuePolicies:
         self._policies = {policy.level: policy for policy in policies}
         self._ends: list[tuple[float, int, InferRequest]] = []
         self._order = count()
-        self._sweep_at = MANY_ENDED
+        self._sweep_at = MANY
 
     def most(self, level: int) -> int | None:
         """The limit of queued requests of this level; None: none."""
@@ -47,7 +79,7 @@ class QueuePolicies:
         if len(self._ends) >= self._sweep_at:
             self._ends = [entry for entry in self._ends if entry[2].queued is not None]
             heapq.heapify(self._ends)
-            self._sweep_at = 2 * len(self._ends) + MANY_ENDED
+            self._sweep_at = 2 * len(self._ends) + MANY
         heapq.heappush(self._ends, (request.wait_until, next(self._order), request))
 
     @property

@@ -20,12 +20,11 @@ from math import ceil, inf
 from typing import Any
 
 from wherry.core.models.config import QueuePolicy
-from wherry.core.scheduler.batcher import Batcher
-from wherry.core.scheduler.callers import ReturningCallers
+from wherry.core.scheduler.callers import CallerLoop, ReturningCallers, Rhythm, turn
 from wherry.core.scheduler.costs import RowCosts
+from wherry.core.scheduler.dynamic_batcher import Batcher
 from wherry.core.scheduler.policy import Action, Idle, Wait
 from wherry.core.scheduler.queue import Lane
-from wherry.core.scheduler.rhythm import CallerLoop, Rhythm, turn
 from wherry.core.values.request import InferRequest
 
 IDLE = Idle()

@@ -20,11 +20,11 @@ from itertools import count
 from math import ceil, inf
 from typing import Any
 
-from wherry.core.scheduler.deadlines import Deadlines
 from wherry.core.scheduler.decisions import Decisions
 from wherry.core.scheduler.forecast import Forecast
 from wherry.core.scheduler.open_sequences import OpenSequence, OpenSequences, not_ready, starts
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.core.scheduler.queue import Deadlines
 from wherry.core.values.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
 from wherry.core.values.request import Batch, InferRequest, SequenceStep
 

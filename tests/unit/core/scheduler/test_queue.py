@@ -3,13 +3,16 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fakes import Call
 from wherry.core.scheduler import queue as queue_module
-from wherry.core.scheduler.queue import LEVEL_SECONDS, MANY, RequestQueue
+from wherry.core.scheduler.queue import LEVEL_SECONDS, MANY, Deadlines, RequestQueue
 from wherry.core.values.errors import Cancelled
 from wherry.core.values.request import InferRequest
 
@@ -457,3 +460,23 @@ def test_what_is_put_back_into_a_queue_without_its_lane_has_one_again() -> None:
     queue.take(queue.lanes()[0], 1)
     queue.put_back(alone)
     assert drained(queue, 10) in ([["alone"], ["other"]], [["other"], ["alone"]])
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.booleans())), st.integers(0, 9)
+)
+def test_what_is_due_is_taken_once_and_in_order(
+    added: list[tuple[int | None, bool]], now: int
+) -> None:
+    deadlines, open_ones = Deadlines(), list[int]()
+    for deadline, settled in added:
+        request = Call("a", deadline=deadline).request
+        deadlines.add(request)
+        if settled:
+            request.reply.settle(Cancelled("gone"))
+        elif deadline is not None:
+            open_ones.append(deadline)
+    due = [request.deadline for request in deadlines.take_due(now)]
+    assert due == sorted(one for one in open_ones if one <= now)
+    assert deadlines.next() == min((one for one in open_ones if one > now), default=inf)
+    assert deadlines.take_due(now) == []

@@ -8,9 +8,8 @@ from benchmarks.batching.callers import Arrivals, load
 from benchmarks.batching.curves import CURVES, MS, Curve
 from benchmarks.batching.device import Device
 from benchmarks.batching.play import figures, play
-from wherry.core.scheduler.callers import ReturnTimes
+from wherry.core.scheduler.callers import APART, MOST_LOAD, CallerLoop, ReturnTimes, turn
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.core.scheduler.rhythm import APART, MOST_LOAD, CallerLoop, turn
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 
 GPU = CURVES["gpu"]  # 5 ms and 0.2 ms a row

@@ -16,9 +16,9 @@ from benchmarks.batching.play import play
 from benchmarks.batching.simulator import CURVES, MS, Arrivals, Curve, Result, simulate
 from tests.fakes import Call
 from tests.properties import examples
+from wherry.core.scheduler.callers import APART, MOST_LOAD
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
-from wherry.core.scheduler.rhythm import APART, MOST_LOAD
 from wherry.core.scheduler.self_tuning_batcher import RETRIED_EACH, SelfTuningBatcher
 from wherry.core.values.errors import Cancelled
 from wherry.core.values.request import InferRequest
