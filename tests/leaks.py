@@ -31,15 +31,18 @@ class Snapshot:
     """What the process holds, as text that a developer can act on."""
 
     held: Counter[str]
+    #: The files in /dev/shm, whoever made them.
+    shared_memory: frozenset[str]
 
     def beyond(self, earlier: "Snapshot") -> list[str]:
         """What is here and was not in `earlier`, sorted."""
-        return sorted((self.held - earlier.held).elements())
+        made = self.shared_memory - earlier.shared_memory
+        return sorted([*(self.held - earlier.held).elements(), *_used_here(made)])
 
 
 def snapshot() -> Snapshot:
     """Take stock now. Outside of Linux only threads are seen."""
-    return Snapshot(Counter([*_threads(), *_children(), *_open_files(), *_shared_memory()]))
+    return Snapshot(Counter([*_threads(), *_children(), *_open_files()]), _shared_memory())
 
 
 def left_behind(before: Snapshot, *, grace: float = 10.0) -> list[str]:
@@ -111,17 +114,20 @@ def _open_targets(pid: str) -> Iterator[str]:
             yield os.readlink(f"{folder}/{name}")
 
 
-def _shared_memory() -> Iterator[str]:
+def _shared_memory() -> frozenset[str]:
     try:
-        there = [f"{_SHARED_MEMORY}/{name}" for name in os.listdir(_SHARED_MEMORY)]
+        return frozenset(f"{_SHARED_MEMORY}/{name}" for name in os.listdir(_SHARED_MEMORY))
     except OSError:
-        return
-    if not there:
+        return frozenset()
+
+
+def _used_here(paths: frozenset[str]) -> Iterator[str]:
+    if not paths:
         return  # by far the most cases, and the tables below may be long
     used: set[str] = set()
     for pid in ("self", *_descendant_ids()):
         used.update(_mapped_targets(pid), _open_targets(pid))
-    for path in there:
+    for path in paths:
         if path in used or path.endswith(f"-{os.getpid()}"):
             yield f"shared memory {path}"
 
