@@ -125,15 +125,20 @@ def words() -> Any:
     return vocabulary()[1]
 
 
+@pytest.fixture(scope="module")
+def choices(words: Any) -> Choices:
+    return Choices(words)
+
+
 @pytest.mark.parametrize("family", sorted(TOOL_FAMILIES.keys() - WITHOUT_GRAMMAR))
 def test_whatever_has_the_grammar_is_read_as_calls_that_have_the_schema(
-    family: str, words: Any
+    family: str, words: Any, choices: Choices
 ) -> None:
     grammar = TOOL_FAMILIES[family].grammar(MANY, {})
     assert grammar is not None
     start = compiled(words, grammar.lark)
     for seed in range(6):
-        text = written(start.deep_copy(), words, random.Random(f"{family}{seed}"))
+        text = written(start.deep_copy(), words, choices, random.Random(f"{family}{seed}"))
         if text is None or not (grammar.anywhere.search(text) or grammar.first.match(text)):
             continue
         said, calls = read(family, f" to=make<|message|>{text}" if family == "muse" else text)
@@ -143,16 +148,31 @@ def test_whatever_has_the_grammar_is_read_as_calls_that_have_the_schema(
             assert fits(json.loads(call.arguments), MANY[call.name] or {}), text
 
 
-def written(matcher: Any, words: Any, chance: random.Random) -> str | None:
+class Choices:
+    """Of the tokens that a mask allows: all, those that close something, and those one sees."""
+
+    def __init__(self, words: Any) -> None:
+        begins = [words.decode_bytes([token])[:1] for token in range(300)]
+        self.closing = {token for token, first in enumerate(begins) if first in b"<\"}])/'>"}
+        self.printed = {token for token, first in enumerate(begins) if b" " <= first < b"\x7f"}
+        self.known: dict[bytes, tuple[list[int], list[int], list[int]]] = {}
+
+    def of(self, mask: bytes) -> tuple[list[int], list[int], list[int]]:
+        if mask not in self.known:  # a grammar has few
+            free = [token for token in range(300) if mask[token >> 3] >> (token & 7) & 1]
+            closing = [token for token in free if token in self.closing]
+            printed = [token for token in free if token in self.printed]
+            self.known[mask] = free, closing, printed
+        return self.known[mask]
+
+
+def written(matcher: Any, words: Any, choices: Choices, chance: random.Random) -> str | None:
     """A text that the grammar accepts; None: it has become too long."""
     tokens: list[int] = []
     while not matcher.is_stopped() and len(tokens) < 1500:
-        bits = matcher.compute_bitmask()
-        free = [t for t in range(300) if bits[t >> 3] >> (t & 7) & 1]
+        free, closing, printed = choices.of(matcher.compute_bitmask())
         if 256 in free and (len(free) == 1 or chance.random() < 0.5):
             break
-        closing = [t for t in free if words.decode_bytes([t])[:1] in b"<\"}])/'>"]
-        printed = [t for t in free if 32 <= words.decode_bytes([t])[0] < 127]
         some = closing if closing and chance.random() < 0.6 else printed or free
         tokens.append(chance.choice([t for t in some if t != 256] or free))
         matcher.consume_token(tokens[-1])
