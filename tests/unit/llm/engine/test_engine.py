@@ -71,11 +71,10 @@ def test_greedy_tokens_are_those_of_transformers_for_each_family(
 
 def log_softmax(folder: Path, prompt: list[int]) -> torch.Tensor:
     """How probable transformers finds each token, after each of the prompt's."""
-    from transformers import AutoModelForCausalLM
-
-    net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
-        logprobs: torch.Tensor = net(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        logprobs: torch.Tensor = (
+            tiny.reference_network(folder)(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        )
     return logprobs
 
 

@@ -2,7 +2,7 @@
 
     python -m pytest -m gpu tests
 
-Everywhere else the same tests run on the CPU, with recordings of torch.fx: they hold the tests.
+Everywhere else the same tests run on the CPU, with recordings of calls: they hold the tests.
 """
 
 from __future__ import annotations

@@ -182,17 +182,14 @@ def test_a_preempted_sequence_begins_anew(kind: tuple[Path, Way]) -> None:
 
 
 def test_log_probabilities_of_a_prompt_are_the_model_s(kind: tuple[Path, Way]) -> None:
-    from transformers import AutoModelForCausalLM
-
     folder, _ = kind
     engine = engine_of(folder, max_step_tokens=8)
     prompt = prompt_of(21, 5)
     wish = Sampling(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     (sequence,) = engine.add(prompt, wish)
     drained(engine)
-    load: Any = AutoModelForCausalLM.from_pretrained
     with torch.inference_mode():
-        logits = load(folder)(input_ids=torch.tensor([prompt])).logits[0]
+        logits = tiny.reference_network(folder)(input_ids=torch.tensor([prompt])).logits[0]
     expected = logits.log_softmax(-1)[range(20), prompt[1:]]
     found = torch.tensor([told.logprob for told in sequence.prompt_report])
     assert torch.allclose(found, expected, atol=1e-3)

@@ -1,7 +1,7 @@
 """All sequences of a step attend to the paged cache, recorded or not: the tokens are transformers'.
 
-The runner's ways for a GPU run on the CPU here, the recordings by torch.fx in place of CUDA graphs:
-what is recorded is the same calls on the same memory, and nothing of the host runs again with them.
+The runner's ways for a GPU run on the CPU here, with a log of calls in place of CUDA graphs: what
+is recorded is the same calls on the same memory, and nothing of the host runs again with them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.unit.llm.engine import tiny
 from tests.unit.llm.engine.test_engine import (
@@ -46,6 +46,33 @@ Find = Callable[..., Path]
 META = torch.device("meta")
 
 
+class Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down the calls of torch, with what they were given and where their results are."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        if reads_values(func, args):
+            raise RuntimeError(f"{func} depends on values, which a recording does not see")
+        result = func(*args, **kwargs)
+        self.calls.append((func, args, kwargs, result))
+        return result
+
+
+def reads_values(func: Any, args: Any) -> bool:
+    """Whether what a call gives the host, or its result's shape, depends on values of tensors."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags})
+
+
 class Recorder:
     """Records the calls of torch that a function makes, and counts how often they are replayed."""
 
@@ -54,12 +81,17 @@ class Recorder:
 
     def __call__(self, compute: Callable[[], Tensor]) -> Replay:
         compute()
-        calls = make_fx(compute, _error_on_data_dependent_ops=True)()
+        with Log() as log:
+            result = compute()
         self.recorded += 1
 
         def replay() -> Tensor:
             self.replayed += 1
-            result: Tensor = calls()
+            for func, args, kwargs, before in log.calls:
+                again = func(*args, **kwargs)
+                for new, old in zip(tree_leaves(again), tree_leaves(before), strict=True):
+                    if isinstance(new, Tensor) and new.data_ptr() != old.data_ptr():
+                        old.copy_(new)  # a view of the same memory, or the same, has it already
             return result
 
         return replay

@@ -6,6 +6,7 @@ collecting all tests.
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,11 +102,22 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def reference(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
-    """What transformers' generate() gives, greedily, past the end of the text."""
+@lru_cache(maxsize=4)
+def reference_network(folder: Path) -> Any:
+    """transformers' network of a checkpoint, which a test does not change once it has asked."""
     from transformers import AutoModelForCausalLM
 
-    net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def reference(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
+    """What transformers' generate() gives, greedily, past the end of the text."""
+    return [*_reference(folder, tuple(prompt), new_tokens)]
+
+
+@cache  # tests of several ways to compute ask for the same answers
+def _reference(folder: Path, prompt: tuple[int, ...], new_tokens: int) -> list[int]:
+    net = reference_network(folder)
     net.generation_config.eos_token_id = None
     answer = net.generate(
         torch.tensor([prompt]),
