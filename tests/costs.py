@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from hypothesis import settings
+
 T = TypeVar("T")
 
 #: What "linear" allows for one doubling of the input.
 MOST_PER_DOUBLING = 2.5
-#: A run below this many seconds of CPU is too short to be compared.
+#: A run below this many seconds of CPU is too short to be compared: with the 100 examples of
+#: `make test-full`; `make test`, which tries 25, compares runs of a quarter of it.
 SHORTEST = 0.002
 DOUBLINGS = 2
 RUNS = 3
@@ -34,9 +37,10 @@ def assert_linear(
     still costs too little to be timed passes: it was refused early. `make` is not timed; `run`
     swallows the errors that it expects.
     """
+    shortest = SHORTEST * min(settings().max_examples / 100, 1)
     size = smallest
     value = make(size)
-    while (seconds := _cpu_seconds(run, value)) < SHORTEST:
+    while (seconds := _cpu_seconds(run, value)) < shortest:
         if size >= largest:
             return
         size *= 2
@@ -49,7 +53,7 @@ def assert_linear(
         more = math.inf
         for _ in range(RUNS):  # noise only adds: one run that is quick enough is proof
             more = min(more, _cpu_seconds(run, value))
-            growth = more / max(least, SHORTEST / 2)
+            growth = more / max(least, shortest / 2)
             if growth <= most:
                 return
         size *= 2  # what fits into a cache is cheaper: once more, well beyond
