@@ -1,5 +1,6 @@
 """Text or messages in, pieces of text out, many callers at once."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -29,10 +30,18 @@ def folder(checkpoint: Callable[..., Path]) -> Path:
     return checkpoint("llama")
 
 
-@pytest.fixture
-def ask(folder: Path) -> Iterator[Ask]:
+@contextlib.contextmanager
+def asking(folder: Path) -> Iterator[Ask]:
     with wherry.Runtime(LLM(folder, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+        # The thread that reads grammars and long prompts starts with the first, and is the model's.
+        list(runtime.stream("tiny", prompt="?", parameters={"constraint": {"choice": ["!"]}}))
         yield lambda **inputs: list(runtime.stream("tiny", **inputs))
+
+
+@pytest.fixture(scope="module")
+def ask(folder: Path) -> Iterator[Ask]:
+    with asking(folder) as ask:
+        yield ask
 
 
 def text(deltas: list[dict[str, Any]], index: int = 0) -> str:
@@ -315,28 +324,33 @@ def thinking(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def ask_thinking(thinking: Path) -> Iterator[Ask]:
+    with asking(thinking) as ask:
+        yield ask
+
+
 def test_marks_of_thoughts_stay_in_the_text_and_other_special_tokens_do_not(
-    thinking: Path,
+    thinking: Path, ask_thinking: Ask
 ) -> None:
     mark = Tokenizer.load(thinking).special_tokens()["<think>"]
     greedy = {**GREEDY, "max_tokens": 2}
     messages = [{"role": "user", "content": "Hi"}]
-    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
 
-        def said(token: int, **inputs: Any) -> tuple[str, dict[str, Any]]:
-            parameters = {**greedy, "allowed_token_ids": [token], **inputs.pop("parameters", {})}
-            deltas = list(runtime.stream("tiny", parameters=parameters, **inputs))
-            return text(deltas), deltas[0]["details"].get("style", {})
+    def said(token: int, **inputs: Any) -> tuple[str, dict[str, Any]]:
+        parameters = {**greedy, "allowed_token_ids": [token], **inputs.pop("parameters", {})}
+        deltas = ask_thinking(parameters=parameters, **inputs)
+        return text(deltas), deltas[0]["details"].get("style", {})
 
-        style = {"tools": "hermes", "thoughts": "think", "opened": False}
-        assert said(mark, messages=messages) == ("<think><think>", style)
-        assert said(tiny.USER, messages=messages) == ("", style)
-        opened = {**style, "opened": True}
-        assert said(mark, messages=messages, template={"opens": True})[1] == opened
-        all_ = {"skip_special_tokens": False}
-        assert said(tiny.USER, messages=messages, parameters=all_)[0] == "<|user|><|user|>"
-        # A text to be continued is not a chat.
-        assert said(mark, prompt="Hi") == ("", {})
+    style = {"tools": "hermes", "thoughts": "think", "opened": False}
+    assert said(mark, messages=messages) == ("<think><think>", style)
+    assert said(tiny.USER, messages=messages) == ("", style)
+    opened = {**style, "opened": True}
+    assert said(mark, messages=messages, template={"opens": True})[1] == opened
+    all_ = {"skip_special_tokens": False}
+    assert said(tiny.USER, messages=messages, parameters=all_)[0] == "<|user|><|user|>"
+    # A text to be continued is not a chat.
+    assert said(mark, prompt="Hi") == ("", {})
 
 
 @pytest.mark.parametrize(
@@ -348,7 +362,12 @@ def test_marks_of_thoughts_stay_in_the_text_and_other_special_tokens_do_not(
     ],
 )
 def test_a_model_thinks_before_an_answer_that_has_a_form(
-    thinking: Path, template: dict[str, Any], most: int, answer: str, reason: str
+    thinking: Path,
+    ask_thinking: Ask,
+    template: dict[str, Any],
+    most: int,
+    answer: str,
+    reason: str,
 ) -> None:
     special = Tokenizer.load(thinking).special_tokens()
     likely = {special["<think>"]: 500.0, special["</think>"]: 1000.0}
@@ -359,15 +378,8 @@ def test_a_model_thinks_before_an_answer_that_has_a_form(
         "logit_bias": likely,
         "n": 2,
     }
-    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
-        deltas = list(
-            runtime.stream(
-                "tiny",
-                messages=[{"role": "user", "content": "Hi"}],
-                template=template,
-                parameters=parameters,
-            )
-        )
+    hi = [{"role": "user", "content": "Hi"}]
+    deltas = ask_thinking(messages=hi, template=template, parameters=parameters)
     for index in (0, 1):
         one = [delta for delta in deltas if delta["index"] == index]
         assert (text(deltas, index), one[-1]["finish_reason"]) == (answer, reason)
@@ -394,7 +406,11 @@ def test_a_model_thinks_before_an_answer_that_has_a_form(
     ],
 )
 def test_thoughts_end_when_there_have_been_enough(
-    thinking: Path, given: dict[str, Any], fields: dict[str, Any], answer: str
+    thinking: Path,
+    ask_thinking: Ask,
+    given: dict[str, Any],
+    fields: dict[str, Any],
+    answer: str,
 ) -> None:
     special = Tokenizer.load(thinking).special_tokens()
     parameters = {
@@ -409,22 +425,20 @@ def test_thoughts_end_when_there_have_been_enough(
     inputs: dict[str, Any] = {"parameters": parameters, **given}
     if "prompt" not in given:
         inputs["messages"] = [{"role": "user", "content": "Hi"}]
-    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
-        deltas = list(runtime.stream("tiny", **inputs))
+    deltas = ask_thinking(**inputs)
     for index in (0, 1):
         assert text(deltas, index).replace("<|end|>", "") == answer
 
 
-def test_a_bound_of_thoughts_needs_a_model_whose_thoughts_are_known(folder: Path) -> None:
-    with (
-        wherry.Runtime(LLM(folder, name="tiny", cache_gb=0.01, threads=1)) as runtime,
-        pytest.raises(InvalidRequest, match="thinking_budget: the marks") as refused,
-    ):
-        list(runtime.stream("tiny", prompt="Hi", parameters={"thinking_budget": 5}))
+def test_a_bound_of_thoughts_needs_a_model_whose_thoughts_are_known(ask: Ask) -> None:
+    with pytest.raises(InvalidRequest, match="thinking_budget: the marks") as refused:
+        ask(prompt="Hi", parameters={"thinking_budget": 5})
     assert refused.value.field == "thinking_budget"
 
 
-def test_a_bound_of_thoughts_keeps_the_end_of_the_text_from_ending_it(thinking: Path) -> None:
+def test_a_bound_of_thoughts_keeps_the_end_of_the_text_from_ending_it(
+    thinking: Path, ask_thinking: Ask
+) -> None:
     tokens = Tokenizer.load(thinking)
     assert tokens.end is not None
     parameters = {
@@ -437,8 +451,7 @@ def test_a_bound_of_thoughts_keeps_the_end_of_the_text_from_ending_it(thinking: 
     }
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
     chat["template"] = {"opens": True}
-    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
-        deltas = list(runtime.stream("tiny", parameters=parameters, **chat))
+    deltas = ask_thinking(parameters=parameters, **chat)
     assert deltas[-1]["finish_reason"] == "length"
     assert text(deltas).count("</think>") == 1
 
