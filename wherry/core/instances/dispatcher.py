@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from time import perf_counter_ns
@@ -56,6 +57,11 @@ class WaitingCaller(Waiter[Instance]):
         self.turn = threading.Lock()
         self.turn.acquire()
 
+    def wake(self) -> None:
+        if self.turn.locked():  # else it was woken before, and has not looked yet
+            with suppress(RuntimeError):  # another thread has just done it
+                self.turn.release()
+
 
 class Dispatcher(InstanceRunner[Instance]):
     """One loaded model that runs batches."""
@@ -74,7 +80,6 @@ class Dispatcher(InstanceRunner[Instance]):
     ) -> None:
         super().__init__(config, make_instances, clock=clock, timer=timer, statistics=statistics)
         self._timer = timer
-        self._scheduler = scheduler
         self._share: ModelShare | None = None
         self._resources = resources
         if resources is not None and config.resources:
@@ -103,7 +108,7 @@ class Dispatcher(InstanceRunner[Instance]):
             instance.give(batches)
         for waiter in chosen.wake:
             assert isinstance(waiter, WaitingCaller)
-            waiter.turn.release()
+            waiter.wake()
         for instance in chosen.stop:
             instance.stop()
         if chosen.wake_at < inf:
@@ -158,10 +163,9 @@ class Dispatcher(InstanceRunner[Instance]):
                 return None
             instance = batches.caller_came(self._clock())
             if instance is None:
-                if not batches.may_wait():
+                waiter = batches.caller_waits(WaitingCaller)
+                if waiter is None:
                     return None
-                waiter = WaitingCaller()
-                batches.line.join(waiter)
         waited_ns = 0
         if waiter is not None:
             joined = perf_counter_ns()
@@ -184,18 +188,15 @@ class Dispatcher(InstanceRunner[Instance]):
     def _wait(self, waiter: WaitingCaller) -> Instance | None:
         """Block until an instance is this caller's. None: it waits no longer."""
         try:
-            is_over = False
-            while not is_over:
+            while not waiter.is_over:
                 waiter.turn.acquire()
-                acts: Acts[Instance] = Acts()
                 with self._lock:
-                    is_over = self._batches.line.look(waiter, self._clock(), acts.wake)
+                    acts = self._batches.caller_looks(waiter, self._clock())
                 self._hand_over(acts)
             return waiter.instance
         except BaseException:  # Ctrl-C: the next one must not wait for this one
-            acts = Acts()
             with self._lock:
-                self._batches.line.leave(waiter, acts.wake)
+                acts = self._batches.caller_left(waiter)
             self._hand_over(acts)
             if waiter.instance is not None:
                 self._take_back(waiter.instance)
@@ -231,12 +232,7 @@ class Dispatcher(InstanceRunner[Instance]):
     def reschedule(self, request: InferRequest) -> bool:
         """Queue a request again that its model wants to run once more; False if it cannot be."""
         with self._lock:
-            return self._scheduler.reschedule(request, self._clock())
-
-    def limit_rows(self, rows: int) -> None:
-        """Form no batch with more rows from now on."""
-        with self._lock:
-            self._scheduler.limit_rows(rows)
+            return self._batches.rescheduled(request, self._clock())
 
     # Instances
 
@@ -272,7 +268,7 @@ class Dispatcher(InstanceRunner[Instance]):
     def lost(self, instance: Instance, error: WorkerDied) -> bool:
         """A worker died. What it ran and was not answered yet is tried once more, alone; what
         waited there for its turn is not to blame."""
-        sequences = self._scheduler.runs_sequences
+        sequences = self._batches.runs_sequences
         with self._lock:
             had, ahead = self._batches.lost(instance, self._clock())
         error.reached |= bool(ahead)  # if it had not read all, it had read the oldest
@@ -283,7 +279,7 @@ class Dispatcher(InstanceRunner[Instance]):
         again = [request for request in had if request not in failed]
         with self._lock:
             acts = self._batches.gone(instance, again, ahead, self._clock())
-            waiting = self._scheduler.waiting() if is_poison else ()
+            waiting = self._batches.waiting() if is_poison else ()
         self._fail_all(failed.items())
         self._hand_over(acts)
         self._go_on(waiting)
@@ -332,9 +328,7 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def explain(self) -> dict[str, Any]:
         with self._lock:
-            decided = self._scheduler.decisions.copy(self._clock())
-            explained = self._scheduler.explain()
-        return {**explained, "held_seconds": decided.held_seconds, "decisions": decided}
+            return self._batches.explain(self._clock())
 
 
 class Outcomes:
@@ -443,7 +437,11 @@ class Outcomes:
         requests, execution = run.requests, run.execution
         outcomes: Sequence[Outcome] = execution.outcomes
         if execution.out_of_memory_rows > 1:
-            self._lacks_memory(execution.out_of_memory_rows)
+            rows = execution.out_of_memory_rows
+            log.warning(
+                "batches limited: out of memory",
+                extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
+            )
         if execution.later:
             done = [i for i, request in enumerate(requests) if request not in execution.later]
             requests, outcomes = [requests[i] for i in done], [outcomes[i] for i in done]
@@ -459,14 +457,6 @@ class Outcomes:
                 outcome = self._inputs.keep(request, outcome)
             answers.append(outcome)
         return answered, answers
-
-    def _lacks_memory(self, rows: int) -> None:
-        """So many rows were too many. Half of them ran, or will say the same in their turn."""
-        self._dispatcher.limit_rows(rows // 2)
-        log.warning(
-            "batches limited: out of memory",
-            extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
-        )
 
     def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
         """Has this row no outcome yet, or none at all?"""

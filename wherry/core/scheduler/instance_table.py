@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.otel.following import BatchTrace
 from wherry.core.values.execution import Execution
+from wherry.core.values.load import Load
 from wherry.core.values.request import Batch, InferRequest
 
 #: A batch is given ahead while those before it are predicted to run for less than this in all:
@@ -118,6 +119,25 @@ class InstanceTable(Generic[SlotT]):
             if instance in group:
                 group.remove(instance)
 
+    def let_go(self, instances: Sequence[SlotT]) -> list[SlotT]:
+        """These get no batch any more. Returns those that are idle, which are not any longer."""
+        idle = [instance for instance in instances if instance in self.idle]
+        for instance in instances:
+            instance.is_let_go = True
+        for instance in idle:
+            self.idle.remove(instance)
+        return idle
+
+    def lost(self, instance: SlotT) -> tuple[list[InferRequest], list[InferRequest]]:
+        """It gets no batch any more, and counts as busy until it is removed. Returns the requests
+        that it was running, and those that waited there for their turn."""
+        if instance in self.idle:
+            self.idle.remove(instance)
+            instance.busy_since = inf
+        runs = [request for batch in instance.batches[:1] for request in batch.requests]
+        ahead = [request for batch in instance.batches[1:] for request in batch.requests]
+        return list(dict.fromkeys((*runs, *instance.open_requests))), ahead
+
     def has_room(self) -> bool:
         """Could an instance be given a batch, if there is one?"""
         most = self.ahead.most
@@ -162,10 +182,27 @@ class InstanceTable(Generic[SlotT]):
             if i.busy_since is not None
         ]
 
-    @property
-    def running_rows(self) -> int:
-        """Rows of all batches that were given to an instance and have not ended."""
-        return sum([batch.rows for i in self.up for batch in i.batches])
+    def load(
+        self,
+        now: float,
+        seconds_of: Callable[[int], float],
+        full_rows: int,
+        queued_rows: int,
+        *,
+        ready: bool,
+    ) -> Load:
+        busy = len(self.up) - len(self.idle)
+        return Load(
+            ready=bool(self.up) and ready,
+            instances=len(self.up),
+            busy=busy,
+            queued_rows=queued_rows,
+            running_rows=sum([batch.rows for i in self.up for batch in i.batches]) if busy else 0,
+            free_after=self.free_after(now, seconds_of) if busy else 0.0,
+            full_rows=full_rows,
+            one_seconds=seconds_of(1),
+            full_seconds=seconds_of(full_rows),
+        )
 
     def free_after(self, now: float, seconds_of: Callable[[int], float]) -> float:
         """Seconds until an instance has run all its batches, each of which takes `seconds_of` its
@@ -194,6 +231,11 @@ class Waiter(Generic[SlotT]):
         self.instance: SlotT | None = None
         self.is_sent_away = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it waits no longer."""
+        return self.instance is not None or self.is_sent_away
+
 
 class CallerLine(Generic[SlotT]):
     """Callers that wait for an instance; the first to come is the first served.
@@ -202,7 +244,8 @@ class CallerLine(Generic[SlotT]):
     thread runs, another one may take the instance: one that calls again and again does not wait for
     a switch of threads at each call. A caller that has come too late is given the next instance.
 
-    Pure: it takes instances out of `idle`, and adds the callers that are to look to `wake`.
+    Pure: it takes instances out of `idle`, and adds the callers that are to look to `wake`. One may
+    be woken again before it has looked: a thread that was to wake it may have been interrupted.
     """
 
     def __init__(self, size: float, idle: list[SlotT]) -> None:
@@ -210,13 +253,8 @@ class CallerLine(Generic[SlotT]):
         self.size = size
         self._idle = idle
         self.waiting: deque[Waiter[SlotT]] = deque()
-        #: Whether the first one was woken, and has not looked yet.
-        self._is_awake = False
         #: Whether the first one has come too late.
         self._was_late = False
-
-    def join(self, waiter: Waiter[SlotT]) -> None:
-        self.waiting.append(waiter)
 
     def freed(
         self, instance: SlotT, now: float, wake: list[Waiter[SlotT]], *, at_once: bool
@@ -225,60 +263,50 @@ class CallerLine(Generic[SlotT]):
         Otherwise return False, and wake the caller: the instance must join the idle ones."""
         if not self.waiting:
             return False
+        wake.append(self.waiting[0])
         if not at_once and not self._was_late:
-            self._wake_first(wake)
             return False
         instance.busy_since = now
         self.waiting[0].instance = instance
-        self._wake_first(wake)
-        self._remove_first()
-        self.see(wake)
+        wake += self._remove_first()
         return True
 
-    def look(self, waiter: Waiter[SlotT], now: float, wake: list[Waiter[SlotT]]) -> bool:
-        """Let a caller that was woken take an idle instance. Return whether its wait is over."""
-        if waiter.instance is not None or waiter.is_sent_away:
-            return True
-        self._is_awake = False
+    def look(self, waiter: Waiter[SlotT], now: float) -> list[Waiter[SlotT]]:
+        """Let a caller that was woken take an idle instance, if it waits still. Returns whom to
+        wake next."""
+        if waiter.is_over:
+            return []
         if not self._idle:
             self._was_late = True
-            return False
+            return []
         waiter.instance = self._idle.pop()
         waiter.instance.busy_since = now
-        self._remove_first()
-        self.see(wake)
-        return True
+        return self._remove_first()
 
-    def leave(self, waiter: Waiter[SlotT], wake: list[Waiter[SlotT]]) -> None:
-        """Remove a caller whose wait was interrupted, if it waits still."""
-        if waiter.instance is not None or waiter.is_sent_away:
-            return
-        if waiter is self.waiting[0]:
-            self._remove_first()
-            self.see(wake)
-        else:
+    def leave(self, waiter: Waiter[SlotT]) -> list[Waiter[SlotT]]:
+        """Remove a caller whose wait was interrupted, if it waits still. Returns whom to wake: it
+        may not have woken the one that it was about to wake."""
+        if not waiter.is_over:
+            self._was_late = self._was_late and waiter is not self.waiting[0]
             self.waiting.remove(waiter)
+        return self.first()
 
-    def see(self, wake: list[Waiter[SlotT]]) -> None:
-        """Wake the first caller if an instance is idle."""
-        if self._idle and self.waiting:
-            self._wake_first(wake)
+    def first(self) -> list[Waiter[SlotT]]:
+        """The first caller, if an instance is idle."""
+        return [self.waiting[0]] if self._idle and self.waiting else []
 
     def send_away(self, wake: list[Waiter[SlotT]]) -> None:
         """Have all of them wait no longer, with nothing."""
-        while self.waiting:
-            self.waiting[0].is_sent_away = True
-            self._wake_first(wake)
-            self._remove_first()
+        for waiter in self.waiting:
+            waiter.is_sent_away = True
+        wake += self.waiting
+        self.waiting.clear()
+        self._was_late = False
 
-    def _wake_first(self, wake: list[Waiter[SlotT]]) -> None:
-        if not self._is_awake:
-            self._is_awake = True
-            wake.append(self.waiting[0])
-
-    def _remove_first(self) -> None:
+    def _remove_first(self) -> list[Waiter[SlotT]]:
         self.waiting.popleft()
-        self._is_awake = self._was_late = False
+        self._was_late = False
+        return self.first()
 
 
 def line_size(config: ModelConfig) -> float:

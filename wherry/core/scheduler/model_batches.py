@@ -6,9 +6,9 @@ thread is known here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ from wherry.core.scheduler.policy import Dispatch, Scheduler, Wait
 from wherry.core.values.errors import InvalidRequest, WherryError
 from wherry.core.values.load import Load
 from wherry.core.values.request import Batch, InferRequest
+
+WaiterT = TypeVar("WaiterT", bound=Waiter[Any])
 
 
 class Acts(msgspec.Struct, Generic[SlotT]):
@@ -58,6 +60,7 @@ class ModelBatches(Generic[SlotT]):
         """`share`: what the batches need of what several models share."""
         self._config = config
         self._scheduler = scheduler
+        self.runs_sequences = scheduler.runs_sequences
         self._share = share
         self._admission = QueueAdmission(config, scheduler)
         self.table: InstanceTable[SlotT] = InstanceTable()
@@ -164,6 +167,8 @@ class ModelBatches(Generic[SlotT]):
         alike: list[InferRequest] = []
         for run in runs:
             batch, execution = run.batch, run.execution
+            if execution.out_of_memory_rows > 1:  # half of them ran, or will say the same
+                scheduler.limit_rows(execution.out_of_memory_rows // 2)
             if batch not in batches:
                 continue
             if batch is batches[0]:
@@ -200,6 +205,11 @@ class ModelBatches(Generic[SlotT]):
         self._follow(acts, instance, now)
         return acts
 
+    def rescheduled(self, request: InferRequest, now: float) -> bool:
+        """A model wants a request once more whose batch is about to have `ended`; False if that
+        cannot be."""
+        return self._scheduler.reschedule(request, now)
+
     def _follow(self, acts: Acts[SlotT], instance: SlotT, now: float) -> None:
         """Something of this instance has ended; choose what follows."""
         scheduler = self._scheduler
@@ -229,7 +239,7 @@ class ModelBatches(Generic[SlotT]):
 
     def caller_came(self, now: float) -> SlotT | None:
         """Lend a caller with one row an instance; `caller_ran` must follow. None: it must wait, if
-        it `may_wait`, or queue its row."""
+        it may, or queue its row."""
         if not self.table.idle:
             return None
         instance = self.table.idle[-1]
@@ -241,13 +251,26 @@ class ModelBatches(Generic[SlotT]):
         instance.busy_since = now
         return instance
 
-    def may_wait(self) -> bool:
-        """May one more caller join the line?"""
-        return (
-            len(self.line.waiting) < self.line.size
-            and not self.table.idle
-            and not self._scheduler.queued_requests
-        )
+    def caller_waits(self, make: Callable[[], WaiterT]) -> WaiterT | None:
+        """A caller joins the line, as what `make` gives; None: it must queue its row."""
+        if (
+            len(self.line.waiting) >= self.line.size
+            or self.table.idle
+            or self._scheduler.queued_requests
+        ):
+            return None
+        waiter = make()
+        self.line.waiting.append(waiter)
+        return waiter
+
+    def caller_looks(self, waiter: Waiter[SlotT], now: float) -> Acts[SlotT]:
+        """A caller was woken: either its wait `is_over` now, or it sleeps again."""
+        return Acts(wake=self.line.look(waiter, now))
+
+    def caller_left(self, waiter: Waiter[SlotT]) -> Acts[SlotT]:
+        """The wait of a caller was interrupted. If it was given an instance, `caller_ran` must
+        follow."""
+        return Acts(wake=self.line.leave(waiter))
 
     def caller_ran(self, instance: SlotT, now: float, *, is_ready: bool) -> Acts[SlotT] | None:
         """A caller gives an instance back. None: there is nothing to do. `is_ready`: the model
@@ -283,29 +306,18 @@ class ModelBatches(Generic[SlotT]):
         # One that takes batches ahead does more from a queue than from a line.
         if not instance.runs_in_caller or instance.takes_ahead:
             self.line.size = 0
-        self.line.see(acts.wake)
+        acts.wake += self.line.first()
         return acts
 
     def resized(self, instances: int, let_go: Sequence[SlotT]) -> Acts[SlotT]:
         """There are to be `instances`; these get no batch any more, and stop."""
-        acts: Acts[SlotT] = Acts()
-        for instance in let_go:
-            instance.is_let_go = True
-            if instance in self.table.idle:
-                self.table.idle.remove(instance)
-                acts.stop.append(instance)
         self._scheduler.resize(instances)
-        return acts
+        return Acts(stop=self.table.let_go(let_go))
 
     def lost(self, instance: SlotT, now: float) -> tuple[list[InferRequest], list[InferRequest]]:
         """Its worker has died. It gets no batch any more, and counts as busy until it is `gone`.
         Returns the requests that it was running, and those that waited there for their turn."""
-        if instance in self.table.idle:
-            self.table.idle.remove(instance)
-            instance.busy_since = inf
-        runs = [request for batch in instance.batches[:1] for request in batch.requests]
-        ahead = [request for batch in instance.batches[1:] for request in batch.requests]
-        had = list(dict.fromkeys((*runs, *instance.open_requests)))
+        had, ahead = self.table.lost(instance)
         self._drop_batches(instance, now)
         return had, ahead
 
@@ -335,6 +347,10 @@ class ModelBatches(Generic[SlotT]):
             return None
         self._drop_batches(instance, now)
         return self._without(instance)
+
+    def waiting(self) -> Sequence[InferRequest]:
+        """All that is queued: for what happens rarely."""
+        return self._scheduler.waiting()
 
     def _without(self, instance: SlotT) -> Acts[SlotT]:
         self.table.remove(instance)
@@ -414,6 +430,12 @@ class ModelBatches(Generic[SlotT]):
 
     # What is shown
 
+    def explain(self, now: float) -> dict[str, Any]:
+        """What was learnt and decided, for people."""
+        decided = self._scheduler.decisions.copy(now)
+        explained = self._scheduler.explain()
+        return {**explained, "held_seconds": decided.held_seconds, "decisions": decided}
+
     @property
     def queued_requests(self) -> int:
         return self._scheduler.queued_requests + len(self.line.waiting)
@@ -423,17 +445,6 @@ class ModelBatches(Generic[SlotT]):
         return not self.queued_requests and self.table.is_quiet()
 
     def load(self, now: float, *, ready: bool) -> Load:
-        scheduler, table = self._scheduler, self.table
-        full, seconds = scheduler.max_batch_size, scheduler.forecast.batch_seconds
-        busy = len(table.up) - len(table.idle)
-        return Load(
-            ready=bool(table.up) and ready,
-            instances=len(table.up),
-            busy=busy,
-            queued_rows=scheduler.queued_rows + len(self.line.waiting),
-            running_rows=table.running_rows if busy else 0,
-            free_after=table.free_after(now, seconds) if busy else 0.0,
-            full_rows=full,
-            one_seconds=seconds(1),
-            full_seconds=seconds(full),
-        )
+        seconds, full = self._scheduler.forecast.batch_seconds, self._scheduler.max_batch_size
+        queued = self._scheduler.queued_rows + len(self.line.waiting)
+        return self.table.load(now, seconds, full, queued, ready=ready)

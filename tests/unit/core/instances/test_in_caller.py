@@ -5,114 +5,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.fakes import Gate, ManualDispatcher, desk, gated, threads, until
 from wherry.core.instances.instance import Instance
-from wherry.core.instances.thread import ThreadInstance
-from wherry.core.models.model import Device, Model
-from wherry.core.scheduler.instance_table import CallerLine, Waiter
-
-ANY = st.integers(0, 99)
-
-
-class LineOfCallers(RuleBasedStateMachine):
-    """Callers come, wake up, give up and run rows, in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        model = gated(Gate())
-        self.idle: list[Instance] = [
-            ThreadInstance(f"gated_{n}", Device(), model, model.config()) for n in range(2)
-        ]
-        self.line = CallerLine(inf, self.idle)
-        self.all = set(self.idle)
-        self.busy: list[Instance] = []
-        #: Those that wait, and those that were given an instance, as they came.
-        self.waiting: list[Waiter[Instance]] = []
-        #: Those that were woken and have not looked yet.
-        self.awake: list[Waiter[Instance]] = []
-
-    def took(self, waiter: Waiter[Instance]) -> None:
-        self.waiting.remove(waiter)
-        if waiter.instance is not None:
-            self.busy.append(waiter.instance)
-
-    @rule(callers=st.integers(1, 4))
-    def come(self, callers: int) -> None:
-        """An idle instance is taken at once, even if others wait for their threads to wake up."""
-        for _ in range(callers):
-            if self.idle:
-                self.busy.append(self.idle.pop())
-            else:
-                self.waiting.append(Waiter())
-                self.line.join(self.waiting[-1])
-
-    @precondition(lambda self: self.busy)
-    @rule(which=ANY, at_once=st.booleans())
-    def has_run(self, which: int, at_once: bool) -> None:
-        instance = self.busy.pop(which % len(self.busy))
-        first = next((one for one in self.waiting if one.instance is None), None)
-        if self.line.freed(instance, 1.0, self.awake, at_once=at_once):
-            assert first is not None
-            assert first.instance is instance
-        else:
-            assert not at_once or first is None
-            self.idle.append(instance)
-
-    @precondition(lambda self: self.awake)
-    @rule(which=ANY)
-    def looks(self, which: int) -> None:
-        waiter = self.awake.pop(which % len(self.awake))
-        if self.line.look(waiter, 1.0, self.awake):
-            self.took(waiter)
-
-    @precondition(lambda self: any(one.instance is None for one in self.waiting))
-    @rule(which=st.sampled_from([0, 0, 1, -1]))
-    def is_interrupted(self, which: int) -> None:
-        those = [one for one in self.waiting if one.instance is None]
-        waiter = those[which % len(those)]
-        self.line.leave(waiter, self.awake)
-        if waiter in self.awake:
-            self.awake.remove(waiter)
-        self.waiting.remove(waiter)
-
-    @precondition(lambda self: len(self.waiting) > 4)
-    @rule()
-    def all_are_sent_away(self) -> None:
-        self.line.send_away(self.awake)
-        for waiter in list(self.waiting):
-            self.awake.remove(waiter)
-            assert self.line.look(waiter, 1.0, self.awake)
-            assert (waiter.instance is None) == waiter.is_sent_away
-            self.took(waiter)
-
-    @invariant()
-    def each_instance_is_in_one_place(self) -> None:
-        given = [one.instance for one in self.waiting if one.instance is not None]
-        places = [*self.idle, *self.busy, *given]
-        assert len(places) == len(self.all)
-        assert set(places) == self.all
-
-    @invariant()
-    def the_first_is_awake_while_an_instance_is_idle(self) -> None:
-        waiting = [one for one in self.waiting if one.instance is None]
-        assert list(self.line.waiting) == waiting
-        assert not (waiting and self.idle) or waiting[0] in self.awake
-
-    @invariant()
-    def what_was_given_is_seen(self) -> None:
-        assert all(one in self.awake for one in self.waiting if one.instance is not None)
-
-
-LineOfCallers.TestCase.settings = settings(max_examples=100)
-TestLineOfCallers = LineOfCallers.TestCase
+from wherry.core.models.model import Model
+from wherry.core.scheduler.model_batches import Acts
 
 
 def single(gate: Gate, **settings: Any) -> Model:
@@ -213,6 +113,35 @@ def test_an_interrupted_wait_holds_up_nobody(gate: Gate) -> None:
             until(lambda: d.dispatcher.queued_requests == 1)
             gate.open(2)
     assert gate.batches == [["a"], ["c"]]
+
+
+def test_an_interrupt_just_before_the_next_is_woken_leaves_nobody_asleep(gate: Gate) -> None:
+    with desk(single(gate, instances=2), gate=gate) as d, running(d, "a"), running(d, "b"):
+        gate.started()
+        gate.started()
+        hand_over, idle = d.dispatcher._hand_over, d.dispatcher._batches.table.idle
+        interrupts = [KeyboardInterrupt()]
+
+        def planted(chosen: Acts[Instance], **how: bool) -> None:
+            if interrupts and chosen.wake:
+                if threading.current_thread() is threading.main_thread():
+                    raise interrupts.pop()
+                until(lambda: len(idle) == 2 or not interrupts)  # when "c" looks both are idle
+            hand_over(chosen, **how)
+
+        d.dispatcher._hand_over = planted  # type: ignore[method-assign]
+        answers: list[object] = []
+
+        def another(_: int) -> None:
+            until(lambda: d.dispatcher.queued_requests == 1)
+            with running(d, "d") as answered:
+                until(lambda: d.dispatcher.queued_requests == 2)
+                gate.open(3)
+            answers.extend(answered)
+
+        with threads(1, another), pytest.raises(KeyboardInterrupt):
+            d.dispatcher.run_in_caller({"text": ["c"]})
+        assert answers == [{"output": ["D"]}]
 
 
 def test_what_waits_runs_before_its_version_is_unloaded(gate: Gate) -> None:

@@ -37,7 +37,7 @@ def table_of(
 def test_an_instance_with_several_batches_is_busy_since_the_oldest_of_them_runs() -> None:
     table, (one, _) = table_of([3, 4], [])
     assert table.running() == [("m_0", 3, 1.0)]
-    assert table.running_rows == 7
+    assert table.load(1.0, float, 8, 0, ready=True).running_rows == 7
     assert not table.is_quiet()
     one.busy_since = None
     assert table.is_quiet()

@@ -205,15 +205,14 @@ def test_a_caller_that_waits_has_the_instance_before_what_is_queued_later(queued
     batches, (one,) = model(in_caller=True, max_batch_size=1)
     assert batches.caller_came(0.0) is one
     assert batches.caller_came(0.1) is None
-    assert batches.may_wait()
-    waiter: Waiter[Slot] = Waiter()
-    batches.line.join(waiter)
+    waiter = batches.caller_waits(Waiter[Slot])
+    assert waiter is not None
     acts = batches.arrived(requests("a") if queued else (), 0.2)
     assert given(acts) == {}
     acts = batches.caller_ran(one, 1.0, is_ready=True) or Acts()
     assert acts.wake == [waiter]
     assert waiter.instance is (one if queued else None)
-    assert batches.line.look(waiter, 1.1, acts.wake)
+    assert batches.caller_looks(waiter, 1.1) == Acts()
     assert waiter.instance is one
     acts = batches.caller_ran(one, 2.0, is_ready=True) or Acts()
     assert given(acts) == ({"m_0": ["a"]} if queued else {})
@@ -274,9 +273,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.begin_in_order([r for _, batches in acts.give for b in batches for r in b.requests])
         for request, error in acts.fail:
             self.end(request, error)
-        for waiter in acts.wake:
-            assert waiter not in self.awake
-            self.awake.append(waiter)
+        self.awake += [one for one in acts.wake if one not in self.awake]
         for one, batch in acts.overdue:
             assert self.running[one][0] is batch
         if acts.wake_at < inf:
@@ -380,9 +377,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert not self.running[one]
             assert one not in self.rows
             self.rows.append(one)
-        elif self.batches.may_wait():
-            self.waiters.append(Waiter())
-            self.batches.line.join(self.waiters[-1])
+        elif (waiter := self.batches.caller_waits(Waiter[Slot])) is not None:
+            self.waiters.append(waiter)
 
     @precondition(lambda self: self.rows)
     @rule(which=ANY)
@@ -394,12 +390,28 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def caller_looks(self) -> None:
         waiter = self.awake.pop(0)
-        acts: Acts[Slot] = Acts()
-        if self.batches.line.look(waiter, self.now, acts.wake):
-            self.waiters.remove(waiter)
-            if waiter.instance is not None:
-                assert waiter.instance not in self.rows
-                self.rows.append(waiter.instance)
+        acts = self.batches.caller_looks(waiter, self.now)
+        if waiter.is_over:
+            self.caller_goes(waiter)
+        self.carry_out(acts)
+
+    def caller_goes(self, waiter: Waiter[Slot]) -> None:
+        self.waiters.remove(waiter)
+        if waiter.instance is not None:
+            assert waiter.instance not in self.rows
+            self.rows.append(waiter.instance)
+
+    @precondition(lambda self: self.waiters)
+    @rule(which=ANY, has_looked=st.booleans())
+    def caller_is_interrupted(self, which: int, has_looked: bool) -> None:
+        """Anywhere: also before it has woken the one that it was to wake."""
+        waiter = self.waiters[which % len(self.waiters)]
+        if waiter in self.awake:
+            self.awake.remove(waiter)
+            if has_looked:
+                self.batches.caller_looks(waiter, self.now)
+        acts = self.batches.caller_left(waiter)
+        self.caller_goes(waiter)
         self.carry_out(acts)
 
     # What holds at all times
