@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from wherry.server.asgi import Scope as Scope
     from wherry.server.asgi import Send as Send
     from wherry.server.asgi import asgi as asgi
+    from wherry.server.calls.call import InferCall as InferCall
+    from wherry.server.calls.call import RequestValues as RequestValues
     from wherry.server.calls.offload import LARGE_BYTES as LARGE_BYTES
     from wherry.server.calls.offload import give_way as give_way
-    from wherry.server.calls.offload import held_bytes as held_bytes
     from wherry.server.calls.terms import client_request_id as client_request_id
-    from wherry.server.calls.terms import terms_of as terms_of
     from wherry.server.cli import main as main
     from wherry.server.cli.call import client_of as client_of
     from wherry.server.cli.settings import read_settings as read_settings
@@ -72,8 +72,9 @@ else:
         __name__,
         {
             "asgi": "AsgiApp Receive Scope Send asgi",
-            "calls.offload": "LARGE_BYTES give_way held_bytes",
-            "calls.terms": "client_request_id terms_of",
+            "calls.call": "RequestValues InferCall",
+            "calls.offload": "LARGE_BYTES give_way",
+            "calls.terms": "client_request_id",
             "cli": "main",
             "cli.call": "client_of",
             "cli.settings": "read_settings",

@@ -37,7 +37,7 @@ from wherry.server.v2.http.generate_codec import (
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.json_elements import decoded_again
 from wherry.server.v2.long_arrays import check_values
-from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, counted
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, tensors_of
 from wherry.server.v2.row_values import in_base64, kind_of, rows_with_files
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -84,7 +84,7 @@ class NaturalCodec:
 
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Do what `read` does, in another thread."""
-        return counted(self.read(head, body))
+        return self.read(head, body).counted()
 
     def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer:
         """Encode one response. Raises what the model's output is to blame for."""
@@ -112,7 +112,7 @@ class NaturalCodec:
         if unknown:  # told before what is missing, which may be the same under a wrong name
             raise self._unknown(sorted(unknown))  # they are a form's, of a thousand fields
         columns, rows, _ = self._forms.columns(values)
-        return DecodedRequest(columns, rows, "", {}, several=rows > 1)
+        return DecodedRequest(columns, rows, several=rows > 1)
 
     def _of_json(self, body: Buffer) -> DecodedRequest:
         check_values(body)
@@ -138,7 +138,7 @@ class NaturalCodec:
         else:
             given = self._by_input(objects, several=several)
         columns, rows = self._forms.columns_of_rows(given)
-        return DecodedRequest(columns, rows, "", {}, several=several)
+        return DecodedRequest(columns, rows, several=several)
 
     def _by_input(self, objects: list[dict[str, Any]], *, several: bool) -> dict[str, list[Any]]:
         """The rows of each input, from objects with the inputs as members."""
@@ -238,7 +238,7 @@ class NaturalModel:
             raise ModelNotFound("Not Found") from None  # it has gone just now
         known = self._codecs
         if known is None or known[0] is not codec:
-            natural = NaturalCodec(entry.tensors(loaded), loaded.signature)
+            natural = NaturalCodec(tensors_of(loaded, entry.common), loaded.signature)
             known = self._codecs = codec, natural
         call = NaturalStream if loaded.signature.streams else GenerateCall
         call(entry, loaded, known[1], exchange).begin()

@@ -12,14 +12,14 @@ from wherry.server.access.api_keys import ApiKeys, Restrictions, keys_of
 from wherry.server.agent_check import AgentCheck
 from wherry.server.calls.admission import Admission
 from wherry.server.calls.offload import Offload
+from wherry.server.calls.parameters import Forwarding, HeaderForwarding
+from wherry.server.calls.settings import TraceSettings
 from wherry.server.connections.limits import Limits, MemoryPlan, memory_plan
 from wherry.server.content.urls import InputUrls
 from wherry.server.fronts.pass_on import PassOn
 from wherry.server.http_app import MANAGEMENT, HttpApp
 from wherry.server.options import Capacity, Options, Protocols
 from wherry.server.v2.common import FETCHING_THREADS, Common, OpenAISettings
-from wherry.server.v2.parameters import Forwarding, HeaderForwarding
-from wherry.server.v2.settings import TraceSettings
 from wherry.server.v2.shared_memory import SharedMemory
 from wherry.server.watched_files import WatchedFiles
 from wherry.triton.api import ModelControl

@@ -17,6 +17,7 @@ from wherry.core.instances.instance import Instance
 from wherry.core.scheduler.model_batches import Acts
 from wherry.core.values import errors
 from wherry.core.values.request import InferRequest
+from wherry.server.calls.admission import Admission
 
 #: What a client is told to try again; a model that cannot be loaded cannot be later either.
 REFUSALS = [
@@ -75,13 +76,15 @@ def refuse(kind: type[errors.WherryError], *_: object) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[http_exchange.Client]:
-    with http_exchange.served(shout, letters, say) as client:
+    with http_exchange.served(
+        shout, letters, say, admission=Admission(max_in_flight=100)
+    ) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def calls() -> Iterator[grpc_calls.Client]:
-    with grpc_calls.served(shout) as calls:
+    with grpc_calls.served(shout, admission=Admission(max_in_flight=100)) as calls:
         yield calls
 
 

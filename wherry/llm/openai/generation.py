@@ -24,7 +24,7 @@ from wherry.core.api import (
 from wherry.llm.engine.chat_form import in_texts
 from wherry.llm.openai.errors import BadField, ErrorForm, described, error_object, fail
 from wherry.llm.openai.generation_request import AnswerParts, Inputs, Prompts
-from wherry.server.api import JSON, EventStream, Exchange, HttpEntry, respond, terms_of
+from wherry.server.api import JSON, EventStream, Exchange, HttpEntry, respond
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class Generation:
     def submit(self, prompts: Prompts) -> None:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
         request, port = self._exchange.request, self._entry.port()
-        terms = terms_of(request.headers, self._entry.common.tenant_key)
+        terms = self._entry.terms(request.headers)
         trace = request.head.trace
         shared = self._shared(prompts.shared)
         admitted: list[InferRequest] = []
@@ -316,7 +316,13 @@ class Generation:
 
     def _reply(self, number: int) -> Reply[InferResponse]:
         responded, settled = partial(self._respond, number), partial(self._settled, number)
-        return self._entry.reply(self._loaded, responded, settled)
+        port = self._entry.port()
+        if not self._loaded.signature.streams:
+            return Reply(settled, port)
+        return StreamReply(
+            lambda reply, response: port.call(partial(responded, reply), response),
+            lambda reply: port.call(settled, reply),
+        )
 
     # In the loop
 

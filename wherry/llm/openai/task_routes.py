@@ -7,13 +7,22 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import Buffer
+from wherry.core.api import Buffer, LoadedModel
 from wherry.llm.openai.generation import Generation
 from wherry.llm.openai.generation_request import Prompts
 from wherry.llm.openai.models import AbleModels, hearing_fit
 from wherry.llm.openai.reading import decoded, read_and_start
 from wherry.llm.openai.task_requests import EmbeddingRequest, RerankRequest, ScoreRequest
-from wherry.llm.openai.tasks import PairScores, Ranking, RowsCall, Vectors, embedding, rerank, score
+from wherry.llm.openai.tasks import (
+    PairScores,
+    Ranking,
+    RowsCall,
+    Task,
+    Vectors,
+    embedding,
+    rerank,
+    score,
+)
 from wherry.llm.openai.transcription import (
     Transcription,
     TranscriptionAnswer,
@@ -120,13 +129,16 @@ class TaskRoutes:
     def _answer(
         self, fields: type[msgspec.Struct], able: tuple[str, ...], task_of: Any, exchange: Exchange
     ) -> None:
-        def read(body: Buffer, ignored: list[str] | None) -> RowsCall:
+        def read(body: Buffer, ignored: list[str] | None) -> tuple[LoadedModel, Any, Task]:
             parsed: Any = decoded(body, fields, ignored)
             loaded = self._models.able(parsed.model, *able)
-            return RowsCall(self._entry, loaded, parsed, task_of(loaded, parsed))
+            task: Task = task_of(loaded, parsed)
+            task.values.counted().parameters["priority"] = parsed.priority or 0
+            return loaded, parsed, task
 
-        def start(exchange: Exchange, call: RowsCall) -> None:
-            call.submit(exchange)
+        def start(exchange: Exchange, read: tuple[LoadedModel, Any, Task]) -> None:
+            loaded, parsed, task = read
+            RowsCall(self._entry, loaded, task, exchange).submit(parsed)
 
         read_and_start(self._entry, read, start, exchange)
 

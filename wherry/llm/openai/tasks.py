@@ -17,12 +17,9 @@ from wherry.core.api import (
     BadModelOutput,
     Buffer,
     Columns,
-    FollowedRequest,
     Form,
-    InferRequest,
     InferResponse,
     LoadedModel,
-    Reply,
     TensorSpec,
 )
 from wherry.llm.openai.errors import BadField, fail
@@ -38,12 +35,12 @@ from wherry.llm.openai.task_requests import (
 from wherry.server.api import (
     Exchange,
     HttpEntry,
+    InferCall,
+    RequestValues,
     give_way,
-    held_bytes,
     is_large,
     request_id_of,
     respond,
-    terms_of,
 )
 
 Numbers = np.ndarray[Any, Any]
@@ -131,69 +128,42 @@ class Task:
 
     #: What it does, in a span.
     operation: str
-    columns: Columns
-    rows: int
+    values: RequestValues
     #: The answer in parts, of a response and the request's id. Another thread, if it is large.
     encode: Callable[[InferResponse, str], Sequence[Buffer]]
 
 
-class RowsCall:
+class RowsCall(InferCall):
     """One request of several rows, batched with other callers', to a model that does not stream."""
 
-    def __init__(
-        self, entry: HttpEntry, loaded: LoadedModel, request: TaskRequest, task: Task
-    ) -> None:
-        """Measures the columns, which is for the thread that has read the request."""
-        self._entry = entry
-        self._loaded = loaded
-        self._request = request
-        self._operation, self._encode = task.operation, task.encode
-        self._columns, self._rows = task.columns, task.rows
-        self._nbytes = held_bytes(task.columns)
+    entry: HttpEntry
+    client: Exchange
+    codec: Task
 
-    def submit(self, exchange: Exchange) -> None:
+    def submit(self, request: TaskRequest) -> None:
         """Send the request; what is refused at once is raised."""
-        self._exchange = exchange
-        headers, port = exchange.request.headers, self._entry.port()
-        terms = terms_of(headers, self._entry.common.tenant_key)
-        reply: Reply[InferResponse] = Reply(self._settled, port)
-        request = self._loaded.request(
-            self._columns,
-            self._rows,
-            reply,
-            timeout=terms.timeout,
-            priority=self._request.priority or 0,
-            tenant=terms.tenant_of(exchange.request.caller),
-        )
-        request.nbytes = self._nbytes
-        self._columns = {}  # they are the request's
-        if (trace := self._exchange.request.head.trace) is not None:
-            loaded = self._loaded
-            FollowedRequest(trace, loaded.name, loaded.version).follow(request)
-            trace.draft.attributes.update(request_attributes(self._request, self._operation))
-        self._entry.admission.enter(request)
-        self._exchange.request.body = b""  # free it: the columns hold what is needed
-        self._exchange.on_disconnect = lambda: self._cancel(request)
-        port.submit(self._loaded, request)
+        exchange, head = self.client, self.client.request.head
+        terms = self.entry.terms(head.headers, head.trace)
+        if head.trace is not None:
+            head.trace.draft.attributes.update(request_attributes(request, self.codec.operation))
+        exchange.request.body = b""  # free it: the columns hold what is needed
+        self.send(self.codec.values, terms, exchange.request.caller)
+        exchange.on_disconnect = self.cancel
 
-    def _cancel(self, request: InferRequest) -> None:
-        self._loaded.cancel(request)
+    def write(self, response: InferResponse) -> None:
+        self.client.on_disconnect = None
+        write = partial(self.codec.encode, response, request_id_of(self.client))
+        if is_large(response.outputs):
+            self.entry.off_loop(self.client, write, self._send, fail, reads=False)
+        else:
+            self._send(write())
 
-    def _settled(self, reply: Reply[InferResponse]) -> None:
-        self._entry.admission.leave()
-        self._exchange.on_disconnect = None
-        try:
-            response = reply.result()
-            write = partial(self._encode, response, request_id_of(self._exchange))
-            if is_large(response.outputs):
-                self._entry.off_loop(self._exchange, write, self._send, fail, reads=False)
-            else:
-                self._send(write())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(self._exchange, error)
+    def fail(self, error: Exception) -> None:
+        self.client.on_disconnect = None
+        fail(self.client, error)
 
     def _send(self, body: Sequence[Buffer]) -> None:
-        respond(self._exchange, b"".join(body))
+        respond(self.client, b"".join(body))
 
 
 def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
@@ -228,7 +198,7 @@ def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
         shown = _shortened(loaded, request, vectors, to_one=to_one)
         return _encoded(loaded, request, shown, about)
 
-    return Task("embeddings", {spec.name: column, **beside}, len(column), encode)
+    return Task("embeddings", RequestValues({spec.name: column, **beside}, len(column)), encode)
 
 
 def _encoded(
@@ -339,7 +309,7 @@ def rerank(loaded: LoadedModel, request: RerankRequest) -> Task:
         )
         return [msgspec.json.encode(ranking)]
 
-    return Task("rerank", columns, rows, encode)
+    return Task("rerank", RequestValues(columns, rows), encode)
 
 
 def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
@@ -361,7 +331,7 @@ def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
         )
         return [msgspec.json.encode(made)]
 
-    return Task("score", columns, rows, encode)
+    return Task("score", RequestValues(columns, rows), encode)
 
 
 def _scored(

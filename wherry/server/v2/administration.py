@@ -22,7 +22,9 @@ from wherry.core.api import (
     Tag,
     Unsupported,
 )
+from wherry.server.calls.call import Entry
 from wherry.server.calls.client_text import without_paths
+from wherry.server.calls.settings import LOG_FORMATS, TRACE_LEVELS
 from wherry.server.content.urls import decoded
 from wherry.server.http.exchange import JSON
 from wherry.server.http.route import (
@@ -38,9 +40,8 @@ from wherry.server.http.route import (
 )
 from wherry.server.v2 import describe
 from wherry.server.v2.batching import batching
+from wherry.server.v2.common import Common
 from wherry.server.v2.describe import ExactAnswer
-from wherry.server.v2.entry import Entry
-from wherry.server.v2.settings import LOG_FORMATS, TRACE_LEVELS
 from wherry.triton.api import ModelControl
 
 EXTENSIONS: Final = (
@@ -155,11 +156,11 @@ Members = Mapping[str, Any]
 class Administration:
     """The answers of one server over one protocol. In its event loop, but for what reads files."""
 
-    def __init__(self, entry: Entry, control: ModelControl) -> None:
+    def __init__(self, entry: Entry, common: Common, control: ModelControl) -> None:
         self._over_grpc = entry.over_grpc
         self._runtime = entry.runtime
-        self._common = entry.common
-        self._regions = entry.common.shared_memory
+        self._common = common
+        self._regions = common.shared_memory
         self._control = control
 
     # The server and its models

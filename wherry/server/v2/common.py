@@ -11,12 +11,12 @@ from wherry.core.api import LoopStall, MetricsConfig, Tracing
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.admission import Admission
 from wherry.server.calls.offload import Offload
+from wherry.server.calls.parameters import Forwarding
+from wherry.server.calls.settings import LogSettings, TraceSettings
+from wherry.server.calls.traces import Traces
 from wherry.server.connections.limits import Limits
 from wherry.server.content.urls import InputUrls
-from wherry.server.v2.parameters import Forwarding
-from wherry.server.v2.settings import LogSettings, TraceSettings
 from wherry.server.v2.shared_memory import SharedMemory
-from wherry.server.v2.traces import Traces
 
 #: Requests that wait for URLs at a time; more of them wait for these, within their time.
 FETCHING_THREADS: Final = 128
@@ -68,3 +68,8 @@ class Common:
 
     def __post_init__(self) -> None:
         self.traces = Traces(self.trace_settings)
+
+    @property
+    def of_calls(self) -> tuple[Admission, Offload, Traces, bytes]:
+        """What the calls of every protocol use."""
+        return self.admission, self.offload, self.traces, self.tenant_key

@@ -12,12 +12,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from wherry.core.api import Column, Columns, InvalidRequest, ModelConfig, Signature
-from wherry.server.calls.offload import held_bytes
+from wherry.core.api import Column, Columns, InvalidRequest, LoadedModel, ModelConfig, Signature
+from wherry.server.calls.call import RequestValues
+from wherry.server.calls.parameters import Parameters
 from wherry.server.content.urls import InputUrls
+from wherry.server.v2.common import Common
 from wherry.server.v2.input_codec import InputCodec
 from wherry.server.v2.output_codec import OutputCodec
-from wherry.server.v2.parameters import Parameters
 from wherry.server.v2.shared_memory import SharedMemory, Window
 
 
@@ -33,31 +34,15 @@ class RequestedOutput(msgspec.Struct):
     window: Window | None = None
 
 
-class DecodedRequest(msgspec.Struct):
-    """A request as values."""
+class DecodedRequest(RequestValues):
+    """A request as values, with the form of its answer."""
 
-    columns: Columns
-    rows: int
-    id: str
-    parameters: Parameters
     #: How each output is to be sent; None: all, in the protocol's plain form.
     requested_outputs: list[RequestedOutput] | None = None
-    #: The outputs that the client named; None: all.
-    output_names: list[str] | None = None
-    #: Bytes that the columns hold in memory, if they were counted already.
-    held_bytes: int | None = None
     #: Over gRPC: the client wants to be told of a stream's end that brings no data.
     empty_final_response: bool = False
-    #: Seconds of the request's timeout, if some of them have passed.
-    seconds_left: float | None = None
     #: At a natural route: the client sent a list of rows.
     several: bool = False
-
-
-def counted(decoded: DecodedRequest) -> DecodedRequest:
-    """Set `held_bytes`: counting takes long, so that the thread does it that has decoded."""
-    decoded.held_bytes = held_bytes(decoded.columns)
-    return decoded
 
 
 def names_of(requested_outputs: list[RequestedOutput]) -> list[str]:
@@ -198,6 +183,18 @@ class ModelTensors:
         """The best classes of each row in the output's place."""
         spec, texts = codec.classes(column, classes, self._labels.get(codec.name, ()))
         return OutputCodec(spec, self.model, batched=self._batched), texts
+
+
+def tensors_of(loaded: LoadedModel, common: Common) -> ModelTensors:
+    """What the codecs of a model begin with."""
+    return ModelTensors(
+        loaded.config,
+        loaded.signature,
+        loaded.model.output_labels,
+        common.shared_memory,
+        common.input_urls,
+        common.max_body_bytes,
+    )
 
 
 def in_order(names: Mapping[str, object], values: Mapping[str, T]) -> dict[str, T]:

@@ -20,7 +20,7 @@ from wherry.core.observability.logging import (
     log_internal_error,
 )
 from wherry.core.values.errors import ConfigError
-from wherry.server.v2.settings import LogSettings
+from wherry.server.calls.settings import LogSettings
 
 
 def record(message: str, *args: object, name: str = "wherry", **extra: Any) -> logging.LogRecord:

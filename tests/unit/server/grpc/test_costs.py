@@ -15,6 +15,7 @@ from tests.costs import assert_linear
 from tests.unit.server.grpc.raw import LIMITS, MANY, ManualApplication, Peer
 from wherry.core.values.errors import InvalidRequest
 from wherry.core.values.request import InferResponse
+from wherry.server.calls.parameters import HeaderForwarding
 from wherry.server.connections.held import KeptBuffers
 from wherry.server.connections.limits import Limits
 from wherry.server.grpc import frames, proto
@@ -26,7 +27,6 @@ from wherry.server.grpc.wire_numbers import BLOCK, varint
 from wherry.server.v2.element_bytes import pack_bytes
 from wherry.server.v2.grpc.infer_codec import InferCodec
 from wherry.server.v2.model_tensors import ModelTensors
-from wherry.server.v2.parameters import HeaderForwarding
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 

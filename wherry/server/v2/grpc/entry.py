@@ -15,26 +15,22 @@ import msgspec
 from wherry.core.api import (
     Buffer,
     Columns,
-    InferRequest,
-    InferResponse,
     InvalidRequest,
     LoadedModel,
     Pipeline,
     Registry,
-    Reply,
     Runtime,
 )
-from wherry.server.calls.admission import SMALL_BODY
+from wherry.server.calls.call import Entry, InferCall
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import Malformed, read_block
 from wherry.server.v2.common import Common
-from wherry.server.v2.entry import Entry
 from wherry.server.v2.grpc.infer_codec import InferCodec
 from wherry.server.v2.input_codec import InputCodec
-from wherry.server.v2.model_tensors import DecodedRequest, RequestedOutput
+from wherry.server.v2.model_tensors import DecodedRequest, RequestedOutput, tensors_of
 from wherry.triton.api import ModelControl
 
 #: Heads that are remembered at most, and the bytes of one.
@@ -92,7 +88,11 @@ class KnownRequests:
         if len(columns) > 1:
             columns = head.codec.tensors.complete(columns)
         decoded = DecodedRequest(
-            columns, head.rows, id, {}, head.requested_outputs, head.output_names
+            columns,
+            head.rows,
+            id,
+            output_names=head.output_names,
+            requested_outputs=head.requested_outputs,
         )
         return loaded, head.codec, decoded
 
@@ -196,7 +196,8 @@ class GrpcEntry(Entry):
         self, runtime: Runtime, common: Common, control: ModelControl, infer: Method
     ) -> None:
         """`infer` is the description of ModelInfer."""
-        super().__init__(runtime, common, common.forwarding.grpc)
+        super().__init__(runtime, *common.of_calls, common.forwarding.grpc)
+        self.common = common
         self.control = control
         self.known = KnownRequests(infer.request, runtime.registry)
         self._answer = infer.response
@@ -248,7 +249,7 @@ class GrpcEntry(Entry):
         codec = self._codecs.get(loaded)
         if codec is None:
             views = not isinstance(loaded.model, Pipeline)
-            tensors = self.tensors(loaded)
+            tensors = tensors_of(loaded, self.common)
             codec = self._codecs[loaded] = InferCodec(tensors, self._answer, views=views)
         return loaded, codec
 
@@ -263,20 +264,22 @@ class GrpcEntry(Entry):
         self.known.learn(message, wire, found)
         return found
 
-    def request(
-        self, rpc: Rpc, loaded: LoadedModel, decoded: DecodedRequest, reply: Reply[InferResponse]
-    ) -> InferRequest:
-        """Make the request of a call, as `admitted` does."""
+
+class GrpcCall(InferCall):
+    """A call of one request that came in a gRPC message."""
+
+    __slots__ = ("decoded",)
+
+    entry: GrpcEntry
+    codec: InferCodec
+    decoded: DecodedRequest
+
+    def submit(self, rpc: Rpc, decoded: DecodedRequest) -> None:
+        """`send` the request that came with `rpc`. Raises what `send` does."""
+        self.decoded = decoded
         metadata, left = rpc.metadata, rpc.timeout
         if metadata.notes is None:
-            metadata.notes = self.terms(metadata, metadata.trace)
-        return self.admitted(
-            loaded,
-            decoded,
-            reply,
-            metadata.notes,
-            rpc.caller,
-            decoded.id,
-            len(rpc.message) or SMALL_BODY + 1,
-            None if left is None else max(left, 0.0),
-        )
+            metadata.notes = self.entry.terms(metadata, metadata.trace)
+        if left is not None:
+            decoded.seconds_left = max(left, 0.0)
+        self.send(decoded, metadata.notes, rpc.caller, decoded.id, len(rpc.message))

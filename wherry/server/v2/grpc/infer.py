@@ -6,16 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wherry.core.api import Buffer, InferResponse, LoadedModel, LoopPort, Unsupported
+from wherry.core.api import Buffer, InferResponse, Unsupported
+from wherry.server.calls.call import Beside
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.handler import fail
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import Rpc
 from wherry.server.grpc.wire import Message, Values
-from wherry.server.v2.entry import Beside, InferCall, answer
-from wherry.server.v2.grpc.entry import Decoded, GrpcEntry
-from wherry.server.v2.grpc.infer_codec import InferCodec
-from wherry.server.v2.model_tensors import DecodedRequest, counted
+from wherry.server.v2.grpc.entry import Decoded, GrpcCall, GrpcEntry
 
 
 class LargeRequest:
@@ -64,7 +62,7 @@ class LargeRequest:
         loaded, codec = self.entry.find(wire)
         if self._is_light and codec.reads_in_place(wire):
             return self._take(self.entry.decode(self._message, wire, loaded, codec))
-        return self._beside(lambda: (loaded, codec, counted(codec.decode(wire))), self._take)
+        return self._beside(lambda: (loaded, codec, codec.decode(wire).counted()), self._take)
 
     def _take(self, found: Decoded) -> bool:
         self.found = found
@@ -92,7 +90,8 @@ class LargeRequest:
 
 def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
     """Handle a ModelInfer. The hot path: one object for a request besides the runtime's own."""
-    entry.admission.check()
+    if entry.admission.max_in_flight is not None:
+        entry.admission.check()
     message = rpc.message
     found = entry.known.decode(message)
     if found is None:
@@ -124,10 +123,8 @@ def submit(entry: GrpcEntry, rpc: Rpc, found: Decoded) -> None:
     loaded, codec, decoded = found
     if loaded.signature.streams:
         raise no_single_answer()
-    port = entry.port()
-    call = GrpcInferCall(entry, port, rpc, loaded, codec, decoded)
-    call.request = request = entry.request(rpc, loaded, decoded, call)
-    port.submit(loaded, request)
+    call = GrpcInferCall(entry, loaded, codec, rpc)
+    call.submit(rpc, decoded)
     rpc.on_leave = call.cancel
     rpc.message = b""  # free it: the columns hold what is needed
 
@@ -136,34 +133,15 @@ def no_single_answer() -> Unsupported:
     return Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
-class GrpcInferCall(InferCall):
-    """The reply of a ModelInfer."""
+class GrpcInferCall(GrpcCall):
+    """A ModelInfer."""
 
-    __slots__ = ("codec", "decoded", "rpc")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        entry: GrpcEntry,
-        port: LoopPort,
-        rpc: Rpc,
-        loaded: LoadedModel,
-        codec: InferCodec,
-        decoded: DecodedRequest,
-    ) -> None:
-        # All in one place: the constructors of the base classes would be two calls more.
-        self.on_done = answer  # type: ignore[assignment]  # it gets this very object
-        self.loop = port
-        self.settled = False
-        self.unclaimed = True
-        self.entry = entry
-        self.loaded = loaded
-        self.request = None
-        self.rpc = rpc
-        self.codec = codec
-        self.decoded = decoded
+    client: Rpc
 
     def write(self, response: InferResponse) -> None:
-        decoded, rpc = self.decoded, self.rpc
+        decoded, rpc = self.decoded, self.client
         rpc.on_leave = None
         if self.codec.is_large(response, decoded.requested_outputs):
             if rpc.takes_nothing:
@@ -175,8 +153,8 @@ class GrpcInferCall(InferCall):
         rpc.respond(*self.codec.encode(response, decoded.id, decoded.requested_outputs))
 
     def fail(self, error: Exception) -> None:
-        self.rpc.on_leave = None
-        fail(self.rpc, error)
+        self.client.on_leave = None
+        fail(self.client, error)
 
 
 def written(call: GrpcInferCall, response: InferResponse) -> list[Buffer]:

@@ -25,6 +25,7 @@ from wherry.core.api import (
     InvalidRequest,
 )
 from wherry.server.calls.offload import SLICE_ELEMENTS, join_in_slices
+from wherry.server.calls.parameters import Parameters, checked_parameters, has_window
 from wherry.server.grpc.wire import Message, Values
 from wherry.server.grpc.wire_numbers import varint
 from wherry.server.v2.input_codec import InputCodec
@@ -36,7 +37,6 @@ from wherry.server.v2.model_tensors import (
     names_of,
 )
 from wherry.server.v2.output_codec import OutputCodec, check_classifiable, is_large
-from wherry.server.v2.parameters import Parameters, checked_parameters, has_window
 
 #: Descriptions of outputs that are remembered at most, and the dimensions of one.
 MOST_OUTPUTS: Final = 256
@@ -155,8 +155,8 @@ class InferCodec:
             rows,
             wire.get("id", ""),
             parameters,
-            requested,
             None if requested is None else names_of(requested),
+            requested_outputs=requested,
             empty_final_response=wants_end,
         )
 

@@ -164,7 +164,7 @@ class KServeCalls:
 
     def __init__(self, entry: GrpcEntry) -> None:
         self._entry = entry
-        self._administration = Administration(entry, entry.control)
+        self._administration = Administration(entry, entry.common, entry.control)
 
     def handlers(self) -> dict[str, MethodHandler]:
         rows = {

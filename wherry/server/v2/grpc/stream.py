@@ -14,16 +14,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from wherry.core.api import Buffer, InferRequest, InferResponse, LoadedModel, Reply, StreamReply
+from wherry.core.api import Buffer, InferResponse, LoadedModel
+from wherry.server.calls.call import Beside
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.grpc.handler import status_of
 from wherry.server.grpc.proto import Method
 from wherry.server.grpc.rpc import SOON, Rpc
-from wherry.server.v2.entry import Beside
-from wherry.server.v2.grpc.entry import Decoded, GrpcEntry
+from wherry.server.v2.grpc.entry import Decoded, GrpcCall, GrpcEntry
 from wherry.server.v2.grpc.infer import LargeRequest
 from wherry.server.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
-from wherry.server.v2.model_tensors import DecodedRequest
 
 #: Requests that run and answers that the client has not taken: with so many, it is not read.
 MAX_OWED: Final = 1024
@@ -87,8 +86,8 @@ class InferStream:
         loaded, codec, decoded = found
         turn = None if loaded.signature.streams else self.turn()
         try:
-            request = StreamedRequest(self, loaded, codec, decoded, turn)
-            request.submit()
+            request = StreamedRequest(self, loaded, codec, turn)
+            request.submit(self.rpc, decoded)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._refuse(error, decoded.id, turn)
             return
@@ -244,60 +243,40 @@ class Turn:
         self._stream.take_turns()
 
 
-class StreamedRequest:
+class StreamedRequest(GrpcCall):
     """One request of a stream, of a model that streams or of one that does not."""
 
+    takes_streams = True
+    client: InferStream
+
     def __init__(
-        self,
-        stream: InferStream,
-        loaded: LoadedModel,
-        codec: InferCodec,
-        decoded: DecodedRequest,
-        turn: Turn | None,
+        self, stream: InferStream, loaded: LoadedModel, codec: InferCodec, turn: Turn | None
     ) -> None:
-        self._stream = stream
-        self._loaded = loaded
-        self._codec = codec
-        self._decoded = decoded
-        self._request: InferRequest | None = None
+        super().__init__(stream.entry, loaded, codec, stream)
         self._failed: Exception | None = None
         self._final_sent = False
         self._turn = turn
-        self._reply: Reply[InferResponse] | None = stream.entry.reply(
-            loaded, self._responded, self._in_turn
-        )
 
-    def submit(self) -> None:
-        assert self._reply is not None
-        entry = self._stream.entry
-        self._request = request = entry.request(
-            self._stream.rpc, self._loaded, self._decoded, self._reply
-        )
-        entry.port().submit(self._loaded, request)
+    def respond(self, response: InferResponse) -> None:
+        self.client.in_order(partial(self._respond, response))
 
-    def cancel(self) -> None:
-        if self._request is not None:
-            self._loaded.cancel(self._request)
+    def write(self, response: InferResponse) -> None:
+        self._in_turn(response)
 
-    def consumed(self) -> None:
-        """Note that the client has taken a response: the model may go on."""
-        if isinstance(self._reply, StreamReply):
-            self._reply.consumed()
-
-    def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
-        self._stream.in_order(partial(self._respond, response))
+    def fail(self, error: Exception) -> None:
+        self._in_turn(error)
 
     def _respond(self, response: InferResponse, *, settled: bool = False) -> None:
-        stream, decoded = self._stream, self._decoded
+        stream, decoded = self.client, self.decoded
         if self._failed is not None or stream.rpc.ended:
             return
         self._final_sent = final = settled or response.final
         taker = None if settled else self
         encode = partial(
-            self._codec.encode, response, decoded.id, decoded.requested_outputs, final=final
+            self.codec.encode, response, decoded.id, decoded.requested_outputs, final=final
         )
         try:
-            if self._codec.is_large(response, decoded.requested_outputs):
+            if self.codec.is_large(response, decoded.requested_outputs):
                 stream.write(encode, taker, self._cannot_be_sent)
             else:
                 stream.send(encode(), taker)
@@ -308,9 +287,8 @@ class StreamedRequest:
         self._failed = error
         self.cancel()
 
-    def _in_turn(self, reply: Reply[InferResponse]) -> None:
-        stream, outcome = self._stream, reply.outcome
-        stream.entry.admission.leave()
+    def _in_turn(self, outcome: InferResponse | Exception) -> None:
+        stream = self.client
         if stream.errors_end_it and isinstance(outcome, Exception):
             self._settled(outcome)
         elif self._turn is None:
@@ -319,25 +297,23 @@ class StreamedRequest:
             self._turn.comes(lambda: self._settled(outcome))
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
-        # Reference cycles would keep the request alive until the garbage collector runs.
-        self._request = self._reply = None
         if not isinstance(outcome, Exception):
             # A stream's end is an empty response, unless the last one has said that it was final.
-            if outcome.outputs or (self._decoded.empty_final_response and not self._final_sent):
+            if outcome.outputs or (self.decoded.empty_final_response and not self._final_sent):
                 self._respond(outcome, settled=True)
         elif self._failed is None:
             self._failed = outcome
-        self._stream.in_order(self._end)
+        self.client.in_order(self._end)
 
     def _end(self) -> None:
         """Send the error, if the request failed, and forget the request."""
-        stream = self._stream
+        stream = self.client
         if self._failed is not None:
             # Here it is the model's last response; before it was submitted, it had no model.
             stream.fail(
                 self._failed,
-                self._decoded.id,
-                model_name=self._loaded.name,
+                self.decoded.id,
+                model_name=self.loaded.name,
                 parameters={FINAL_RESPONSE: {"bool_param": True}},
             )
             self._failed = None

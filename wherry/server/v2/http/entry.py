@@ -11,16 +11,13 @@ import msgspec
 from wherry.core.api import (
     Buffer,
     DeadlineExceeded,
-    InferRequest,
-    InferResponse,
     InvalidRequest,
     LoadedModel,
-    Reply,
     RequestTooLarge,
     Runtime,
     WherryError,
 )
-from wherry.server.calls.admission import SMALL_BODY
+from wherry.server.calls.call import Beside, Entry, InferCall
 from wherry.server.calls.compression import decompressed
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.calls.terms import Terms, client_request_id, shorter_timeout
@@ -28,11 +25,10 @@ from wherry.server.content.urls import TIMEOUT, Fetching
 from wherry.server.http.answers import fail
 from wherry.server.http.exchange import Exchange, RequestHead
 from wherry.server.v2.common import Common
-from wherry.server.v2.entry import Beside, Entry
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.json_elements import parse_object
 from wherry.server.v2.long_arrays import check_values
-from wherry.server.v2.model_tensors import DecodedRequest, counted
+from wherry.server.v2.model_tensors import DecodedRequest, tensors_of
 from wherry.server.v2.row_values import UrlFile, fetch_files
 from wherry.triton.api import ModelControl
 
@@ -63,7 +59,8 @@ class HttpEntry(Entry):
     def __init__(
         self, runtime: Runtime, common: Common, control: ModelControl | None = None
     ) -> None:
-        super().__init__(runtime, common, common.forwarding.http)
+        super().__init__(runtime, *common.of_calls, common.forwarding.http)
+        self.common = common
         self.control = control or ModelControl(runtime)
         self.max_body_bytes = common.max_body_bytes
 
@@ -164,7 +161,7 @@ class HttpEntry(Entry):
             try:
                 urls = self.common.input_urls
                 fetch_files(decoded.columns, files, urls, self.max_body_bytes, fetching)
-                counted(decoded)
+                decoded.counted()
             finally:
                 offload.release(taken)
 
@@ -215,34 +212,6 @@ class HttpEntry(Entry):
         check_values(body, COMMAND_VALUES)
         return body
 
-    def submit(
-        self,
-        exchange: Exchange,
-        loaded: LoadedModel,
-        decoded: DecodedRequest,
-        reply: Reply[InferResponse],
-    ) -> InferRequest:
-        """Submit the request of an exchange, and free its body; when it is settled,
-        `admission.leave()` must follow. Raises what `admitted` does."""
-        http_request = exchange.request
-        notes: HeadNotes = http_request.head.notes or self.note(http_request.head)
-        # A body that is compressed, or has URLs, may be large in memory, however small it is.
-        is_counted = notes.coding is not None or decoded.held_bytes is not None
-        size = SMALL_BODY + 1 if is_counted else len(http_request.body)
-        http_request.body = b""  # the columns hold what is needed
-        request = self.admitted(
-            loaded,
-            decoded,
-            reply,
-            notes.terms,
-            caller=http_request.caller,
-            id=decoded.id or notes.request_id,
-            body_bytes=size,
-            seconds_left=decoded.seconds_left,
-        )
-        self.port().submit(loaded, request)
-        return request
-
 
 class ModelPath:
     """The model that a path names. It is looked up again whenever it may be another one."""
@@ -267,7 +236,7 @@ class ModelPath:
         if loaded is None or codec is None or generation != self._generation:
             now = self.loaded()
             if now is not loaded or codec is None:
-                codec = self._codec = ModelCodec(self.entry.tensors(now))
+                codec = self._codec = ModelCodec(tensors_of(now, self.entry.common))
                 self._found = ref(now)
             loaded = now
             self._generation = generation  # as it was before `loaded` looked
@@ -276,3 +245,25 @@ class ModelPath:
 
 def _nothing() -> None:
     return None
+
+
+class HttpCall(InferCall):
+    """A call that came as an HTTP request."""
+
+    __slots__ = ("decoded",)
+
+    entry: HttpEntry
+    client: Exchange
+    decoded: DecodedRequest
+
+    def submit(self, decoded: DecodedRequest) -> None:
+        """`send` the request, and free its body. Raises what `send` does."""
+        self.decoded = decoded
+        exchange = self.client
+        http_request = exchange.request
+        notes: HeadNotes = http_request.head.notes or self.entry.note(http_request.head)
+        # A body that was compressed may be large in memory, however small it is.
+        size = len(http_request.body) if notes.coding is None else 0
+        http_request.body = b""  # the columns hold what is needed
+        self.send(decoded, notes.terms, http_request.caller, decoded.id or notes.request_id, size)
+        exchange.on_disconnect = self.cancel

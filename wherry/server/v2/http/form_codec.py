@@ -19,13 +19,13 @@ from wherry.core.api import (
     InvalidRequest,
     UnsupportedMediaType,
 )
+from wherry.server.calls.parameters import checked_parameters
 from wherry.server.content.media_types import FORM, JSON, quoted
 from wherry.server.content.multipart import NamedValue, begins_json, named_values
 from wherry.server.content.urls import is_url
 from wherry.server.http.exchange import RequestHead
 from wherry.server.v2.json_elements import explain, parse_element
 from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
-from wherry.server.v2.parameters import checked_parameters
 from wherry.server.v2.row_values import RowValues
 
 #: What a form may say beside what JSON does, in any case and by the kind of its datatype: Python's
@@ -82,7 +82,7 @@ class FormCodec:
                 request_id = text
             else:
                 parameters[value.name] = _scalar(text)
-        return DecodedRequest(columns, rows, request_id, checked_parameters(parameters), None)
+        return DecodedRequest(columns, rows, request_id, checked_parameters(parameters))
 
     def columns(self, values: Sequence[NamedValue]) -> tuple[Columns, int, list[NamedValue]]:
         """The columns, their rows, and the values that are not inputs. InvalidRequest."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import partial
 from typing import Protocol
 
 from wherry.core.api import (
     Buffer,
-    InferRequest,
     InferResponse,
     InvalidRequest,
     LoadedModel,
-    Reply,
-    StreamReply,
 )
 from wherry.server.calls.compression import MAX_BYTES
 from wherry.server.http.answers import EventStream, fail, packed, respond
 from wherry.server.http.exchange import Exchange, RequestHead
-from wherry.server.v2.http.entry import HttpEntry, ModelPath
+from wherry.server.v2.http.entry import HttpCall, HttpEntry, ModelPath
 from wherry.server.v2.http.generate_codec import OutputFormat, TypedAnswer
 from wherry.server.v2.model_tensors import DecodedRequest
 from wherry.server.v2.output_codec import is_large
@@ -52,24 +49,21 @@ def generate_stream(model: ModelPath, exchange: Exchange) -> None:
     StreamCall(model.entry, loaded, codec.generate, exchange).begin()
 
 
-class GenerateRequest(ABC):
+class GenerateRequest(HttpCall):
     """A generate request, to a model that streams or one that does not."""
+
+    takes_streams = True
+    codec: BodyCodec
 
     def __init__(
         self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
     ) -> None:
-        self.entry = entry
-        self.exchange = exchange
-        self.loaded, self.codec = loaded, codec
+        super().__init__(entry, loaded, codec, exchange)
         self.output_format = OutputFormat()
-        self._request: InferRequest | None = None
-        self._reply: Reply[InferResponse] | None = entry.reply(
-            loaded, self._responded, self._settled
-        )
 
     def begin(self) -> None:
         """Read the request, here or in another thread, fetch its URLs, and `submit` it."""
-        entry, exchange, codec = self.entry, self.exchange, self.codec
+        entry, exchange, codec = self.entry, self.client, self.codec
         head = exchange.request.head
         body = entry.small_body(exchange)
         done = self._fetch if codec.fetches else self.submit
@@ -85,44 +79,23 @@ class GenerateRequest(ABC):
 
     def _fetch(self, decoded: DecodedRequest) -> None:
         if files := url_files(decoded.columns):
-            self.entry.fetch(self.exchange, self.loaded, decoded, files, self.submit)
+            self.entry.fetch(self.client, self.loaded, decoded, files, self.submit)
         else:
             self.submit(decoded)
 
     def submit(self, decoded: DecodedRequest) -> None:
-        """Send the request on its way: `respond` comes for each response, then `end`."""
-        assert self._reply is not None
         self.output_format.decoded(decoded)
-        self._request = self.entry.submit(self.exchange, self.loaded, decoded, self._reply)
-        self.exchange.on_disconnect = self.cancel
+        super().submit(decoded)
 
-    def cancel(self) -> None:
-        if self._request is not None:
-            self.loaded.cancel(self._request)
-
-    def consumed(self) -> None:
-        """Note that the client has read a response: the model may go on."""
-        if isinstance(self._reply, StreamReply):
-            self._reply.consumed()
-
-    def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
-        self.respond(response)
-
-    def _settled(self, reply: Reply[InferResponse]) -> None:
-        outcome = reply.outcome
-        self.entry.admission.leave()
-        # Reference cycles would keep the request alive until the garbage collector runs.
-        self.exchange.on_disconnect = self._request = self._reply = None
-        if isinstance(outcome, Exception):
-            self.end(outcome)
-            return
-        if outcome.outputs:  # a stream's end is an empty response
-            self.respond(outcome)
+    def write(self, response: InferResponse) -> None:
+        self.client.on_disconnect = None
+        if response.outputs:  # a stream's end is an empty response
+            self.respond(response)
         self.end(None)
 
-    @abstractmethod
-    def respond(self, response: InferResponse) -> None:
-        """Take one response."""
+    def fail(self, error: Exception) -> None:
+        self.client.on_disconnect = None
+        self.end(error)
 
     @abstractmethod
     def end(self, error: Exception | None) -> None:
@@ -157,21 +130,21 @@ class GenerateCall(GenerateRequest):
                 raise error
             response, accepts = (
                 self._responses[0],
-                "accept-encoding" in self.exchange.request.headers,
+                "accept-encoding" in self.client.request.headers,
             )
             if (accepts or not self.output_format.file) and is_large(response.outputs):
                 self.entry.off_loop(
-                    self.exchange, partial(self._encoded_beside, response), self._send, reads=False
+                    self.client, partial(self._encoded_beside, response), self._send, reads=False
                 )
             else:
                 self._send(self.codec.answer(response, self.output_format))
         except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
-            fail(self.exchange, problem)
+            fail(self.client, problem)
 
     def _encoded_beside(self, response: InferResponse) -> TypedAnswer:
         """Encode and compress an answer in another thread."""
         found = self.codec.answer(response, self.output_format)
-        accepts = self.exchange.request.headers.get("accept-encoding")
+        accepts = self.client.request.headers.get("accept-encoding")
         if accepts is not None:
             body, headers = packed(found.body, accepts, MAX_BYTES)
             return TypedAnswer(body, found.content_type, (*found.headers, *headers), packed=True)
@@ -179,7 +152,7 @@ class GenerateCall(GenerateRequest):
 
     def _send(self, found: TypedAnswer) -> None:
         respond(
-            self.exchange,
+            self.client,
             found.body,
             content_type=found.content_type,
             headers=found.headers,

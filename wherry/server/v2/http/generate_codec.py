@@ -26,6 +26,7 @@ from wherry.core.api import (
     media_type_of,
 )
 from wherry.server.calls.client_text import encode_json
+from wherry.server.calls.parameters import checked_parameters
 from wherry.server.content.media_types import (
     OCTET_STREAM,
     names_type,
@@ -36,8 +37,7 @@ from wherry.server.http.exchange import JSON, Headers, RequestHead
 from wherry.server.v2.http.form_codec import FormCodec
 from wherry.server.v2.json_elements import parse_object
 from wherry.server.v2.long_arrays import check_values
-from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, counted
-from wherry.server.v2.parameters import checked_parameters
+from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
 from wherry.server.v2.row_values import members_with_files
 
 
@@ -240,7 +240,7 @@ class GenerateCodec:
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
         """Do what `read` does, in another thread. RequestTooLarge if JSON has too many values:
         these are built in one go, other than the data of an infer request."""
-        return counted(self.read(head, body))
+        return self.read(head, body).counted()
 
     def encode(
         self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None

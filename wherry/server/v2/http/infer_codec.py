@@ -13,6 +13,11 @@ import msgspec
 from wherry.core.api import BadModelOutput, Buffer, Columns, InferResponse, InvalidRequest, Tag
 from wherry.server.calls.client_text import encode_json
 from wherry.server.calls.offload import LARGE_BYTES
+from wherry.server.calls.parameters import (
+    Parameters,
+    check_window,
+    checked_parameters,
+)
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.usual_requests import (
     DATA_STANDS_IN,
@@ -33,11 +38,6 @@ from wherry.server.v2.model_tensors import (
     names_of,
 )
 from wherry.server.v2.output_codec import OutputCodec, check_classifiable, is_large
-from wherry.server.v2.parameters import (
-    Parameters,
-    check_window,
-    checked_parameters,
-)
 
 OCTET_STREAM: Final = "application/octet-stream"
 
@@ -80,7 +80,7 @@ class ModelCodec:
                 if usual is not None:
                     wire, columns, rows = usual
                     if not wire.parameters and not wire.outputs:
-                        return DecodedRequest(columns, rows, wire.id, {})
+                        return DecodedRequest(columns, rows, wire.id)
                     return self._decoded(wire, columns, rows)
         elif 0 < json_bytes <= HEAD_BYTES:
             view = memoryview(body)
@@ -121,7 +121,9 @@ class ModelCodec:
         if parameters:
             parameters = checked_parameters(parameters)
         named = None if requested is None or not wire.outputs else names_of(requested)
-        return DecodedRequest(columns, rows, wire.id, parameters, requested, named)
+        return DecodedRequest(
+            columns, rows, wire.id, parameters, named, requested_outputs=requested
+        )
 
     def _columns(
         self, inputs: list[WireInput], rest: memoryview | None, folded: Folded | None
@@ -179,7 +181,7 @@ class ModelCodec:
         ((name, codec),) = self.inputs.items()
         column, rows = codec.from_raw(data)
         requested = [RequestedOutput(codec, binary=True) for codec in self.outputs.values()]
-        return DecodedRequest({name: column}, rows, "", {}, requested)
+        return DecodedRequest({name: column}, rows, requested_outputs=requested)
 
     def _requested(self, wire: WireRequest) -> list[RequestedOutput] | None:
         all_binary = wire.parameters.pop("binary_data_output", False)  # the model is not told

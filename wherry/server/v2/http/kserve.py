@@ -145,7 +145,7 @@ class V2Routes:
 
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
-        self._administration = Administration(entry, entry.control)
+        self._administration = Administration(entry, entry.common, entry.control)
         found: dict[str, Route] = {}
         for row in OPERATIONS:
             is_there = row.group != "shared-memory" or entry.common.shared_memory.allowed

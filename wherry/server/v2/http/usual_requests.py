@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from wherry.core.api import Buffer, Columns, InvalidRequest, bytes_of
+from wherry.server.calls.parameters import InvalidParameter
 from wherry.server.v2.input_codec import InputCodec
 from wherry.server.v2.json_elements import decoded_again
 from wherry.server.v2.long_arrays import check_values
 from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors, RequestedOutput
-from wherry.server.v2.parameters import InvalidParameter
 
 #: Whatever else a client puts there is refused before it is built.
 WireParameters = dict[str, str | int | bool | float | None]
@@ -214,11 +214,9 @@ class BinaryHeads:
         return DecodedRequest(
             columns,
             known.rows,
-            "",
-            {},
-            known.requested_outputs,
-            known.output_names,
-            known.held_bytes,
+            output_names=known.output_names,
+            held_bytes=known.held_bytes,
+            requested_outputs=known.requested_outputs,
         )
 
     def learn(self, head: Buffer, wire: WireRequest, decoded: DecodedRequest) -> None:

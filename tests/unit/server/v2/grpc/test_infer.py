@@ -16,8 +16,8 @@ from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.values.errors import QueueFull
 from wherry.core.values.request import InferRequest, SequenceStep
 from wherry.server.calls.admission import Admission
+from wherry.server.calls.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.element_bytes import pack_bytes
-from wherry.server.v2.parameters import Forwarding, HeaderForwarding
 
 
 @wherry.model(max_batch_size=8)

@@ -66,7 +66,7 @@ def client() -> Iterator[Client]:
 
 
 def offload_of(client: Client) -> Offload:
-    return client.app._entry.common.offload
+    return client.app._entry.offload
 
 
 class HeldOffload(Offload):
@@ -90,7 +90,7 @@ class HeldOffload(Offload):
 
 @pytest.fixture
 def held(client: Client) -> Iterator[HeldOffload]:
-    held = client.app._entry.common.offload = HeldOffload()
+    held = client.app._entry.offload = HeldOffload()
     yield held
     held.may_go_on.set()
 
@@ -265,7 +265,7 @@ def test_what_is_wrong_in_a_large_request_is_said(
 
 
 def test_beyond_what_may_be_read_at_once_requests_are_refused(client: Client) -> None:
-    held = client.app._entry.common.offload = HeldOffload(max_bytes=1)
+    held = client.app._entry.offload = HeldOffload(max_bytes=1)
     first = client.begin("ModelInfer", strings("contents", model_name="texts"))
     code, text = client.ask("ModelInfer", strings("contents", model_name="texts")).error
     assert (code, "large bodies" in text) == ("UNAVAILABLE", True)
@@ -362,7 +362,7 @@ def test_what_comes_as_the_client_of_a_stream_leaves_is_not_written() -> None:
         sent.set()
 
     with served(says) as client:
-        held = client.app._entry.common.offload = HeldOffload()
+        held = client.app._entry.offload = HeldOffload()
         rpc = client.begin("ModelStreamInfer")
         client.say(
             rpc,

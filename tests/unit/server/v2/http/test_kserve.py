@@ -17,11 +17,11 @@ import wherry
 from tests.fakes import TIMEOUT, Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.core.values.request import Columns, InferRequest, SequenceStep
+from wherry.server.calls.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.element_bytes import pack_bytes
 from wherry.server.v2.http.generate_codec import GenerateCodec
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.model_tensors import ModelTensors, RequestedOutput
-from wherry.server.v2.parameters import Forwarding, HeaderForwarding
 
 FP32 = Annotated[np.ndarray, wherry.FP32[2]]
 FP16 = Annotated[np.ndarray, wherry.FP16[2]]

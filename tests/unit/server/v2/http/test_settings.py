@@ -8,7 +8,7 @@ import pytest
 
 import wherry
 from tests.http_exchange import Client, served
-from wherry.server.v2.settings import TRACE_DEFAULTS
+from wherry.server.calls.settings import TRACE_DEFAULTS
 
 
 @wherry.model

@@ -215,7 +215,7 @@ def test_an_answer_is_the_same_whichever_way_it_is_written(
     wanted = None
     if is_binary is not None:
         wanted = [RequestedOutput(codec.outputs["output"], binary=is_binary)]
-    decoded = DecodedRequest({}, 1, id, {}, wanted)
+    decoded = DecodedRequest({}, 1, id, requested_outputs=wanted)
     usual = codec.encode_usual(InferResponse(columns), decoded, packed=False)
     if usual is None:
         assert model is halves or is_binary or not np.isfinite(numbers).all()

@@ -1,4 +1,4 @@
-"""server/v2/settings.py: log and trace settings of a running server."""
+"""server/calls/settings.py: log and trace settings of a running server."""
 
 import io
 import logging
@@ -10,7 +10,7 @@ import pytest
 
 from wherry.core.observability.logging import HumanFormatter, configure
 from wherry.core.values.errors import ConfigError, InvalidRequest, Unsupported
-from wherry.server.v2.settings import TRACE_DEFAULTS, LogSettings, TraceSettings
+from wherry.server.calls.settings import TRACE_DEFAULTS, LogSettings, TraceSettings
 
 log = logging.getLogger("wherry")
 

@@ -31,7 +31,7 @@ from wherry.core.api import (
     Span,
     ThreadPool,
 )
-from wherry.server.v2.settings import Sampler, TraceSettings
+from wherry.server.calls.settings import Sampler, TraceSettings
 
 log = logging.getLogger("wherry")
 

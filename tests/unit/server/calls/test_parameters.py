@@ -1,4 +1,4 @@
-"""server/v2/parameters.py: whose a request's parameters are, and what they may be."""
+"""server/calls/parameters.py: whose a request's parameters are, and what they may be."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import pytest
 
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.core.values.request import SequenceStep
-from wherry.server.calls.terms import name_with_capitals
-from wherry.server.v2.parameters import (
+from wherry.server.calls.parameters import (
     OF_THE_SERVER,
     HeaderForwarding,
     checked_parameters,
     for_the_model,
     sequence_of,
 )
+from wherry.server.calls.terms import name_with_capitals
 
 
 def test_strings_numbers_and_booleans_are_parameters() -> None:

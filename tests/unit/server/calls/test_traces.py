@@ -1,4 +1,4 @@
-"""server/v2/traces.py: the times of the requests that are traced are in Triton's files."""
+"""server/calls/traces.py: the times of the requests that are traced are in Triton's files."""
 
 import json
 import threading
@@ -12,8 +12,8 @@ import wherry
 from tests.fakes import TIMEOUT
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferResponse
+from wherry.server.calls.settings import TraceSettings
 from wherry.server.v2.common import Common
-from wherry.server.v2.settings import TraceSettings
 
 CORE = [
     "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
