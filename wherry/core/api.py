@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from wherry.core.models.config import SequenceControl as SequenceControl
     from wherry.core.models.config import SequenceState as SequenceState
     from wherry.core.models.config import model_config as model_config
+    from wherry.core.models.config import size_of as size_of
     from wherry.core.models.config import wrong_name as wrong_name
     from wherry.core.models.model import Device as Device
     from wherry.core.models.model import FunctionModel as FunctionModel
@@ -240,7 +241,7 @@ else:
             "instances.stream_run": "StreamRun",
             "models.config": (
                 "FIELDS InstanceGroup ModelConfig QueuePolicy SequenceBatching SequenceControl "
-                "SequenceState model_config wrong_name"
+                "SequenceState model_config size_of wrong_name"
             ),
             "models.model": "Device FunctionModel Model ModelOfModels Pipeline VariantStore",
             "models.row_types": "plain",

@@ -290,6 +290,10 @@ class Models:
     cache_config: tuple[str, ...] = option((),
         "keep these answers in a store that servers share, of an installed package: "
         "NAME,SETTING=VALUE; may be repeated", "SETTING", separator=";")
+    device_memory: tuple[str, ...] = option((),
+        "memory of a device that models may take: more may be served than fit, and those that "
+        "nobody asks for sleep (their `resident`, `memory`); may be repeated",
+        "DEVICE=SIZE", separator=",")
     rate_limit: Literal["off", "execution_count"] = option("off",
         "let batches wait for the `rate_limiter` resources that a config.pbtxt names")
     rate_limit_resources: tuple[str, ...] = option((),

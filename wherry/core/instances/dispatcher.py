@@ -260,10 +260,13 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def _let_go(self, numbers: Collection[int]) -> None:
         going = self.life.remove(numbers)
-        with self._lock:
-            acts = self._batches.resized(len(self.life.slots), going)
-        self._hand_over(acts)
+        self.let_go(going)
         self.life.wait_until_gone(going, self.config.unload_timeout)
+
+    def let_go(self, instances: Sequence[Instance]) -> None:
+        with self._lock:
+            acts = self._batches.resized(len(self.life.slots), instances)
+        self._hand_over(acts)
 
     def lost(self, instance: Instance, error: WorkerDied) -> bool:
         """A worker died. What it ran and was not answered yet is tried once more, alone; what

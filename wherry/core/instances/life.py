@@ -31,6 +31,13 @@ class ModelState(Enum):
     READY = "READY"
     UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
+    #: No instance is loaded until a request comes, and: one has come.
+    ASLEEP = "ASLEEP"
+    WAKING = "WAKING"
+
+
+#: In which requests may be queued.
+_AWAKE = (ModelState.LOADING, ModelState.READY, ModelState.WAKING)
 
 
 class Readiness:
@@ -49,8 +56,21 @@ class Readiness:
         self._closing = False
 
     def loaded(self) -> None:
-        """Its first load has succeeded."""
-        self._go(ModelState.READY, "", {ModelState.LOADING})
+        """Its first load has succeeded, or its instances are there again."""
+        self._go(ModelState.READY, "", {ModelState.LOADING, ModelState.WAKING})
+
+    def asleep(self) -> None:
+        """It holds no instance, and no request waits."""
+        self._go(ModelState.ASLEEP, "asleep", {*_AWAKE, ModelState.UNAVAILABLE})
+
+    def waking(self) -> None:
+        """It holds no instance, or soon none; its requests wait until it is loaded again."""
+        self._go(ModelState.WAKING, "waking", {*_AWAKE, ModelState.ASLEEP})
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is only not loaded since nobody asks, or others need the room."""
+        return self.state in (ModelState.ASLEEP, ModelState.WAKING)
 
     def failed(self, reason: str) -> None:
         """It cannot be loaded, or none of its instances can be started again."""
@@ -73,11 +93,11 @@ class Readiness:
     def unloaded(self) -> None:
         self._go(ModelState.UNAVAILABLE, "unloaded", set(ModelState))
 
-    def _go(self, state: ModelState, reason: str, of: set[ModelState]) -> None:
+    def _go(self, state: ModelState, reason: str, of: Collection[ModelState]) -> None:
         with self._lock:
             if self.state in of:
                 self.state, self.reason = state, reason
-                self.takes_requests = state in (ModelState.LOADING, ModelState.READY)
+                self.takes_requests = state in _AWAKE
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +177,13 @@ class InstanceLife(Generic[InstanceT]):
         self._left_behind: list[InstanceT] = []
         self._threads: list[threading.Thread] = []
         self._starting = 0
-        self._load_error: Exception | None = None
+        self._load_error: LoadFailed | None = None
+        #: Of the instance that took longest to unload last.
+        self.unload_seconds = 0.0
+        #: No instance is started or brought back.
+        self.asleep = False
+        #: How often it was put to sleep: threads of before start nothing any more.
+        self._sleeps = 0
 
     def start(self) -> None:
         """Start loading every instance, each in its thread."""
@@ -168,19 +194,43 @@ class InstanceLife(Generic[InstanceT]):
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until every instance is loaded and warm. Raises LoadFailed if one cannot be,
         ModelNotReady if the model is closed meanwhile."""
+        try:
+            self.wait_loaded(timeout)
+        except LoadFailed as error:
+            if self._load_error is not None and not self.instances:  # else they answer what waits
+                self._works.none_left(ModelNotReady(str(error)))
+            raise
+
+    def wait_loaded(self, timeout: float | None = None) -> None:
+        """The same; what waits for it goes on waiting if it cannot be loaded."""
         with self._changed:
             done = self._changed.wait_for(lambda: not self._starting or self.closing, timeout)
             error = self._load_error
         name = self._config.name
         if error is not None:
-            if not self.instances:  # else they answer what waits
-                self._works.none_left(ModelNotReady(str(error)))
             raise error
         if self.closing:
             raise ModelNotReady(f"model {name!r}: closed while it was loading")
         if not done:
             raise LoadFailed(f"model {name!r}: not loaded after {timeout} s")
         self._readiness.loaded()
+
+    def sleep(self) -> list[InstanceT]:
+        """Start no instance until `wake`. Returns those that are loaded, which are to be
+        stopped."""
+        with self._changed:
+            self.asleep = True
+            self._sleeps += 1
+            self._changed.notify_all()
+            return list(self._alive)
+
+    def wake(self) -> None:
+        """Start every instance again, as `start` does. None is left of those before."""
+        with self._changed:
+            if self.closing:
+                return
+            self.asleep, self._load_error = False, None
+        self.start()
 
     def add(self, makers: Callable[[int], Sequence[Callable[[], InstanceT]]]) -> list[int]:
         """Start further instances, with numbers from the given one on; returns their numbers.
@@ -205,6 +255,13 @@ class InstanceLife(Generic[InstanceT]):
         with self._changed:
             self._changed.wait_for(
                 lambda: self.closing or not {*self._alive, *self._ending} & {*instances}, timeout
+            )
+
+    def wait_until_empty(self) -> None:
+        """Block until there is no instance, after `sleep`, or the model is closed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.closing or not (self._loading or self._alive or self._ending)
             )
 
     def end(self) -> None:
@@ -270,7 +327,7 @@ class InstanceLife(Generic[InstanceT]):
                 self._alive.remove(instance)
                 self._left_behind.append(instance)
             self._changed.notify_all()
-            if not self.closing and instance.number in self.slots:
+            if not self.is_over(instance.number):
                 # Under the lock, so that close() waits for the new thread too.
                 self._start_thread(instance.number, hung=why)
 
@@ -279,14 +336,14 @@ class InstanceLife(Generic[InstanceT]):
     def _start_thread(self, number: int, *, hung: str = "") -> None:
         thread = threading.Thread(
             target=self._serve,
-            args=(number, hung),
+            args=(number, hung, self._sleeps),
             name=f"wherry-{self._config.name}-{number}",
             daemon=True,  # a hung model must not keep the program alive
         )
         thread.start()  # first: close() may come at any time, and joins what is listed
         self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
-    def _serve(self, number: int, hung: str) -> None:
+    def _serve(self, number: int, hung: str, sleeps: int) -> None:
         """Load the instance, work, and bring it back when its worker dies.
 
         `hung` is why it takes the place of another one, if it does.
@@ -294,7 +351,7 @@ class InstanceLife(Generic[InstanceT]):
         first = not hung
         loss = Loss(hung, "hang") if hung else None
         with self._changed:
-            self._changed.wait_for(lambda: self.closing or number not in self.slots.copies)
+            self._changed.wait_for(lambda: self.is_over(number) or number not in self.slots.copies)
             if self.is_over(number):
                 return
         while loss is None or self._wait_for_restart(number, loss):
@@ -303,6 +360,10 @@ class InstanceLife(Generic[InstanceT]):
                 instance = self.slots.makers[number]()
                 with self._changed:
                     self._loading.append(instance)
+                    is_over = sleeps != self._sleeps
+                if is_over:
+                    self._ended_life(instance)
+                    return
                 instance.load()
             except model_errors() as error:
                 if instance is not None:
@@ -354,8 +415,10 @@ class InstanceLife(Generic[InstanceT]):
                     group.remove(instance)
             self._ending.append(instance)
             self._changed.notify_all()
+        began = self._clock()
         _unload(instance)
         with self._changed:
+            self.unload_seconds = self._clock() - began
             self._ending.remove(instance)
             self._changed.notify_all()
 
@@ -411,7 +474,7 @@ class InstanceLife(Generic[InstanceT]):
 
     def is_over(self, number: int) -> bool:
         """Whether an instance is not to be there any more."""
-        return self.closing or number not in self.slots
+        return self.closing or self.asleep or number not in self.slots
 
     def _sleep(self, number: int, until: float) -> None:
         """Until that moment, or until the model is to be closed, or without this instance."""

@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from wherry.core.instances.delivery import Delivery
@@ -361,6 +362,8 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         self.readiness.unloaded()
 
     def not_ready_reason(self) -> str:
+        if self.readiness.sleeps:
+            return ""  # it answers, in its time
         if self.readiness.reason:
             return self._why_not_ready()
         return self.life.not_ready_reason(self.turn)
@@ -390,6 +393,52 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         if not seconds or self.readiness.state is not ModelState.UNAVAILABLE:
             return reason
         return f"{reason}; tried next in {seconds:.1f} s"
+
+    # Sleep: the runtime's Residency decides when
+
+    def sleep_if_idle(self, on_request: Callable[[], None]) -> bool:
+        """Sleep, with no instance, if no request is here: `on_request()` is called when one
+        has come. False: requests are here, and wait."""
+        with self._lock:
+            if not self._is_quiet() or self.readiness.state is ModelState.UNLOADING:
+                return False
+            if self.readiness.state is not ModelState.ASLEEP:
+                self.successor = partial(self._woken, on_request)
+                self.readiness.asleep()
+            return True
+
+    def _woken(self, on_request: Callable[[], None], requests: Sequence[InferRequest]) -> None:
+        """Requests have come to a sleeping model, or to one that takes none any more."""
+        with self._lock:
+            self.readiness.waking()
+            self.successor = None
+        self.submit(requests)
+        on_request()
+
+    def fall_asleep(self) -> None:
+        """Let every instance end what it runs, and unload it. What waits stays in the queue.
+        Blocks."""
+        with self._lock:
+            self.readiness.waking()
+        self.let_go(self.life.sleep())
+        self.life.wait_until_empty()
+
+    def wake(self) -> None:
+        """Load every instance again, and run what waits. Blocks. Raises LoadFailed, or
+        ModelNotReady if it is closed."""
+        with self._lock:
+            self.readiness.waking()
+            self.successor = None
+        self.life.wake()
+        self.life.wait_loaded()
+
+    def cannot_wake(self, error: WherryError, seconds: float) -> None:
+        """It could not be loaded, and is tried again in `seconds` at the soonest: what waits fails,
+        and what comes until it is put to sleep again."""
+        self.readiness.failed(str(error))
+        refused = ModelNotReady(str(error))
+        refused.retry_after = seconds
+        self._fail_waiting(refused)
 
     # Requests that fail by their model, or that workers die with
 
@@ -465,6 +514,11 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
     @abstractmethod
     def tick(self) -> None:
         """The timer: a wait is over, or a deadline has passed."""
+
+    @abstractmethod
+    def let_go(self, instances: Sequence[InstanceT]) -> None:
+        """Have `serve` return for these when they have ended what they run, and give them nothing
+        more. Does not block."""
 
     @abstractmethod
     def _stop(self) -> None:

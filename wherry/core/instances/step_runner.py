@@ -62,6 +62,8 @@ class ActiveRequests:
         self.most = most(Device())
         self._by_instance: dict[StepInstance, dict[int, Active]] = {}
         self._by_request: dict[InferRequest, Active] = {}
+        #: Instances that get nothing more.
+        self._let_go: set[StepInstance] = set()
         self._keys = count(1)
 
     def __len__(self) -> int:
@@ -74,12 +76,28 @@ class ActiveRequests:
     def remove_instance(self, instance: StepInstance) -> list[Active]:
         """The instance is gone. Returns what was active on it."""
         gone = list(self._by_instance.pop(instance, {}).values())
+        self._let_go.discard(instance)
         for active in gone:
             del self._by_request[active.request]
         return gone
 
+    def let_go(self, instance: StepInstance) -> None:
+        """It gets nothing more."""
+        self._let_go.add(instance)
+
+    def take_empty(self) -> list[StepInstance]:
+        """Those that were let go and have nothing active any more, once each."""
+        empty = [one for one in self._let_go if not self._by_instance.get(one)]
+        for instance in empty:
+            self.remove_instance(instance)
+        return empty
+
     def has_room(self) -> bool:
-        return any(len(active) < self.most for active in self._by_instance.values())
+        return any(
+            len(active) < self.most
+            for instance, active in self._by_instance.items()
+            if instance not in self._let_go
+        )
 
     def place_for(self, request: InferRequest) -> StepInstance | None:
         """The emptiest instance that has room for it, if one has."""
@@ -87,7 +105,9 @@ class ActiveRequests:
         free = {
             instance: len(active)
             for instance, active in self._by_instance.items()
-            if len(active) < most and not (len(active) == 1 and self.on(instance)[0].on_trial)
+            if len(active) < most
+            and instance not in self._let_go
+            and not (len(active) == 1 and self.on(instance)[0].on_trial)
         }
         return min(free, key=free.__getitem__, default=None)
 
@@ -237,6 +257,8 @@ class StepRunner(InstanceRunner[StepInstance]):
 
         Joining and leaving are posted under the lock, in their order; to post never blocks.
         """
+        for empty in self._active.take_empty():
+            empty.close()
         while self._queue.queued_requests and self._active.has_room():
             lane = next(iter(self._queue.lanes(now)), None)
             instance = None if lane is None else self._active.place_for(lane.head)
@@ -378,9 +400,15 @@ class StepRunner(InstanceRunner[StepInstance]):
         instance.hand_out = self._hand_out
         with self._lock:
             self._active.add_instance(instance)
-            stops = self.life.closing
+            stops = self.life.is_over(instance.number)
         if stops:
             instance.close()
+
+    def let_go(self, instances: Sequence[StepInstance]) -> None:
+        with self._lock:
+            for instance in instances:
+                self._active.let_go(instance)
+            self._assign(self._clock())
 
     def down(self, instance: StepInstance) -> None:
         with self._changed:

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -264,6 +264,13 @@ class ModelConfig:
 
     #: How many instances on which devices.
     instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
+    #: "always": its instances stay loaded; "when asked": they are loaded when a request comes, and
+    #: sleep when another model needs the room. None: when asked if their device has a budget
+    #: (`--device-memory`), else always.
+    resident: Literal["always", "when asked"] | None = None
+    #: Bytes of its device that one instance takes with its largest batch, in a file also as 2GiB.
+    #: None: it is measured.
+    memory: int | None = None
     #: Amounts of shared resources that a batch needs, by name; None: none.
     resources: Mapping[str, int] | None = None
     #: Weight in sharing resources: with 2 its requests count as waiting half as long as with 1.
@@ -323,6 +330,8 @@ class ModelConfig:
             self._fail("max_queue_size", "must be at least 1, or None for no bound")
         if self.max_queue_bytes is not None and self.max_queue_bytes < 1:
             self._fail("max_queue_bytes", "must be at least 1 byte, or None for no bound")
+        if self.memory is not None and self.memory < 1:
+            self._fail("memory", "must be at least 1 byte, or None: it is measured")
         for field in ("max_unread_responses", "resource_priority"):
             if getattr(self, field) < 1:
                 self._fail(field, "must be at least 1")
@@ -370,6 +379,14 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     device = settings.pop("device", None)
     _refuse_unknown(settings, [*FIELDS, "device"], f"model {name!r}: unknown setting")
     settings["instances"] = _groups(name, settings.get("instances", 1), device)
+    if isinstance(memory := settings.get("memory"), str):
+        try:
+            settings["memory"] = size_of(memory)
+        except ValueError:
+            raise ConfigError(
+                f"model {name!r}: memory: {memory!r} is not a size; write bytes, or for example"
+                " 2GiB"
+            ) from None
     if isinstance(settings.get("version"), int):
         settings["version"] = str(settings["version"])
     # Samples may hold arrays and other values, which msgspec must not convert.
@@ -391,6 +408,20 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
         raise ConfigError(f"model {name!r}: {_field_first(error)}") from None
+
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def size_of(text: str) -> int:
+    """64MiB, 64M or 67108864: the number of bytes (K, M, G are powers of 1024 as in MiB, unless
+    it says MB). ValueError if it is neither."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    number, unit, binary = match.groups()
+    step = 1000 if unit and not binary and text.strip().lower().endswith("b") else 1024
+    return int(float(number) * step ** " kmgt".index(unit.lower() or " "))
 
 
 def _groups(name: str, instances: Any, device: Any) -> list[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from wherry.core.models.model import Caller
 from wherry.core.observability.numbers import LoadMeter, LoadReport
+from wherry.core.residency.residency import Residency
 from wherry.core.runtime.lifecycle import ANY, Lifecycle
 from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.runtime.threads import side_by_side
@@ -30,10 +31,12 @@ class Registry:
         caller: Caller,
         clock: Callable[[], float],
         life: Lifecycle[LoadedModel] | None = None,
+        residency: Residency | None = None,
     ) -> None:
         """`caller` is what the models' own `infer` goes through."""
         self._caller = caller
         self._clock = clock
+        self._residency = Residency({}, clock) if residency is None else residency
         self._life: Lifecycle[LoadedModel] = Lifecycle() if life is None else life
         self._changed = threading.Condition(threading.Lock())
         self._meter = LoadMeter()
@@ -152,10 +155,13 @@ class Registry:
             _check_apart(made, [*life.all_ready(), *life.being_loaded()])
             life.loading(made)
         try:
-            for loaded in made:
+            awake = [one for one in made if not self._residency.add(one.runner)]
+            for loaded in awake:
                 loaded.runner.start()
             for loaded in made:
-                loaded.runner.wait_ready()
+                if loaded in awake:
+                    loaded.runner.wait_ready()
+                    self._residency.loaded(loaded.runner)
                 loaded.load_seconds = self._clock() - started
                 if on_ready is not None:
                     on_ready(loaded, loaded.load_seconds)
@@ -164,6 +170,7 @@ class Registry:
         except BaseException:
             for loaded in made:
                 loaded.runner.close()
+                self._residency.remove(loaded.runner)
             with self.locked() as life:
                 life.dropped(made)
             raise
@@ -193,6 +200,7 @@ class Registry:
         loaded.runner.drain(drain_timeout)
         limits = [s for s in (loaded.config.unload_timeout, at_most) if s is not None]
         loaded.runner.close(min(limits, default=None))
+        self._residency.remove(loaded.runner)
         if loaded.cache is not None:
             loaded.cache.forget()
         with self.locked() as life:

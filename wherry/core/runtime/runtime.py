@@ -29,6 +29,7 @@ from wherry.core.instances.resources import Resources
 from wherry.core.instances.timer import Timer
 from wherry.core.models.model import Model
 from wherry.core.pipelines.pipeline import LoopThread
+from wherry.core.residency.residency import Residency
 from wherry.core.runtime.build import Builder
 from wherry.core.runtime.calls import LocalCalls
 from wherry.core.runtime.loaded_model import LoadedModel, values_of
@@ -102,6 +103,8 @@ class Runtime:
     `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
     `overrides` are settings by model name, over those of the model itself. `resources` says how
     much there is of what models with `resources` share; else one batch at a time runs of them.
+    `device_memory` are the bytes that models may take of a device ("cuda:0", "cpu"): those that
+    nobody asks for sleep when others need the room.
     `cache_bytes` is the memory in which answers of models with `response_cache` are remembered;
     with `cache_config` ("NAME,SETTING=VALUE", ...) in a package's store, which servers share.
     Without `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
@@ -113,6 +116,7 @@ class Runtime:
         isolation: str = "thread",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         resources: Mapping[str, int] | None = None,
+        device_memory: Mapping[str, int] | None = None,
         cache_bytes: int = 0,
         cache_config: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -121,7 +125,10 @@ class Runtime:
         #: The ModelControl that loads into it, if any: for models that ask for others to be loaded.
         self.control: Any = None
         self.cache = cache_of(cache_bytes, cache_config, clock)
-        self.registry = Registry(self, clock)  # what is loaded, loads or will be
+        #: Which models sleep.
+        self.residency = Residency(device_memory or {}, clock)
+        # What is loaded, loads or will be.
+        self.registry = Registry(self, clock, residency=self.residency)
         #: What models share of which there is only so much.
         self.resources = Resources(resources, clock)
         self._timer = Timer(clock)
@@ -171,7 +178,9 @@ class Runtime:
         Loading a version again replaces it without a gap: the old one serves until the new one
         is ready, then finishes what it has. Raises ConfigError or LoadFailed.
         """
-        return self.load_all([model], **overrides)[0]
+        loaded = self.load_all([model], **overrides)[0]
+        self.residency.wake(loaded.runner)
+        return loaded
 
     def load_all(
         self,
@@ -221,7 +230,7 @@ class Runtime:
             return
         closed(self)
         self.registry.close(timeout)
-        for part in (self.ports, self._pipeline_thread, self._timer, self.cache):
+        for part in (self.residency, self.ports, self._pipeline_thread, self._timer, self.cache):
             if part is not None:
                 part.close()
 

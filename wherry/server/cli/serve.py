@@ -399,6 +399,7 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
         isolation="process",
         overrides=overrides,
         resources=resources,
+        device_memory=settings.device_memory(),
         cache_bytes=settings.options.models.cache_size,
         cache_config=settings.options.models.cache_config,
     )

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.core.api import FIELDS, ConfigError
+from wherry.core.api import FIELDS, ConfigError, size_of
 from wherry.server.access.api_keys import MIN_KEY_CHARS, parse_key
 from wherry.server.options import OPTIONS, PREFIX, Access, Option, Options, Tls, options_of
 
@@ -31,8 +31,6 @@ from wherry.server.options import OPTIONS, PREFIX, Access, Option, Options, Tls,
 OF_EVERY_MODEL = ("isolation", "instances", "request_timeout", "max_queue_wait")
 
 log = logging.getLogger("wherry")
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,22 @@ class Settings:
             said[name] = max(int(count), said.get(name, 0) if device else 0)
         return said
 
+    def device_memory(self) -> dict[str, int]:
+        """The bytes that models may take of each device, by its name."""
+        budgets: dict[str, int] = {}
+        where = self.origins.get("device_memory", "device_memory")
+        for text in self.options.models.device_memory:
+            device, _, size = text.partition("=")
+            try:
+                budgets[device] = size_of(size)
+            except ValueError:
+                budgets[device] = 0
+            if not re.fullmatch(r"cpu|cuda:\d+", device) or not budgets[device]:
+                raise ConfigError(
+                    f"{where}: {text!r} is not DEVICE=SIZE, as cuda:0=70GiB or cpu=8GiB"
+                )
+        return budgets
+
     def access(self) -> Access:
         """Who may call what. The text of a ConfigError shows no key."""
         where = self.origins.get("api_key", "api_key")
@@ -140,22 +154,11 @@ def _check_tls(tls: Tls) -> None:
             raise ConfigError("grpc_use_ssl_mutual needs grpc_root_cert: whose clients to let in")
 
 
-def bytes_of(text: str) -> int:
-    """64MiB, 64M or 67108864: the number of bytes (K, M, G are powers of 1024 as in MiB, unless
-    it says MB). ValueError if it is neither."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(text)
-    number, unit, binary = match.groups()
-    step = 1000 if unit and not binary and text.strip().lower().endswith("b") else 1024
-    return int(float(number) * step ** " kmgt".index(unit.lower() or " "))
-
-
 def _checked(option: Option, value: Any, where: str, *, text: bool = True) -> Any:
     """`value` as the option's type; from a flag or a variable it is text."""
     if option.is_size and isinstance(value, str):
         try:
-            value = bytes_of(value)
+            value = size_of(value)
         except ValueError:
             raise ConfigError(
                 f"{where}: {value!r} is not a size; write bytes, or for example 64MiB"

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from wherry.core.models.config import size_of
 from wherry.core.values.errors import ConfigError
 from wherry.server.access.api_keys import keys_of
-from wherry.server.cli.settings import Settings, bytes_of, read_settings
+from wherry.server.cli.settings import Settings, read_settings
 from wherry.server.options import OPTIONS, options_of
 
 
@@ -66,7 +67,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "metrics_config": ["histogram_latencies=true"], "metrics_compat": "triton",
         "load_report": "bin", "drain_notice": 5.0,
         "grpc_compression": "gzip", "trace_config": ["rate=5"],
-        "rate_limit": "execution_count",
+        "rate_limit": "execution_count", "device_memory": ["cpu=1GiB"],
         "grpc_use_ssl": True, "grpc_use_ssl_mutual": True, "grpc_server_cert": "s",
         "grpc_server_key": "t", "grpc_root_cert": "r",
         "grpc_restricted_protocol": ["logging:k=v"],
@@ -175,7 +176,7 @@ def test_what_kubernetes_puts_into_the_variable_of_a_port_is_not_meant_for_us(
     [("10", 10), ("64MiB", 64 * 2**20), ("64M", 64 * 2**20), ("1 GB", 10**9), ("1.5k", 1536)],
 )  # fmt: skip
 def test_sizes(text: str, size: int) -> None:
-    assert bytes_of(text) == size
+    assert size_of(text) == size
 
 
 def test_the_operator_wins_over_the_models_own_code_and_a_flag_over_the_file(

@@ -300,6 +300,8 @@ OTHERS: dict[str, Any] = {
     "max_queue_size": 7,
     "max_queue_wait": 1.0,
     "max_queue_bytes": 100,
+    "memory": 100,
+    "resident": "always",
     "request_timeout": 1.0,
     "preserve_ordering": True,
     "queue_policies": (QueuePolicy(level=1, timeout=1.0),),

@@ -1,0 +1,319 @@
+"""Models of which not all fit: loaded when they are asked for, and no request is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wherry
+from wherry.core.values.errors import ConfigError, DeadlineExceeded, LoadFailed, ModelNotReady
+
+ROOM = 250
+
+
+class Counted(wherry.Model):
+    """Adds its number; writes down when it is loaded and unloaded."""
+
+    max_batch_size = 4
+    memory = 100
+    number = 0
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.wrong: list[Exception] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def load(self, device: wherry.Device) -> None:
+        self.gate.wait()
+        if self.wrong:
+            raise self.wrong.pop()
+        self.events.append("load")
+
+    def unload(self) -> None:
+        self.events.append("unload")
+
+    def execute(self, x: list[int]) -> list[int]:
+        return [value + self.number for value in x]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ended = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < ended
+        threading.Event().wait(0.01)
+
+
+def models(count: int, **attributes: Any) -> list[Any]:
+    kinds = [
+        type(f"M{number}", (Counted,), {"name": f"m{number}", "number": number, **attributes})
+        for number in range(count)
+    ]
+    return [kind() for kind in kinds]
+
+
+def state(runtime: wherry.Runtime, name: str) -> str:
+    numbers = runtime.residency.numbers(runtime.model(name).runner)
+    assert numbers is not None
+    return numbers.state
+
+
+def test_models_sleep_until_they_are_asked_for_and_count_as_ready() -> None:
+    made = models(5)
+    with wherry.Runtime(*made, device_memory={"cpu": ROOM}) as runtime:
+        assert [one.events for one in made] == [[], [], [], [], []]
+        assert not runtime.not_ready()
+        assert len(runtime.models()) == 5
+        assert runtime.infer("m3", x=10) == 13
+        assert [one.events for one in made] == [[], [], [], ["load"], []]
+        wait_until(lambda: state(runtime, "m3") == "ready")
+        assert state(runtime, "m0") == "asleep"
+
+
+def test_no_more_are_awake_than_fit() -> None:
+    made = models(4)
+    with wherry.Runtime(*made, device_memory={"cpu": ROOM}) as runtime:
+        for number in (0, 1, 2, 3, 0, 3, 1):
+            assert runtime.infer(f"m{number}", x=1) == 1 + number
+            awake = sum(one.events[-1:] == ["load"] for one in made)
+            assert awake <= 2
+
+
+def test_without_a_budget_every_model_is_loaded_at_the_start() -> None:
+    made = models(2)
+    with wherry.Runtime(*made) as runtime:
+        assert [one.events for one in made] == [["load"], ["load"]]
+        assert runtime.residency.numbers(runtime.model("m0").runner) is None
+
+
+def test_when_asked_needs_no_budget() -> None:
+    made = models(3, resident="when asked")
+    with wherry.Runtime(*made) as runtime:
+        assert made[0].events == []
+        assert [runtime.infer(f"m{n}", x=1) for n in range(3)] == [1, 2, 3]
+        assert [one.events for one in made] == [["load"]] * 3
+
+
+def test_a_model_that_is_always_resident_never_sleeps() -> None:
+    fixed = models(1, resident="always")[0]
+    others = [type(f"N{n}", (Counted,), {"name": f"n{n}", "number": n})() for n in range(3)]
+    with wherry.Runtime(fixed, *others, device_memory={"cpu": ROOM}) as runtime:
+        for n in (0, 1, 2, 1, 0):
+            assert runtime.infer(f"n{n}", x=0) == n
+        assert fixed.events == ["load"]
+        assert sum(one.events[-1:] == ["load"] for one in others) == 1
+
+
+def test_many_callers_lose_nothing_while_models_take_turns() -> None:
+    made = models(5)
+    with (
+        wherry.Runtime(*made, device_memory={"cpu": ROOM}) as runtime,
+        ThreadPoolExecutor(20) as threads,
+    ):
+        asked = [(n % 5, x) for n, x in zip(range(400), range(400), strict=True)]
+        answers = list(threads.map(lambda one: runtime.infer(f"m{one[0]}", x=one[1]), asked))
+        assert answers == [x + n for n, x in asked]
+    for one in made:
+        assert one.events == ["load", "unload"] * (len(one.events) // 2)
+
+
+def test_a_request_waits_for_its_model_no_longer_than_its_timeout() -> None:
+    made = models(1)
+    made[0].gate.clear()
+    with wherry.Runtime(*made, device_memory={"cpu": ROOM}) as runtime:
+        with pytest.raises(DeadlineExceeded):
+            runtime.infer("m0", x=1, timeout=0.05)
+        made[0].gate.set()
+        assert runtime.infer("m0", x=1) == 1
+
+
+def test_what_cannot_be_loaded_is_told_to_those_who_wait_and_tried_again_later() -> None:
+    (one,) = models(1)
+    one.wrong = [ValueError("no weights")]
+    with wherry.Runtime(one, device_memory={"cpu": ROOM}) as runtime:
+        with pytest.raises(ModelNotReady, match="no weights") as caught:
+            runtime.infer("m0", x=1)
+        assert caught.value.retry_after == 1.0
+        assert "no weights" in runtime.not_ready()["m0"]
+        with pytest.raises(ModelNotReady, match="no weights"):
+            runtime.infer("m0", x=1)
+        wait_until(lambda: not runtime.not_ready())
+        assert runtime.infer("m0", x=1) == 1
+
+
+def test_too_little_memory_makes_room_and_tries_once_more() -> None:
+    made = models(2)
+    made[1].wrong = [MemoryError("CUDA out of memory")]
+    with wherry.Runtime(*made, device_memory={"cpu": ROOM}) as runtime:
+        assert runtime.infer("m0", x=1) == 1
+        assert runtime.infer("m1", x=1) == 2
+        assert made[0].events == ["load", "unload"]
+
+
+def test_a_model_that_can_never_fit_is_refused_at_its_load() -> None:
+    with (
+        pytest.raises(LoadFailed, match=r"'m0'.*100 bytes on cpu.*budget of 50 bytes"),
+        wherry.Runtime(*models(1), device_memory={"cpu": 50}),
+    ):
+        pass
+
+
+def test_an_explicit_load_wakes_and_raises_why_it_cannot() -> None:
+    good, bad = models(2)
+    bad.wrong = [ValueError("no weights")]
+    with wherry.Runtime(device_memory={"cpu": ROOM}) as runtime:
+        runtime.load(good)
+        assert good.events == ["load"]
+        with pytest.raises(LoadFailed, match="no weights"):
+            runtime.load(bad)
+
+
+def test_unload_while_it_wakes_answers_what_waits() -> None:
+    (one,) = models(1)
+    one.gate.clear()
+    with (
+        wherry.Runtime(one, device_memory={"cpu": ROOM}) as runtime,
+        ThreadPoolExecutor() as threads,
+    ):
+        answer = threads.submit(runtime.infer, "m0", x=1)
+        wait_until(lambda: state(runtime, "m0") == "waking")
+        unloaded = threads.submit(runtime.unload, "m0")
+        wait_until(lambda: not runtime.models())
+        one.gate.set()
+        assert answer.result(10) == 1
+        unloaded.result(10)
+        assert one.events == ["load", "unload"]
+
+
+def test_close_while_it_wakes_ends() -> None:
+    (one,) = models(1)
+    one.gate.clear()
+    runtime = wherry.Runtime(one, device_memory={"cpu": ROOM}).start()
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(runtime.infer, "m0", x=1)
+        wait_until(lambda: state(runtime, "m0") == "waking")
+        closed = threads.submit(runtime.close, 5.0)
+        with pytest.raises(ModelNotReady):
+            answer.result(10)
+        one.gate.set()
+        closed.result(10)
+
+
+def test_a_wake_that_nobody_waits_for_is_not_begun() -> None:
+    first, second = models(2, memory=200)
+    second.gate.clear()
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        first.gate.clear()
+        with ThreadPoolExecutor() as threads:
+            waits = threads.submit(runtime.infer, "m0", x=1)
+            wait_until(lambda: state(runtime, "m0") == "waking")
+            with pytest.raises(DeadlineExceeded):
+                runtime.infer("m1", x=1, timeout=0.05)
+            first.gate.set()
+            assert waits.result(10) == 1
+        assert runtime.infer("m0", x=1) == 1
+        assert second.events == []
+        assert state(runtime, "m1") == "asleep"
+
+
+def test_a_new_version_of_a_sleeping_model_takes_its_place() -> None:
+    old, new = models(2)
+    type(new).name = "m0"
+    with wherry.Runtime(old, device_memory={"cpu": ROOM}) as runtime:
+        runtime.load(new)
+        assert runtime.infer("m0", x=1) == 2
+        assert old.events == []
+        assert new.events == ["load"]
+
+
+class Countdown(wherry.StepModel):
+    """Counts down to 0; one of two that do not fit together."""
+
+    max_batch_size = 2
+    memory = 200
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def load(self, device: wherry.Device) -> None:
+        self.loads += 1
+
+    def start(self, n: int) -> list[int]:
+        return [n]
+
+    def step(self, active: list[list[int]]) -> list[wherry.Step[int]]:
+        for left in active:
+            left[0] -= 1
+        return [wherry.Step([left[0]], done=left[0] == 0) for left in active]
+
+
+def test_streams_run_to_their_end_before_their_model_sleeps() -> None:
+    first, second = (type(name, (Countdown,), {"name": name})() for name in ("one", "two"))
+    with (
+        wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime,
+        ThreadPoolExecutor() as threads,
+    ):
+        names = iter(("one", "two") * 4)
+        streams = [
+            threads.submit(lambda: list(runtime.stream(next(names), n=200))) for _ in range(8)
+        ]
+        assert [one.result(30) for one in streams] == [list(range(199, -1, -1))] * 8
+        assert first.loads >= 1
+        assert second.loads >= 1
+
+
+@pytest.fixture
+def killed_at_load(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / "kill"
+    os.environ["KILLED_AT_LOAD"] = str(file)
+    yield file
+    del os.environ["KILLED_AT_LOAD"]
+
+
+class InProcess(wherry.Model):
+    """Dies in its load while a file is there."""
+
+    name = "dies"
+    isolation = "process"
+
+    def load(self, device: wherry.Device) -> None:
+        file = Path(os.environ["KILLED_AT_LOAD"])
+        if file.exists():
+            file.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def execute(self, x: list[int]) -> list[int]:
+        return x
+
+
+def test_a_worker_that_is_killed_while_it_wakes_is_started_again(killed_at_load: Path) -> None:
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        killed_at_load.touch()
+        assert runtime.infer("dies", x=7) == 7
+        numbers = runtime.residency.numbers(runtime.model("dies").runner)
+        assert numbers is not None
+        assert (numbers.footprint_bytes or 0) > 1 << 20
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="memory"):
+        Counted().config(memory="much")
+    with pytest.raises(ConfigError, match="resident"):
+        Counted().config(resident="sometimes")
+    assert Counted().config(memory="2GiB").memory == 2 << 30
+
+
+def test_nothing_runs_while_nobody_asks() -> None:
+    with wherry.Runtime(*models(2), device_memory={"cpu": ROOM}) as runtime:
+        runtime.infer("m0", x=1)
+        before = time.process_time()
+        threading.Event().wait(0.3)
+        assert time.process_time() - before < 0.1

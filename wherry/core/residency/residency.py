@@ -1,0 +1,445 @@
+"""Which models of a runtime are loaded now, where not all of them fit on their device?
+
+A model that sleeps is ready to its callers: its requests wait in its queue, and the first of them
+wakes it. Who sleeps for whom, and when, is decided by `DeviceTurns`; here it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from math import exp, inf
+from typing import Any, Final
+
+import msgspec
+
+from wherry.core.instances.device_errors import out_of_memory
+from wherry.core.instances.instance_slots import Maker, shortage
+from wherry.core.instances.runner import InstanceRunner, Runner
+from wherry.core.observability.machine import gpus
+from wherry.core.residency.policy import DeviceTurns, ModelView, State, Swaps
+from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+
+log = logging.getLogger("wherry")
+
+#: The share of a GPU's free memory that models may take if no budget is set.
+GPU_SHARE: Final = 0.9
+#: Seconds between two looks while a model waits for room, and else.
+OFTEN, SELDOM = 0.02, 1.0
+#: The share of the seconds of a swap for which a model that woke is taken to be asked again.
+GRACE: Final = 0.2
+#: Seconds over which the rate of requests is averaged.
+RATE_WINDOW: Final = 60.0
+#: Seconds after which a model that could not be loaded is tried again, and the most of them.
+FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+
+
+class ResidentNumbers(msgspec.Struct, frozen=True):
+    """What is shown of a model that may sleep, or that others must make room for."""
+
+    device: str
+    state: State
+    always: bool
+    #: None: not known before its first load.
+    footprint_bytes: int | None
+    #: How often it was loaded again, and how long that took in all.
+    wakes: int
+    waking_seconds: float
+    #: What was decided of it last, and for whom it slept last.
+    why: str = ""
+    slept_for: str = ""
+
+
+class ArrivalRate:
+    """How often a model is called, from looks at how many requests there were."""
+
+    def __init__(self) -> None:
+        #: Requests a second, and when the last one was seen.
+        self.rate, self.last_at = 0.0, -inf
+        self._average = 0.0
+        self._count, self._counted_at = 0, 0.0
+        #: The count when the model was not ready last.
+        self._before = 0
+
+    def look(self, count: int, now: float, ready_since: float | None, grace: float) -> None:
+        """There were `count` requests until now, at a model that is ready since then, if it is.
+        For `grace` seconds of that it is taken to be called: callers who come back with each answer
+        could not while it slept."""
+        seconds, came = now - self._counted_at, count - self._count
+        if came > 0:
+            self.last_at = now
+        if seconds > 0:
+            kept = exp(-seconds / RATE_WINDOW) if self._counted_at else 0.0
+            self._average = self._average * kept + (1 - kept) * max(0, came) / seconds
+        self._count, self._counted_at = count, now
+        self.rate = self._average
+        if ready_since is None:
+            self._before = count
+            return
+        awake = max(OFTEN, now - ready_since)
+        self.rate = max(self.rate, (count - self._before) / awake)
+        if awake < grace:
+            self.rate, self.last_at = 1 / OFTEN, now
+
+
+class LoadFailures:
+    """The last failures of a model's load in a row."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: WherryError | None = None
+        #: Until when no other load is tried.
+        self.retry_at = 0.0
+
+    def failed(self, error: WherryError, now: float) -> float:
+        """Returns the seconds until the next try."""
+        delay = min(LAST_RETRY, FIRST_RETRY * 2.0 ** min(10, self.count))
+        self.count, self.last, self.retry_at = self.count + 1, error, now + delay
+        return delay
+
+
+class Resident:
+    """One loaded version of a model and its place on a device."""
+
+    def __init__(self, runner: InstanceRunner[Any], device: str, count: int) -> None:
+        config = runner.config
+        self.runner, self.config, self.device = runner, config, device
+        self.name = f"{config.name}:{config.version}"
+        self.always = config.resident == "always"
+        self.declared = (config.memory or 0) * count
+        self.measured = 0
+        self.state: State = "asleep"
+        self.changed_at = 0.0
+        self.wake_seconds = self.sleep_seconds = 0.0
+        self.wakes, self.waking_seconds = 0, 0.0
+        #: Those who wait for it to be awake without a request.
+        self.waiters = 0
+        #: Since when requests wait for it.
+        self.waits_since: float | None = None
+        self.why = self.slept_for = ""
+        self.failures = LoadFailures()
+        #: It could not be loaded beside others: it is tried once more with nothing beside it.
+        self.wants_all = False
+        self.arrivals = ArrivalRate()
+
+    def footprint(self, most: int) -> int:
+        """Bytes that it takes, as far as is known; else all that it may have, as it does if it was
+        seen to take more."""
+        known = max(self.declared, self.measured)
+        if self.always:
+            return known
+        return most if self.wants_all or not known else max(self.declared, min(known, most))
+
+    def view(self, most: int, now: float) -> ModelView:
+        runner, statistics = self.runner, self.runner.statistics
+        waits = runner.queued_requests
+        count = statistics.success.count + statistics.fail.count + waits
+        since = self.changed_at if self.state == "ready" else None
+        self.arrivals.look(count, now, since, GRACE * (self.wake_seconds + self.sleep_seconds))
+        queued = waits + self.waiters if now >= self.failures.retry_at else 0
+        if not queued:
+            self.waits_since = None
+        elif self.waits_since is None:
+            self.waits_since = now
+        load = runner.load()
+        return ModelView(
+            name=self.name,
+            footprint=self.footprint(most),
+            state=self.state,
+            wake_seconds=self.wake_seconds,
+            sleep_seconds=self.sleep_seconds,
+            queued=queued,
+            oldest_wait=0.0 if self.waits_since is None else now - self.waits_since,
+            work_seconds=load.free_after + load.waiting_seconds(load.queued_rows),
+            arrival_rate=self.arrivals.rate,
+            last_arrival=now - self.arrivals.last_at,
+            running=0 if self.state == "stopping" else len(runner.running()),
+            always=self.always,
+            priority=self.config.resource_priority,
+            awake_since=self.changed_at,
+        )
+
+    def measure(self, rise: int) -> None:
+        """Look what it takes now; `rise`: by how much its load has raised what the device, or this
+        process, holds, which others may have had a part in."""
+        workers = sum(one.rss_bytes or 0 for one in self.runner.instances)
+        seen = workers if self.device == "cpu" else 0
+        self.measured = max(self.measured, seen, 0 if self.declared else rise)
+
+    def numbers(self) -> ResidentNumbers:
+        known = max(self.declared, self.measured) or None
+        return ResidentNumbers(
+            self.device, self.state, self.always, known, self.wakes, self.waking_seconds,
+            self.why, self.slept_for,
+        )  # fmt: skip
+
+
+class Residency:
+    """Wakes models and puts them to sleep. Safe from any thread.
+
+    `budgets` are bytes by device ("cpu", "cuda:0"). Without one, models on a GPU may take GPU_SHARE
+    of what is free at the start, and on the CPU any number of bytes.
+    """
+
+    def __init__(self, budgets: Mapping[str, int], clock: Callable[[], float]) -> None:
+        self._budgets = dict(budgets)
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._residents: dict[Runner, Resident] = {}
+        self._turns: dict[str, DeviceTurns] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._is_due = False
+
+    # Which models
+
+    def add(self, runner: Runner) -> bool:
+        """Take care of a model that is about to be loaded. True: it sleeps now, and is not to be
+        started. Raises LoadFailed if it can never fit."""
+        if not isinstance(runner, InstanceRunner):
+            return False
+        config = runner.config
+        devices = [
+            one.device for one in runner.life.slots.makers.values() if isinstance(one, Maker)
+        ]
+        names = {str(one) for one in devices}
+        if len(names) != 1:
+            return False  # it has several devices, and stays on them
+        (device,) = names
+        chosen = config.resident or ("when asked" if device in self._budgets else "always")
+        if chosen == "always" and device not in self._budgets:
+            return False
+        resident = Resident(runner, device, len(devices))
+        resident.always = chosen == "always" or config.sequence is not None
+        with self._changed:
+            if device not in self._turns:
+                self._turns[device] = DeviceTurns(self._budget_of(device))
+            budget = self._turns[device].budget_bytes
+            if resident.declared > budget:
+                raise LoadFailed(
+                    f"model {config.name!r}: its memory, {resident.declared:,} bytes on {device},"
+                    f" is more than the device's budget of {budget:,} bytes (--device-memory)"
+                )
+            self._residents[runner] = resident
+            if resident.always:
+                resident.state = "ready"
+                return False
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._run, name="wherry-residency", daemon=True
+                )
+                self._thread.start()
+        runner.life.sleep()
+        runner.sleep_if_idle(self._request_came)
+        return True
+
+    def loaded(self, runner: Runner) -> None:
+        """A model that was not put to sleep is loaded."""
+        with self._changed:
+            resident = self._residents.get(runner)
+        if resident is not None:
+            resident.measure(0)
+
+    def remove(self, runner: Runner) -> None:
+        """The model is closed, or was not loaded."""
+        with self._changed:
+            self._residents.pop(runner, None)
+            self._changed.notify_all()
+
+    def wake(self, runner: Runner) -> None:
+        """Load a model that sleeps, when there is room. Blocks. Raises why it cannot be loaded."""
+        with self._changed:
+            resident = self._residents.get(runner)
+            if resident is None or resident.always:
+                return
+            resident.waiters += 1
+            resident.failures.retry_at = 0.0
+            failures = resident.failures.count
+            self._is_due = True
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(
+                    lambda: (
+                        resident.state == "ready"
+                        or resident.failures.count > failures
+                        or runner not in self._residents
+                        or self._closed
+                    )
+                )
+            finally:
+                resident.waiters -= 1
+            if resident.failures.count > failures and resident.failures.last is not None:
+                raise resident.failures.last
+            if resident.state != "ready":
+                raise ModelNotReady(f"model {resident.config.name!r} was unloaded before it woke")
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def numbers(self, runner: Runner) -> ResidentNumbers | None:
+        """What is to be shown of a model; None if it is not taken care of here."""
+        with self._changed:
+            resident = self._residents.get(runner)
+            return None if resident is None else resident.numbers()
+
+    def _budget_of(self, device: str) -> int:
+        if device in self._budgets:
+            return self._budgets[device]
+        if device.startswith("cuda"):
+            found = list(gpus())
+            number = int(device.partition(":")[2] or 0)
+            if number < len(found) and (total := found[number].memory_total_bytes) is not None:
+                return int((total - (found[number].memory_used_bytes or 0)) * GPU_SHARE)
+        return 1 << 62
+
+    # The thread that decides
+
+    def _request_came(self) -> None:
+        """A request has come to a model that sleeps."""
+        with self._changed:
+            self._is_due = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                self._is_due = False
+                try:
+                    wait = self._look(self._clock())
+                except Exception:  # our own bug: the models go on as they are
+                    log.exception("internal error", extra={"of": "residency"})
+                    wait = SELDOM
+                self._changed.wait_for(lambda: self._is_due or self._closed, wait)
+
+    def _look(self, now: float) -> float:
+        """Decide for every device, and begin what was decided. Returns the seconds until the next
+        look."""
+        wait = SELDOM
+        for device, turns in self._turns.items():
+            here = [one for one in self._residents.values() if one.device == device]
+            self._rest(here, now)
+            fixed = sum(one.footprint(0) for one in here if one.always)
+            most = max(0, turns.budget_bytes - fixed)
+            self._refuse_too_large(here, most)
+            decision = turns.decide([one.view(most, now) for one in here], now)
+            if decision.look_again_at is not None:
+                wait = min(wait, decision.look_again_at - now)
+            if any(one.waits_since is not None and one.state == "asleep" for one in here):
+                wait = min(wait, OFTEN)
+            self._begin(decision, {one.name: one for one in here}, now)
+        return max(wait, OFTEN)
+
+    def _refuse_too_large(self, here: Iterable[Resident], most: int) -> None:
+        for one in here:
+            if one.state == "asleep" and one.declared > most and one.waits_since is not None:
+                text = (
+                    f"model {one.config.name!r}: its memory, {one.declared:,} bytes on"
+                    f" {one.device}, is more than models that always stay there leave of it,"
+                    f" {most:,} bytes (--device-memory)"
+                )
+                self._refuse(one, LoadFailed(text))
+
+    def _rest(self, here: Iterable[Resident], now: float) -> None:
+        """Look what those that are awake take, and let those sleep quietly whom nobody asks."""
+        for one in here:
+            if one.state == "ready":
+                one.measure(0)
+            elif one.state == "asleep" and now >= one.failures.retry_at and not one.waiters:
+                one.runner.sleep_if_idle(self._request_came)
+
+    def _begin(self, decision: Swaps, here: Mapping[str, Resident], now: float) -> None:
+        for name, why in decision.why.items():
+            here[name].why = why
+        for name in decision.sleep:
+            one = here[name]
+            one.slept_for = ", ".join(n for n in decision.why if n != name and here[n].waits_since)
+            self._start(one, "stopping", self._put_to_sleep, now)
+        for name in decision.wake:
+            if here[name].state == "asleep":
+                self._start(here[name], "waking", self._wake, now)
+
+    def _start(
+        self, resident: Resident, state: State, act: Callable[[Resident], None], now: float
+    ) -> None:
+        resident.state, resident.changed_at = state, now
+        threading.Thread(
+            target=act, args=(resident,), name=f"wherry-{state}-{resident.name}", daemon=True
+        ).start()
+
+    # What takes time, each in a thread of its own
+
+    def _put_to_sleep(self, resident: Resident) -> None:
+        resident.runner.fall_asleep()
+        resident.sleep_seconds = resident.runner.life.unload_seconds
+        self._became(resident, "asleep")
+        log.info("model sleeps", extra=_fields(resident, "why", resident.why))
+
+    def _wake(self, resident: Resident) -> None:
+        began, before = self._clock(), _held(resident.device)
+        try:
+            resident.runner.wake()
+        except (LoadFailed, ModelNotReady, WorkerDied) as error:
+            self._could_not_wake(resident, error)
+            return
+        resident.wake_seconds = self._clock() - began
+        resident.wakes += 1
+        resident.waking_seconds += resident.wake_seconds
+        resident.failures, resident.wants_all = LoadFailures(), False
+        in_worker = any(one.worker is not None for one in resident.runner.instances)
+        is_apart = in_worker and resident.device == "cpu"
+        resident.measure(0 if is_apart else _held(resident.device) - before)
+        self._became(resident, "ready")
+        log.info("model is awake", extra=_fields(resident, "seconds", resident.wake_seconds))
+
+    def _could_not_wake(self, resident: Resident, error: WherryError) -> None:
+        """Once more with nothing beside it, if memory was short or its worker died; else its
+        callers are told, and it is tried again later."""
+        resident.runner.fall_asleep()
+        cause = error.__cause__ or error
+        lacks = out_of_memory(cause) or shortage(cause) or isinstance(cause, WorkerDied)
+        if lacks and not resident.wants_all and not resident.runner.life.closing:
+            resident.wants_all = True
+            log.warning("model could not wake, making room", extra=_fields(resident, "why", error))
+        else:
+            self._refuse(resident, error)
+        self._became(resident, "asleep")
+
+    def _refuse(self, resident: Resident, error: WherryError) -> None:
+        """Fail what waits for it, and try it again later."""
+        resident.wants_all = False
+        delay = resident.failures.failed(error, self._clock())
+        resident.waits_since = None
+        resident.runner.cannot_wake(error, delay)
+        log.error("model could not wake", extra=_fields(resident, "why", error))
+
+    def _became(self, resident: Resident, state: State) -> None:
+        with self._changed:
+            resident.state, resident.changed_at = state, self._clock()
+            self._is_due = True
+            self._changed.notify_all()
+
+
+def _fields(resident: Resident, what: str, value: object) -> dict[str, str]:
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return {"model": resident.config.name, "device": resident.device, what: text}
+
+
+def _held(device: str) -> int:
+    """Bytes that a GPU's memory, or this process, holds."""
+    if device == "cpu":
+        try:
+            with open("/proc/self/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            return 0
+    number = int(device.partition(":")[2] or 0)
+    found = list(gpus())
+    return (found[number].memory_used_bytes or 0) if number < len(found) else 0
