@@ -20,7 +20,6 @@ from tests.fakes import (
     TIMEOUT,
     Call,
     Gate,
-    ManualClock,
     ManualDispatcher,
     desk,
     gated,
@@ -92,24 +91,6 @@ def executed_rows(statistics: ModelStatistics) -> int:
 # Batches
 
 
-def test_a_free_instance_takes_what_waits_up_to_the_maximum(gate: Gate) -> None:
-    with desk(gated(gate, max_batch_size=4), gate=gate) as d:
-        first = d.ask("a")
-        gate.started()
-        rest = d.ask_all(*"bcdefg")
-        gate.open(3)
-        assert first.rows() == ["A"]
-        assert [call.rows() for call in rest] == [["B"], ["C"], ["D"], ["E"], ["F"], ["G"]]
-        assert gate.batches == [["a"], ["b", "c", "d", "e"], ["f", "g"]]
-
-
-def test_requests_submitted_together_share_a_batch_at_once(gate: Gate) -> None:
-    gate.open(1)
-    with desk(gated(gate), gate=gate) as d:
-        assert [call.rows() for call in d.ask_all("a", "b", "c")] == [["A"], ["B"], ["C"]]
-    assert gate.batches == [["a", "b", "c"]]
-
-
 def test_a_batch_that_may_wait_leaves_when_its_time_has_come(gate: Gate) -> None:
     gate.open(10)
     with desk(gated(gate, max_queue_delay=0.5), gate=gate) as d:
@@ -121,51 +102,6 @@ def test_a_batch_that_may_wait_leaves_when_its_time_has_come(gate: Gate) -> None
         d.timer.advance(0.1)
         assert [a.rows(), b.rows()] == [["A"], ["B"]]
     assert gate.batches == [["a", "b"]]
-
-
-def test_the_timer_is_asked_once_for_each_moment(gate: Gate) -> None:
-    """One long deadline beside many short ones must not heap up wake-ups."""
-    with desk(gated(gate), gate=gate) as d:
-        d.ask("slow", timeout=1000.0)
-        gate.started()
-        for n in range(20):
-            call = d.ask(str(n), timeout=0.001)
-            d.timer.advance(0.001)
-            assert isinstance(call.error(), DeadlineExceeded)
-        assert len(d.timer.waiting) == 1
-
-
-def test_a_better_priority_runs_next(gate: Gate) -> None:
-    with desk(gated(gate), gate=gate) as d:
-        d.ask("running")
-        gate.started()
-        for name, priority in (("last", 9), ("normal", 5), ("first", 1)):
-            d.ask(name, priority=priority)
-        gate.open(3)
-        for _ in range(3):
-            gate.started()
-    assert gate.batches[1:] == [["first"], ["normal"], ["last"]]
-
-
-def test_requests_of_different_shapes_never_share_a_batch(gate: Gate) -> None:
-    gate.open(10)
-    with desk(gated(gate), gate=gate) as d:
-        calls = [Call(str(n), shape_key=n % 2) for n in range(6)]
-        d.dispatcher.submit([call.request for call in calls])
-        for call in calls:
-            call.rows()
-    assert gate.batches == [["0", "2", "4"], ["1", "3", "5"]]
-
-
-def test_several_instances_work_side_by_side(gate: Gate) -> None:
-    with desk(gated(gate, max_batch_size=1, instances=3), gate=gate) as d:
-        calls = d.ask_all("a", "b", "c", "d")
-        for _ in range(3):
-            gate.started()
-        assert d.dispatcher.queued_requests == 1
-        assert sorted(rows for _, rows, _ in d.dispatcher.running()) == [1, 1, 1]
-        gate.open(4)
-        assert [call.rows() for call in calls] == [["A"], ["B"], ["C"], ["D"]]
 
 
 def test_a_row_that_makes_its_batch_raise_fails_alone(gate: Gate) -> None:
@@ -211,19 +147,6 @@ def test_an_exit_in_the_models_code_is_a_failure_and_the_instance_stays() -> Non
 # Callers who leave
 
 
-def test_who_leaves_the_queue_is_never_run(gate: Gate) -> None:
-    with desk(gated(gate), gate=gate) as d:
-        d.ask("running")
-        gate.started()
-        stays, leaves = d.ask("stays"), d.ask("leaves")
-        assert d.dispatcher.cancel(leaves.request)
-        assert isinstance(leaves.error(), Cancelled)
-        assert d.dispatcher.queued_requests == 1
-        gate.open(2)
-        assert stays.rows() == ["STAYS"]
-    assert gate.batches == [["running"], ["stays"]]
-
-
 def test_neighbours_of_one_who_leaves_a_running_batch_are_answered(gate: Gate) -> None:
     with desk(gated(gate), gate=gate) as d:
         calls = d.ask_all("a", "b", "c")
@@ -235,18 +158,6 @@ def test_neighbours_of_one_who_leaves_a_running_batch_are_answered(gate: Gate) -
         assert not d.dispatcher.cancel(calls[0].request)
         statistics = d.dispatcher.statistics
         assert (statistics.success.count, statistics.failures) == (2, {"CANCELED": 1})
-
-
-def test_who_has_left_before_the_request_was_submitted_is_never_run(gate: Gate) -> None:
-    with desk(gated(gate), gate=gate) as d:
-        d.ask("running")
-        gate.started()
-        call = Call("gone")
-        d.dispatcher.cancel(call.request)
-        d.dispatcher.submit([call.request])
-        assert d.dispatcher.queued_requests == 0
-        assert isinstance(call.error(), Cancelled)
-    assert gate.batches == [["running"]]
 
 
 def test_a_batch_whose_callers_have_all_left_does_not_run(gate: Gate) -> None:
@@ -261,7 +172,7 @@ def test_a_batch_whose_callers_have_all_left_does_not_run(gate: Gate) -> None:
     assert gate.batches == [["running"]]
 
 
-# Deadlines
+# Deadlines and refusals
 
 
 def test_a_deadline_in_the_queue_is_kept_by_the_timer(gate: Gate) -> None:
@@ -281,65 +192,23 @@ def test_a_deadline_in_the_queue_is_kept_by_the_timer(gate: Gate) -> None:
     assert gate.batches == [["running"]]
 
 
-def test_a_deadline_that_passes_while_it_runs_is_kept_and_neighbours_are_answered(
-    gate: Gate,
-) -> None:
-    with desk(gated(gate), gate=gate) as d:
-        late, patient = Call("late", deadline=d.clock.now + 1.0), Call("patient")
-        d.dispatcher.submit([late.request, patient.request])
+def test_who_is_refused_hears_it_at_once_and_is_counted(gate: Gate) -> None:
+    with desk(gated(gate, max_batch_size=1, max_queue_size=1), gate=gate) as d:
+        first = d.ask("first")
         gate.started()
-        d.timer.advance(1.0)
-        assert isinstance(late.error(), DeadlineExceeded)
+        d.clock.now += 10.0
         gate.open()
-        assert patient.rows() == ["PATIENT"]
-        assert d.dispatcher.statistics.failures == {"REJECTED": 1}
-
-
-def test_an_earlier_deadline_that_comes_later_is_kept_too(gate: Gate) -> None:
-    with desk(gated(gate), gate=gate) as d:
+        first.wait()
         d.ask("running")
         gate.started()
-        late = d.ask("late", timeout=5.0)
-        early = d.ask("early", timeout=1.0)
-        d.timer.advance(1.0)
-        assert isinstance(early.error(), DeadlineExceeded)
-        assert not late.answered
-        d.timer.advance(4.0)
-        assert isinstance(late.error(), DeadlineExceeded)
-
-
-@pytest.mark.parametrize("timeout", [0.0, -1.0])
-def test_a_deadline_that_has_passed_already_is_refused_at_once(gate: Gate, timeout: float) -> None:
-    with desk(gated(gate), gate=gate) as d:
-        assert isinstance(d.ask("late", timeout=timeout).error(), DeadlineExceeded)
-    assert gate.batches == []
-
-
-# A full queue
-
-
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_back(gate: Gate) -> None:
-    with desk(gated(gate, max_batch_size=1, max_queue_size=2), gate=gate) as d:
-        d.ask("running")
-        gate.started()
-        waiting = d.ask_all("a", "b")
-        error = d.ask("c").error()
+        assert isinstance(d.ask("hasty", timeout=11.0).error(), Overloaded)
+        d.ask("waiting")
+        error = d.ask("one more").error()
         assert isinstance(error, QueueFull)
-        assert "2 requests waiting" in str(error)
+        assert "1 requests waiting" in str(error)
         assert error.retry_after
-        d.dispatcher.cancel(waiting[0].request)
-        again = d.ask("d")
-        gate.open(3)
-        assert again.rows() == ["D"]
-        assert d.dispatcher.statistics.failures == {"CANCELED": 1, "REJECTED": 1}
-
-
-def test_nobody_is_refused_for_a_full_queue_while_an_instance_is_idle(gate: Gate) -> None:
-    with desk(gated(gate, max_batch_size=1, instances=2, max_queue_size=1), gate=gate) as d:
-        calls = d.ask_all("a", "b", "c", "d")
-        gate.open(3)
-        assert [call.rows() for call in calls[:3]] == [["A"], ["B"], ["C"]]
-        assert isinstance(calls[3].error(), QueueFull)
+        statistics = d.dispatcher.statistics
+        assert (statistics.predicted_late, statistics.failures) == (1, {"REJECTED": 2})
 
 
 # Loading, draining, closing
@@ -1296,137 +1165,12 @@ def test_an_unload_under_load_answers_everybody() -> None:
             assert totals(d.dispatcher.statistics)["requests"] == 120
 
 
-@pytest.fixture
-def ten_second_batches(gate: Gate) -> Callable[[ManualDispatcher], None]:
-    """Has the dispatcher learn that a batch takes 10 s, and leaves the next one running."""
-
-    def learn(d: ManualDispatcher) -> None:
-        first = d.ask("first")
-        gate.started()
-        d.clock.now += 10.0
-        gate.open()
-        first.wait()
-        second = d.ask("second")
-        gate.started()
-        d.clock.now += 10.0
-        gate.open()
-        second.wait()
-        d.ask("running")
-        gate.started()
-
-    return learn
-
-
-def test_who_sets_no_timeout_is_refused_once_the_wait_would_be_longer_than_anybody_waits(
-    gate: Gate, ten_second_batches: Callable[[ManualDispatcher], None]
-) -> None:
-    with desk(gated(gate, max_batch_size=1, max_queue_wait=85.0), gate=gate) as d:
-        ten_second_batches(d)
-        waiting = [d.ask(str(n)) for n in range(8)]
-        assert not any(call.answered for call in waiting)  # the last of them waits for 75 s
-        error = d.ask("too many").error()
-        assert isinstance(error, Overloaded)
-        assert "would take about 95.000 s, longer than max_queue_wait (85 s)" in str(error)
-        assert error.retry_after == pytest.approx(10.0)
-        assert d.dispatcher.statistics.predicted_late == 1
-        gate.open(10)
-        for call in waiting:
-            call.rows()
-        assert d.ask("again").rows() == ["AGAIN"]
-
-
-@pytest.mark.parametrize(("longest", "refused"), [(1.0, True), (None, False)])
-def test_a_wait_of_fewer_than_eight_batches_is_never_too_long(
-    gate: Gate,
-    ten_second_batches: Callable[[ManualDispatcher], None],
-    longest: float | None,
-    refused: bool,
-) -> None:
-    with desk(gated(gate, max_batch_size=1, max_queue_wait=longest), gate=gate) as d:
-        ten_second_batches(d)
-        assert not any(call.answered for call in [d.ask(str(n)) for n in range(8)])
-        assert d.ask("the ninth").answered is refused
-
-
-def test_a_long_queue_of_worse_priority_or_of_another_tenant_is_no_reason_to_refuse(
-    gate: Gate, ten_second_batches: Callable[[ManualDispatcher], None]
-) -> None:
-    with desk(gated(gate, max_batch_size=1, max_queue_wait=1.0), gate=gate) as d:
-        ten_second_batches(d)
-        for n in range(8):
-            d.ask(str(n))
-        assert d.ask("no").answered
-        assert not d.ask("urgent", priority=1, timeout=20.0).answered
-        polite = Call("polite")
-        polite.request.tenant = "polite"
-        d.dispatcher.submit([polite.request])
-        assert not polite.answered
-
-
-def test_what_waits_is_given_up_once_the_model_turns_out_to_be_too_slow_for_it(gate: Gate) -> None:
-    with desk(gated(gate, max_batch_size=1, max_queue_wait=30.0), gate=gate) as d:
-        asked = [d.ask(str(n)) for n in range(1024)]
-        patient = d.ask("patient", timeout=5000.0)
-        for call in asked[:2]:
-            gate.started()
-            d.clock.now += 1.0
-            gate.open()
-            call.wait()
-        gate.started()
-        for call in asked[31:]:  # 30 are left, the patient one among them
-            error = call.error()
-            assert isinstance(error, Overloaded)
-            assert error.retry_after == pytest.approx(30.0)
-        assert not any(call.answered for call in (*asked[2:31], patient))
-        assert d.dispatcher.statistics.predicted_late == len(asked[31:])
-        gate.open(1024)
-        assert [call.rows() for call in asked[2:31]] == [[str(n)] for n in range(2, 31)]
-        patient.rows()
-
-
-def test_a_first_batch_that_compiles_for_a_minute_lets_no_request_be_refused(gate: Gate) -> None:
-    with desk(gated(gate, max_batch_size=4, max_queue_wait=30.0), gate=gate) as d:
-        first = d.ask("first")
-        gate.started()
-        waiting = [d.ask(str(n)) for n in range(500)]
-        d.clock.now += 60.0
-        gate.open()
-        first.wait()
-        more = [d.ask(str(n)) for n in range(100)]
-        for _ in range(3):
-            gate.started()
-            d.clock.now += 0.05
-            gate.open()
-        more += [d.ask(str(n)) for n in range(100)]
-        gate.open(1000)
-        assert all(len(call.rows()) == 1 for call in (*waiting, *more))
-
-
-@pytest.mark.parametrize("longest", [None, 0.0])
-def test_without_max_queue_wait_no_request_is_given_up(gate: Gate, longest: float | None) -> None:
-    with desk(gated(gate, max_batch_size=1, max_queue_wait=longest), gate=gate) as d:
-        asked = [d.ask(str(n)) for n in range(100)]
-        for call in asked[:4]:
-            gate.started()
-            d.clock.now += 100.0
-            gate.open()
-            call.wait()
-        assert not any(call.answered for call in asked[4:])
-        assert not d.ask("one more").answered
-        gate.open(100)
-
-
 def test_repr_tells_what_an_instance_does(gate: Gate) -> None:
     with desk(gated(gate), gate=gate) as d:
         d.ask("a")
         gate.started()
         (instance,) = d.dispatcher.instances
         assert repr(instance) == "<ThreadInstance gated_0 on cpu: running 1 rows>"
-
-
-def test_a_manual_clock_does_not_move_by_itself() -> None:
-    clock = ManualClock(5.0)
-    assert clock() == clock() == 5.0
 
 
 def test_the_load_is_what_waits_and_the_rest_of_what_runs(gate: Gate) -> None:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -18,15 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import wherry
 from tests.fakes import TIMEOUT, Call, ManualDispatcher, desk, until
 from wherry.core.instances.instance import Instance
-from wherry.core.instances.resources import Resources
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.scheduler.instance_table import BatchRun
-from wherry.core.scheduler.policy import Scheduler
-from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.values.errors import (
     Cancelled,
-    DeadlineExceeded,
     ExecutionTimeout,
     ModelNotReady,
     PoisonRequest,
@@ -159,32 +154,6 @@ def letters(text: str) -> list[list[str]]:
 # What is given
 
 
-def test_one_batch_is_given_at_a_time_until_it_is_known_how_long_one_runs() -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        calls = d.ask_all(*"abcdefghijklm")
-        assert line.rows() == letters("a")
-        line.finish()
-        assert line.rows() == letters("bcdefghi")
-        assert line.gives == [1, 8]
-        line.finish(8)
-        assert line.rows() == letters("jklm")
-        line.finish(4)
-        assert [call.rows() for call in calls] == letters("abcdefghijklm")
-        assert d.dispatcher.statistics.execution_count == 13
-
-
-@pytest.mark.parametrize(("us", "most"), [(10, 8), (100, 3), (299, 2), (300, 1), (5200, 1)])
-def test_the_longer_batches_run_the_fewer_are_given_ahead(us: int, most: int) -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        learnt(d, line, us * US)
-        d.ask_all(*"abcdefghijklm")
-        assert line.rows() == letters("abcdefghijklm"[:most])
-        line.finish(ns=us * US)
-        assert len(line.given) == most
-
-
 def test_what_is_given_after_a_wake_up_is_given_before_the_callers_are_told() -> None:
     with lines() as (d, made):
         (line,) = made.made
@@ -200,92 +169,6 @@ def test_what_is_given_after_a_wake_up_is_given_before_the_callers_are_told() ->
         assert seen == [letters("jk")]
 
 
-def test_only_a_batch_that_cannot_grow_is_given_ahead() -> None:
-    with lines(max_batch_size=4) as (d, made):
-        (line,) = made.made
-        learnt(d, line, rows=4)
-        d.ask("a")
-        d.ask_all(*"bcd")
-        assert line.rows() == [["a"]]
-        d.ask_all(*"efg")
-        assert line.rows() == [["a"], ["b", "c", "d", "e"]]
-        line.finish()
-        assert line.rows() == [["b", "c", "d", "e"]]
-        d.ask_all(*"hijk")
-        assert line.rows() == [["b", "c", "d", "e"], ["f", "g", "h", "i"]]
-        line.finish(2)
-        assert line.rows() == [["j", "k"]]
-
-
-def test_a_batch_that_is_not_full_says_nothing_about_a_full_one() -> None:
-    with lines(max_batch_size=4) as (d, made):
-        (line,) = made.made
-        d.ask("a")
-        line.finish()
-        d.ask_all(*"bcdefghi")
-        assert line.rows() == [["b", "c", "d", "e"]]
-
-
-def test_idle_instances_are_given_batches_first_and_then_the_one_with_the_fewest() -> None:
-    with lines(instances=2) as (d, made):
-        d.ask("first")
-        (line,) = [line for line in made.made if line.given]
-        line.finish()
-        d.ask_all(*"abcd")
-        first, second = made.made
-        assert [len(line.given) for line in (first, second)] == [2, 2]
-        second.finish(2)
-        d.ask_all(*"ef")
-        assert second.rows() == letters("ef")
-
-
-def test_an_instance_that_does_not_take_batches_ahead_is_given_one_at_a_time() -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        line.takes_ahead = False
-        learnt(d, line)
-        calls = d.ask_all(*"abc")
-        for letter in "abc":
-            assert line.rows() == letters(letter)
-            line.finish()
-        assert [call.rows() for call in calls] == letters("abc")
-
-
-def test_a_model_that_needs_what_others_share_has_one_batch_at_a_time() -> None:
-    resources = Resources({"gpu": 8}, lambda: 0.0)
-    with lines(needs={"gpu": 1}, resources=resources) as (d, made):
-        (line,) = made.made
-        learnt(d, line)
-        d.ask_all(*"abc")
-        assert line.rows() == letters("a")
-
-
-def test_the_most_urgent_of_what_waits_is_given_next() -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        learnt(d, line)
-        d.ask_all(*"abcdefghij")
-        d.ask("urgent", priority=1)
-        line.finish()
-        assert line.rows() == [*letters("bcdefgh"), ["urgent"]]
-
-
-def test_instances_that_share_the_load_by_what_was_learnt_take_full_batches_ahead() -> None:
-    scheduler: Scheduler = SelfTuningBatcher(max_batch_size=4)
-    with lines(max_batch_size=4, scheduler=scheduler) as (d, made):
-        (line,) = made.made
-        learnt(d, line, rows=4)
-        calls = d.ask_all(*"abcdefghijk")
-        assert line.rows() == [list("abcd"), list("efgh")]
-        line.finish()
-        assert line.rows() == [list("efgh")]
-        line.finish()
-        d.timer.advance(1.0)  # it may have waited for company
-        assert line.rows() == [list("ijk")]
-        line.finish()
-        assert all(call.answered for call in calls)
-
-
 # What does not end as it should
 
 
@@ -299,19 +182,6 @@ def test_the_answer_to_a_request_that_was_cancelled_ahead_is_dropped() -> None:
         line.finish(3)
         assert (a.rows(), c.rows()) == (["a"], ["c"])
         assert len(b.outcomes) == 1
-
-
-def test_a_deadline_counts_while_a_request_is_ahead() -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        learnt(d, line)
-        a = d.ask("a")
-        b = d.ask("b", timeout=1.0)
-        assert line.rows() == letters("ab")
-        d.timer.advance(1.0)
-        assert isinstance(b.error(), DeadlineExceeded)
-        line.finish(2)
-        assert a.rows() == ["a"]
 
 
 def test_only_the_oldest_batch_was_run_by_a_worker_that_died() -> None:
@@ -364,23 +234,6 @@ def test_a_request_that_kills_workers_is_found_and_costs_no_other_its_answer() -
         assert [call.request.attempts for call in calls] == [0] * 5
 
 
-def test_nothing_is_before_or_behind_a_request_with_which_a_worker_has_died() -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        suspect = d.ask("suspect")
-        line.given.clear()
-        line.die()
-        line = made.next_after(line)
-        until(lambda: line.rows() == [["suspect"]])
-        d.ask_all(*"ab")
-        d.dispatcher._batches.table.ahead.ran(10e-6)
-        d.ask_all(*"cd")
-        assert line.rows() == [["suspect"]]
-        line.finish()
-        assert suspect.rows() == ["suspect"]
-        assert line.rows() == letters("abcd")
-
-
 def test_a_batch_that_runs_too_long_fails_and_those_behind_it_run_elsewhere() -> None:
     with lines(execution_timeout=5.0) as (d, made):
         (line,) = made.made
@@ -397,16 +250,6 @@ def test_a_batch_that_runs_too_long_fails_and_those_behind_it_run_elsewhere() ->
         until(lambda: successor.rows() == letters("c"))
         successor.finish()
         assert calls[2].rows() == ["c"]
-
-
-def test_the_queue_has_room_for_what_waits_beside_what_is_ahead() -> None:
-    with lines(max_queue_size=2) as (d, made):
-        (line,) = made.made
-        learnt(d, line)
-        calls = d.ask_all(*"abcdefghijk")
-        assert len(line.given) == 8
-        assert [call.answered for call in calls] == [False] * 10 + [True]
-        assert "queue" in str(calls[-1].error())
 
 
 # The end
@@ -446,25 +289,6 @@ def _in_thread(work: Callable[[], None]) -> Callable[[], None]:
     thread = threading.Thread(target=work)
     thread.start()
     return lambda: thread.join(TIMEOUT)
-
-
-def test_the_time_behind_others_is_no_execution_time() -> None:
-    with lines() as (d, made):
-        (line,) = made.made
-        d.ask("a")
-        d.clock.now += 0.010
-        line.finish()
-        d.ask_all(*"bcde")
-        d.clock.now += 0.010
-        line.finish(2)
-        d.clock.now += 0.005
-        line.finish()
-        explained = d.dispatcher.explain()
-        (point,) = explained["curve"]
-        assert (point["rows"], round(point["seconds"], 6)) == (
-            1,
-            0.006667,
-        )  # 10, then 5 each, then 5 ms
 
 
 # Anything

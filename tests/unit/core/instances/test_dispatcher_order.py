@@ -1,4 +1,4 @@
-"""What does the shell do for sequences, for queue policies and for answers in order?
+"""What does the shell do for sequences, and for answers in order?
 
 Clock and timer belong to the test, and the model waits at a gate.
 """
@@ -15,9 +15,8 @@ from tests.fakes import TIMEOUT, Call, Gate, ManualDispatcher, desk, gated
 from wherry.core.instances.instance import Instance
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.thread import ThreadInstance
-from wherry.core.models.config import ModelConfig, QueuePolicy
+from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
-from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.core.scheduler.sequence_batcher import SequenceBatcher
 from wherry.core.values.errors import (
     Cancelled,
@@ -25,10 +24,6 @@ from wherry.core.values.errors import (
     InvalidRequest,
     ModelFailed,
     ModelNotReady,
-    QueueFull,
-    QueueLimitExceeded,
-    QueueTimeout,
-    RequestTimeoutExpired,
     SequenceLost,
 )
 from wherry.core.values.execution import RESCHEDULED, Execution, Failure
@@ -227,51 +222,6 @@ def test_a_rescheduled_request_whose_caller_has_left_is_let_go(gate: Gate) -> No
         assert isinstance(call.error(), Cancelled)
         assert d.dispatcher.drain(10.0)
     assert gate.batches == [["a"]]
-
-
-# Queue policies
-
-
-def patient(gate: Gate, *policies: QueuePolicy) -> Any:
-    return desk(
-        gated(gate, queue_policies=policies),
-        scheduler=DynamicBatcher(max_batch_size=1, queue_policies=policies),
-        gate=gate,
-    )
-
-
-def wait(d: ManualDispatcher, text: str, seconds: float) -> Call:
-    call = Call(text)
-    call.request.wait_until = d.clock.now + seconds
-    d.dispatcher.submit([call.request])
-    return call
-
-
-@pytest.mark.parametrize("triton", [False, True])
-def test_the_timer_ends_a_wait_while_every_instance_is_busy(gate: Gate, triton: bool) -> None:
-    with patient(gate, QueuePolicy(timeout=0.3, triton=triton)) as d:
-        running = wait(d, "a", 0.3)
-        gate.started()
-        late = wait(d, "b", 0.3)
-        d.timer.advance(0.299)
-        assert not late.answered
-        d.timer.advance(0.001)
-        error = late.error()
-        assert type(error) is (RequestTimeoutExpired if triton else QueueTimeout)
-        assert (str(error) == "Request timeout expired") == triton
-        gate.open(1)
-        assert running.rows() == ["A"], "who runs has waited enough"
-
-
-@pytest.mark.parametrize("triton", [False, True])
-def test_a_level_that_is_full_refuses_at_once(gate: Gate, triton: bool) -> None:
-    with patient(gate, QueuePolicy(max_queue_size=1, triton=triton)) as d:
-        d.ask("a")
-        gate.started()
-        d.ask("b")
-        error = d.ask("c").error()
-        assert type(error) is (QueueLimitExceeded if triton else QueueFull)
-        assert (str(error) == "[request id: c] Exceeds maximum queue size") == triton
 
 
 # Answers in order

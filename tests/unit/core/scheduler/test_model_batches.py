@@ -1,5 +1,6 @@
 """What follows from each event of one model's batches: a table of events, and any order of them."""
 
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -11,14 +12,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.fakes import Call, ManualClock
 from tests.properties import examples
 from wherry.core.instances.resources import Resources
-from wherry.core.models.config import ModelConfig
+from wherry.core.models.config import ModelConfig, QueuePolicy
 from wherry.core.scheduler.device_share import ModelShare
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.core.scheduler.instance_table import BatchRun, BatchSlot, Waiter
 from wherry.core.scheduler.model_batches import Acts, ModelBatches
-from wherry.core.values.errors import Cancelled, DeadlineExceeded, QueueFull
+from wherry.core.scheduler.policy import Scheduler
+from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.core.values.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Overloaded,
+    QueueFull,
+    QueueLimitExceeded,
+    QueueTimeout,
+    RequestTimeoutExpired,
+    WherryError,
+)
 from wherry.core.values.execution import Execution
-from wherry.core.values.request import Batch, InferRequest
+from wherry.core.values.request import Batch, InferRequest, InferResponse
 
 ANY = st.integers(0, 99)
 
@@ -36,12 +48,13 @@ def model(
     instances: int = 1,
     *,
     share: ModelShare | None = None,
+    scheduler: Scheduler | None = None,
     in_caller: bool = False,
     ahead: bool = False,
     **how: Any,
 ) -> tuple[ModelBatches[Slot], list[Slot]]:
     config = ModelConfig(name="m", **{"max_batch_size": 2, **how})
-    scheduler = DynamicBatcher(
+    scheduler = scheduler or DynamicBatcher(
         max_batch_size=config.max_batch_size,
         max_queue_delay=config.max_queue_delay or 0.0,
         max_queue_size=config.max_queue_size,
@@ -216,6 +229,355 @@ def test_a_caller_that_waits_has_the_instance_before_what_is_queued_later(queued
     assert waiter.instance is one
     acts = batches.caller_ran(one, 2.0, is_ready=True) or Acts()
     assert given(acts) == ({"m_0": ["a"]} if queued else {})
+
+
+class Played:
+    """One model's batches in the hands of a table: time passes when it says so."""
+
+    def __init__(self, instances: int = 1, us: int = 10, **how: Any) -> None:
+        self.batches, self.up = model(instances, **how)
+        self.now, self.us = 0.0, us
+        self.refused: dict[str, WherryError] = {}
+        self.predicted_late = 0
+        self.here: dict[str, InferRequest] = {}
+
+    def carry_out(self, acts: Acts[Slot] | None) -> None:
+        for request, error in acts.fail if acts is not None else ():
+            if request.reply.settle(error):
+                self.refused[request.id] = error
+        self.predicted_late += acts.predicted_late if acts is not None else 0
+
+    def ask(self, *names: str, timeout: float | None = None, **how: Any) -> None:
+        deadline = None if timeout is None else self.now + timeout
+        come = requests(*names, deadline=deadline, **how)
+        self.here |= {request.id: request for request in come}
+        self.carry_out(self.batches.arrived(come, self.now))
+
+    def end(self, count: int = 1, of: int = 0, seconds: float = 0.0) -> None:
+        """The oldest batches of an instance end after so long, and all of them are told of."""
+        one, began = self.up[of], self.now
+        self.now += seconds
+        runs = [run_of(batch, began, self.us * 1000) for batch in one.batches[:count]]
+        self.carry_out(self.batches.ended(one, runs, self.now))
+        for run in runs:
+            for request in run.requests:
+                request.reply.settle(InferResponse({}, 1))
+        self.carry_out(self.batches.answered(one, self.now))
+
+    def leave(self, name: str) -> None:
+        assert self.here[name].reply.settle(Cancelled("gone"))
+        self.batches.cancelled(self.here[name])
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.carry_out(self.batches.tick(self.now))
+
+    def has(self) -> str:
+        """The batches of each instance, and who was refused."""
+        names = [
+            " ".join("".join(request.id for request in batch.requests) for batch in one.batches)
+            for one in self.up
+        ]
+        return "|".join(names) + "".join(f" !{name}" for name in self.refused)
+
+
+Event = str | Callable[[Played], None]
+
+
+def end(count: int = 1, of: int = 0) -> Event:
+    return lambda played: played.end(count, of)
+
+
+def urgent(name: str) -> Event:
+    return lambda played: played.ask(name, priority=1)
+
+
+def leaves(name: str) -> Event:
+    return lambda played: played.leave(name)
+
+
+ONE: dict[str, Any] = {"max_batch_size": 1}
+AHEAD: dict[str, Any] = {"max_batch_size": 1, "ahead": True}
+FOUR: dict[str, Any] = {"max_batch_size": 4, "ahead": True}
+#: Settings; requests that come, or what else happens, and what the instances have then.
+TABLE: dict[str, tuple[dict[str, Any], list[tuple[Event, str]]]] = {
+    "a free instance takes what waits, up to the maximum": (
+        {},
+        [("a", "a"), ("bcdef", "a"), (end(), "bc"), (end(), "de"), (end(), "f"), (end(), "")],
+    ),
+    "several instances work side by side": (
+        {**ONE, "instances": 3},
+        [("abcd", "c|b|a"), (end(of=1), "c|d|a")],
+    ),
+    "what is urgent runs next and shares no batch": (
+        {},
+        [("a", "a"), ("bc", "a"), (urgent("u"), "a"), (end(), "u"), (end(), "bc")],
+    ),
+    "who leaves the queue is never run": (
+        {},
+        [("a", "a"), ("bcd", "a"), (leaves("c"), "a"), (end(), "bd")],
+    ),
+    "a batch whose callers have all left does not run": (
+        {},
+        [("a", "a"), ("bc", "a"), (leaves("b"), "a"), (leaves("c"), "a"), (end(), "")],
+    ),
+    "a full queue refuses, and has room for one when another leaves": (
+        {**ONE, "max_queue_size": 2},
+        [("a", "a"), ("bc", "a"), ("d", "a !d"), (leaves("b"), "a !d"), ("e", "a !d")],
+    ),
+    "an idle instance takes what fills the queue": (
+        {**ONE, "max_queue_size": 1, "instances": 2},
+        [("abcd", "b|a !d")],
+    ),
+    "one batch is given at a time until it is known how long one runs": (
+        AHEAD,
+        [("abcdefghijklm", "a"), (end(), "b c d e f g h i"), (end(8), "j k l m")],
+    ),
+    "only a batch that cannot grow is given ahead": (
+        FOUR,
+        [
+            ("wxyz", "wxyz"),
+            (end(), ""),
+            ("a", "a"),
+            ("bcd", "a"),
+            ("efg", "a bcde"),
+            (end(), "bcde"),
+            ("hijk", "bcde fghi"),
+            (end(2), "jk"),
+        ],
+    ),
+    "a batch that is not full says nothing about a full one": (
+        FOUR,
+        [("a", "a"), (end(), ""), ("bcdefghi", "bcde")],
+    ),
+    "idle instances are given batches first, and then the one with the fewest": (
+        {**AHEAD, "instances": 2},
+        [("x", "|x"), (end(of=1), "|"), ("abcd", "b c|a d"), (end(2), "|a d"), ("ef", "e f|a d")],
+    ),
+    "an instance that does not take batches ahead is given one at a time": (
+        ONE,
+        [("x", "x"), (end(), ""), ("abc", "a"), (end(), "b"), (end(), "c")],
+    ),
+    "the most urgent of what waits is given next": (
+        AHEAD,
+        [
+            ("x", "x"),
+            (end(), ""),
+            ("abcdefghij", "a b c d e f g h"),
+            (urgent("u"), "a b c d e f g h"),
+            (end(), "b c d e f g h u"),
+        ],
+    ),
+    "what waits has room in the queue beside what is ahead": (
+        {**AHEAD, "max_queue_size": 2},
+        [("x", "x"), (end(), ""), ("abcdefghijk", "a b c d e f g h !k")],
+    ),
+    "instances that share the load by what was learnt take full batches ahead": (
+        {**FOUR, "scheduler": SelfTuningBatcher(max_batch_size=4)},
+        [
+            ("wxyz", "wxyz"),
+            (end(), ""),
+            ("abcdefghijk", "abcd efgh"),
+            (end(), "efgh"),
+            (end(), "ijk"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_what_instances_have_after_each_event(name: str) -> None:
+    how, events = TABLE[name]
+    played = Played(**how)
+    for number, (event, has) in enumerate(events):
+        if isinstance(event, str):
+            played.ask(*event)
+        else:
+            event(played)
+        assert (number, played.has()) == (number, has)
+
+
+@pytest.mark.parametrize(("us", "most"), [(10, 8), (100, 3), (299, 2), (300, 1), (5200, 1)])
+def test_the_longer_batches_run_the_fewer_are_given_ahead(us: int, most: int) -> None:
+    played = Played(us=us, **AHEAD)
+    played.ask("x")
+    played.end()
+    played.ask(*"abcdefghijklm")
+    assert played.has() == " ".join("abcdefghijklm"[:most])
+    played.end()
+    assert played.has() == " ".join("bcdefghijklm"[:most])
+
+
+def test_a_model_that_needs_what_others_share_has_one_batch_at_a_time() -> None:
+    resources = Resources({"gpu": 8}, ManualClock())
+    config = ModelConfig(name="m", resources={"gpu": 1})
+    played = Played(share=ModelShare(resources, config, lambda: None), **AHEAD)
+    played.ask("x")
+    played.end()
+    played.ask(*"abc")
+    assert played.has() == "a"
+
+
+def test_nothing_is_before_or_behind_a_request_with_which_a_worker_has_died() -> None:
+    played = Played(**AHEAD)
+    played.ask("s")
+    (suspect,), _ = played.batches.lost(played.up[0], 0.0)
+    suspect.attempts = 1
+    played.batches.gone(played.up[0], [suspect], (), 0.0)
+    played.up = [Slot(0, ahead=True)]
+    played.batches.came_up(played.up[0], 1, stops=False)
+    played.ask()
+    played.ask(*"ab")
+    played.batches.table.ahead.ran(10e-6)
+    played.ask(*"cd")
+    assert played.has() == "s"
+    played.end()
+    assert played.has() == "a b c d"
+
+
+def test_the_time_behind_others_is_no_execution_time() -> None:
+    played = Played(**AHEAD)
+    played.ask("a")
+    played.end(seconds=0.010)
+    played.ask(*"bcde")
+    played.end(2, seconds=0.010)
+    played.end(seconds=0.005)
+    (point,) = played.batches.explain(played.now)["curve"]
+    # 10, then 5 each, then 5 ms
+    assert (point["rows"], round(point["seconds"], 6)) == (1, 0.006667)
+
+
+# Deadlines
+
+
+def test_each_moment_is_named_once() -> None:
+    """One long deadline beside many short ones must not heap up wake-ups."""
+    batches, _ = model()
+    moments = [batches.arrived(requests("slow", deadline=1000.0), 0.0).wake_at]
+    for n in range(20):
+        (late,) = requests(str(n), deadline=n + 1.0)
+        moments.append(batches.arrived([late], n + 0.5).wake_at)
+        ((failed, error),) = batches.tick(n + 1.0).fail
+        assert failed is late
+        assert late.reply.settle(error)
+    assert moments == [1000.0, *[n + 1.0 for n in range(20)]]
+
+
+def test_an_earlier_deadline_that_comes_later_is_kept_and_so_is_that_of_what_runs() -> None:
+    played = Played()
+    played.ask("r", timeout=9.0)
+    played.ask("l", timeout=5.0)
+    played.ask("e", timeout=1.0)
+    played.tick(1.0)
+    assert played.has() == "r !e"
+    played.tick(4.0)
+    assert played.has() == "r !e !l"
+    played.tick(4.0)
+    assert played.has() == "r !e !l !r"
+    assert {type(error) for error in played.refused.values()} == {DeadlineExceeded}
+
+
+@pytest.mark.parametrize("triton", [False, True])
+def test_a_wait_ends_by_its_policy_and_what_runs_has_waited_enough(triton: bool) -> None:
+    policies = (QueuePolicy(timeout=0.3, max_queue_size=1, triton=triton),)
+    scheduler = DynamicBatcher(max_batch_size=1, queue_policies=policies)
+    batches, _ = model(scheduler=scheduler, queue_policies=policies)
+    running, late, more = requests(*"abc")
+    running.wait_until = late.wait_until = 0.3
+    assert given(batches.arrived([running], 0.0)) == {"m_0": ["a"]}
+    acts = batches.arrived([late, more], 0.0)
+    ((refused, full),) = acts.fail
+    assert (refused, type(full)) == (more, QueueLimitExceeded if triton else QueueFull)
+    assert (str(full) == "[request id: c] Exceeds maximum queue size") == triton
+    assert acts.wake_at == 0.3
+    assert batches.tick(0.299).fail == []
+    ((failed, error),) = batches.tick(0.3).fail
+    assert (failed, type(error)) == (late, RequestTimeoutExpired if triton else QueueTimeout)
+    assert (str(error) == "Request timeout expired") == triton
+
+
+# Who would wait too long
+
+
+def slow(longest: float | None) -> Played:
+    """A batch takes 10 s, and one has just begun."""
+    played = Played(**ONE, max_queue_wait=longest)
+    for name in "xy":
+        played.ask(name)
+        played.end(seconds=10.0)
+    played.ask("r")
+    return played
+
+
+@pytest.mark.parametrize(("longest", "refused"), [(85.0, True), (1.0, True), (None, False)])
+def test_who_would_wait_longer_than_any_caller_and_behind_eight_batches_is_refused(
+    longest: float | None, refused: bool
+) -> None:
+    played = slow(longest)
+    for name in "12345678":
+        played.ask(name)
+    assert played.has() == "r"  # the last of them waits for 75 s
+    played.ask("9")
+    assert played.has() == ("r !9" if refused else "r")
+    assert played.predicted_late == refused
+    if longest == 85.0:
+        error = played.refused["9"]
+        assert isinstance(error, Overloaded)
+        assert "would take about 95.000 s, longer than max_queue_wait (85 s)" in str(error)
+        assert error.retry_after == pytest.approx(10.0)
+
+
+def test_a_long_queue_of_worse_priority_or_of_another_tenant_is_no_reason_to_refuse() -> None:
+    played = slow(1.0)
+    for name in "12345678":
+        played.ask(name)
+    played.ask("9")
+    played.ask("u", priority=1, timeout=20.0)
+    (polite,) = requests("p")
+    polite.tenant = "polite"
+    assert played.batches.arrived([polite], played.now).fail == []
+    assert played.has() == "r !9"
+
+
+def test_what_waits_is_given_up_once_the_model_turns_out_to_be_too_slow_for_it() -> None:
+    played = Played(**ONE, max_queue_wait=30.0)
+    for n in range(1024):
+        played.ask(str(n))
+    played.ask("patient", timeout=5000.0)
+    for _ in range(2):
+        played.end(seconds=1.0)
+    # 30 are left, the patient one among them.
+    assert sorted(played.refused, key=int) == [str(n) for n in range(31, 1024)]
+    assert played.predicted_late == len(played.refused)
+    error = played.refused["1023"]
+    assert isinstance(error, Overloaded)
+    assert error.retry_after == pytest.approx(30.0)
+    assert played.batches.queued_requests == 29
+
+
+def test_a_first_batch_that_compiles_for_a_minute_lets_no_request_be_refused() -> None:
+    played = Played(max_batch_size=4, max_queue_wait=30.0)
+    for n in range(500):
+        played.ask(str(n))
+    played.end(seconds=60.0)
+    for n in range(100):
+        played.ask(str(n))
+    for _ in range(3):
+        played.end(seconds=0.05)
+    for n in range(100):
+        played.ask(str(n))
+    assert played.refused == {}
+
+
+@pytest.mark.parametrize("longest", [None, 0.0])
+def test_without_max_queue_wait_no_request_is_given_up(longest: float | None) -> None:
+    played = Played(**ONE, max_queue_wait=longest)
+    for n in range(100):
+        played.ask(str(n))
+    for _ in range(4):
+        played.end(seconds=100.0)
+    played.ask("one more")
+    assert played.refused == {}
 
 
 class AnyOrder(RuleBasedStateMachine):
