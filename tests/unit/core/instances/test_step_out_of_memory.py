@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,12 @@ from wherry.core.instances.step_loop import STEPS_OF_CAUTION, Share, StepLoop
 
 
 @pytest.fixture(autouse=True)
-def _only_what_a_test_makes_is_collected() -> Iterator[None]:
-    """Late in a run a collection of all that other tests have left takes a second, in each step."""
+def _only_what_a_test_makes_is_collected() -> None:
+    """Late in a run a collection of all that other tests have left takes a second, in each step.
+
+    It stays so: to unfreeze would be for all that collecting the tests has made, too.
+    """
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Memory(bytearray):
