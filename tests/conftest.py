@@ -10,12 +10,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_behind, snapshot
+from tests.parts import paths
 from wherry.core.observability.logging import severities
 
 # A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find. The same
@@ -96,6 +98,23 @@ def pytest_collection_finish() -> None:
     """Keep what collecting made, thousands of tests, out of each later garbage collection."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay in one process. In a run of all tests those of language models do, too:
+    one imports transformers, makes the checkpoints and asks for the reference's answers."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    of_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    together = tuple(str(path.relative_to(config.rootpath)) for path in paths("llm") if of_all)
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc] # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "llm" if file.startswith(together) else file
+
+    return Scheduling(config, log)
 
 
 #: What a machine may lack, as those of wherry's extras. `make test` installs all of them.
