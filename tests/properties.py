@@ -1,5 +1,8 @@
 """How many examples does a property try?"""
 
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 
@@ -9,3 +12,12 @@ def examples(times: float) -> settings:
     The profiles are in `tests/conftest.py`: `make test` tries 25, `make test-full` 100.
     """
     return settings(max_examples=max(1, round(times * settings().max_examples)))
+
+
+def seeds(count: int) -> list[Any]:
+    """Parameters 0 to `count` - 1 of a test with dice of its own: `make test` has a quarter."""
+    tried = -(-count // 4)
+    return [
+        pytest.param(seed, marks=[] if seed < tried else [pytest.mark.full])
+        for seed in range(count)
+    ]

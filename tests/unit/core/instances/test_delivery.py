@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import TIMEOUT, Call, ManualClock
+from tests.properties import seeds
 from wherry.core.instances.delivery import ArrivalOrder, Delivery
 from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import Cancelled
@@ -43,7 +44,7 @@ def test_who_was_never_let_in_is_answered_at_once() -> None:
     assert arrived("a").answered("x", 0) == [("x", 0)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_whatever_is_answered_first_the_order_holds_and_nothing_stays(seed: int) -> None:
     chance = random.Random(seed)
     names = [str(n) for n in range(30)]

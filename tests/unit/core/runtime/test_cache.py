@@ -9,6 +9,7 @@ import pytest
 
 import wherry
 from tests.fakes import Call, Gate, gated, threads
+from tests.properties import seeds
 from wherry import ConfigError, ModelFailed, Runtime
 from wherry.core.runtime.cache import ENTRY_BYTES, ResponseCache
 from wherry.core.values.reply import Reply
@@ -119,7 +120,7 @@ def test_an_answer_that_is_larger_than_the_cache_leaves_it_as_it_was() -> None:
     assert cache.look_up(b"a") is not None
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_it_never_holds_more_than_it_may(seed: int) -> None:
     chance = random.Random(seed)
     cache = ResponseCache(20_000)

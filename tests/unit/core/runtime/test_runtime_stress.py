@@ -17,6 +17,7 @@ import pytest
 
 import wherry
 from tests.fakes import threads
+from tests.properties import seeds
 from wherry.core.runtime.runtime import Runtime
 from wherry.core.values.errors import (
     Cancelled,
@@ -180,7 +181,7 @@ def _threads_switch_often() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("_threads_switch_often")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_every_request_ends_once_and_the_counters_add_up(seed: int) -> None:
     with Runtime(work, steps, sums) as rt:
         callers = [Caller(rt, seed * 100 + number, 120) for number in range(16)]

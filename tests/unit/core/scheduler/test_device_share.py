@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from tests.properties import seeds
 from wherry.core.scheduler.device_share import Claim, DeviceShare
 
 GPU = {"gpu": 1}
@@ -108,7 +109,7 @@ def test_a_claim_that_is_withdrawn_is_never_granted() -> None:
     assert repr(shared) == "<DeviceShare: gpu 0/1, 0 waiting>"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_whatever_is_claimed_the_limits_hold_and_nobody_starves(seed: int) -> None:
     rng = random.Random(seed)
     limits = {"gpu": rng.randint(1, 3), "memory": rng.randint(1, 3)}

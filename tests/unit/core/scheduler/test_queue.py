@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes import Call
+from tests.properties import seeds
 from wherry.core.scheduler import queue as queue_module
 from wherry.core.scheduler.queue import LEVEL_SECONDS, MANY, Deadlines, RequestQueue
 from wherry.core.values.errors import Cancelled
@@ -331,7 +332,7 @@ def test_turns_never_break_priority_but_a_second_of_waiting_counts_as_a_level() 
     assert served == ["young", "greedy 1", "greedy 2", "polite", "old"]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_whatever_happens_each_tenant_keeps_its_order_and_nobody_is_served_twice_in_a_round(
     seed: int,
 ) -> None:

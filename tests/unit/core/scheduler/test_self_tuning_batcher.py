@@ -15,7 +15,7 @@ from benchmarks.batching.callers import Load
 from benchmarks.batching.play import play
 from benchmarks.batching.simulator import CURVES, MS, Arrivals, Curve, Result, simulate
 from tests.fakes import Call
-from tests.properties import examples
+from tests.properties import examples, seeds
 from wherry.core.scheduler.callers import APART, MOST_LOAD
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
@@ -343,7 +343,7 @@ def greedy(arrivals: Arrivals, curve: Curve = GPU, instances: int = 1, seed: int
     return simulate(b, curve, arrivals, total=3000, instances=instances, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("callers", [2, 3, 4, 10, 64])
 def test_callers_in_a_loop_end_up_in_one_batch(callers: int, seed: int) -> None:
     result = run(Arrivals(callers=callers), seed=seed)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import Call
+from tests.properties import seeds
 from wherry.core.scheduler.open_sequences import NOT_READY
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.core.scheduler.sequence_batcher import SequenceBatcher
@@ -371,7 +372,7 @@ def test_only_iterative_models_may_run_a_request_again() -> None:
 # Whatever comes
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed: int) -> None:
     chance = random.Random(seed)
     rows = chance.randint(1, 3)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.properties import seeds
 from wherry.llm.engine.engine import Engine
 from wherry.llm.engine.kv_cache import KVCache
 from wherry.llm.engine.sampling import Sampling
@@ -158,7 +159,7 @@ def texts(seed: int, device: Device, *, ahead: bool) -> dict[tuple[int, int], li
 
 
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_each_answer_is_the_one_of_a_host_that_waits(seed: int, flat: bool) -> None:
     """With flat probabilities many rows are sorted as a whole: known when a step has passed."""
     waits, ahead = Device(flat=flat), Device(flat=flat)

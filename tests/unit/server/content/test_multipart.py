@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.properties import seeds
 from wherry.core.values.errors import InvalidRequest
 from wherry.server.content.multipart import (
     MAX_HEADERS,
@@ -69,7 +70,7 @@ def test_a_large_file_is_a_view_of_the_body_and_no_copy() -> None:
     assert value.data.obj is large
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_data_that_looks_like_a_boundary_at_any_place_comes_back_as_it_was(seed: int) -> None:
     choose = random.Random(seed)
     pieces = [

@@ -16,6 +16,7 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT, Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
+from tests.properties import seeds
 from wherry.core.values.request import Columns, InferRequest, SequenceStep
 from wherry.server.calls.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.element_bytes import pack_bytes
@@ -1023,7 +1024,7 @@ def mutated(body: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_no_mutation_of_a_request_breaks_the_server(client: Client, seed: int) -> None:
     chance = random.Random(seed)
     sources = valid_requests()
