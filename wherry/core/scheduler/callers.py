@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+import msgspec
+
 #: Rounds that are remembered: the callers of one batch, from their answers to their returns.
 ROUNDS = 16
 #: Returns of a round that are kept, evenly spread.
@@ -69,6 +71,14 @@ class ReturnTimes:
         return sum(times) / len(times)
 
 
+class _Round(msgspec.Struct):
+    """An end whose callers are not all back: when, how many are out, the ages of those back."""
+
+    ended_at: float
+    out: int
+    ages: list[float] = []
+
+
 class ReturningCallers:
     """Counts the callers in a loop, follows their returns, and knows the rate of all requests.
 
@@ -86,12 +96,10 @@ class ReturningCallers:
         #: the last periods.
         self.out = 0
         self._ends = 0
-        #: The most requests that were here in this period, and in the last ones.
-        self._peak = 0
+        #: The most requests that were here in this period, and in the last ones: in all and each.
+        self._peak = self._highest = 0
         self._peaks: deque[int] = deque(maxlen=PERIODS)
-        #: Ends whose callers are not all back: when, and ages of those that are; how many are out.
-        self._open: deque[tuple[float, list[float]]] = deque()
-        self._missing: deque[int] = deque()
+        self._open: deque[_Round] = deque()
         self._closed: deque[list[float]] = deque(maxlen=ROUNDS)
         self._times: ReturnTimes | None = None
         self.arrivals = 0
@@ -112,8 +120,11 @@ class ReturningCallers:
         self._last_at = now
         if self.out:
             first = self._open[0]
-            first[1].append(now - first[0])
-            self._leave(1)
+            first.ages.append(now - first.ended_at)
+            self.out -= 1
+            first.out -= 1
+            if not first.out:
+                self._close_first()
 
     def ended(self, answered: int, left: int, now: float) -> None:
         """Requests were `answered`, and others are `left`, queued or running."""
@@ -121,18 +132,27 @@ class ReturningCallers:
         if answered + left > self._peak:
             self._peak = answered + left
         if self._ends % self.instances == 0:
-            self._peaks.append(self._peak)
+            peaks, peak = self._peaks, self._peak
+            forgotten = peaks[0] if len(peaks) == PERIODS else 0
+            peaks.append(peak)
+            if peak >= self._highest:
+                self._highest = peak
+            elif forgotten == self._highest:
+                self._highest = max(peaks)
             self._peak = 0
-            if len(self._peaks) >= LEAST_PERIODS and (
-                self._peaks[-1] != self.count or self._ends % (LEAST_PERIODS * self.instances) == 0
+            if len(peaks) >= LEAST_PERIODS and (
+                peak != self.count or self._ends % (LEAST_PERIODS * self.instances) == 0
             ):
-                self.count = _steady(self._peaks)
-        self._open.append((now, []))
-        self._missing.append(answered)
+                self.count = _steady(peaks)
+        self._open.append(_Round(now, answered))
         self.out += answered
-        most = max(self._peaks, default=0)
-        while (over := self.out - max(0, most - left)) > 0:
-            self._leave(min(over, self._missing[0]))
+        while self.out and (over := self.out - max(0, self._highest - left)) > 0:
+            first = self._open[0]
+            gone = min(over, first.out)
+            self.out -= gone
+            first.out -= gone
+            if not first.out:
+                self._close_first()
 
     def times(self) -> ReturnTimes | None:
         """When callers return; None: none has."""
@@ -140,14 +160,9 @@ class ReturningCallers:
             self._times = ReturnTimes(self._closed)
         return self._times
 
-    def _leave(self, callers: int) -> None:
-        """So many callers of the oldest end are not on their way back any more."""
-        self.out -= callers
-        self._missing[0] -= callers
-        if self._missing[0]:
-            return
-        self._missing.popleft()
-        _, ages = self._open.popleft()
+    def _close_first(self) -> None:
+        """No caller of the oldest end is on its way back any more."""
+        ages = self._open.popleft().ages
         if ages:
             many = len(ages)
             if many > KEPT:
@@ -161,7 +176,7 @@ class ReturningCallers:
 def _steady(peaks: Sequence[int] | deque[int]) -> int:
     """What is there in all periods."""
     ordered, many = sorted(peaks), len(peaks)
-    low, median, high = (ordered[many * quarter // 4] for quarter in (1, 2, 3))
+    low, median, high = ordered[many // 4], ordered[many // 2], ordered[3 * many // 4]
     if low == high:
         return median
     return max(0, round(median - CAUTION * ((high - low) / QUARTILES_APART) ** 2))

@@ -147,10 +147,9 @@ class RowCosts:
         self, requests: Sequence[InferRequest], rows: float, longest: float, seconds: float
     ) -> float:
         """A batch of these requests has run, or several, each of `rows` and `seconds`, and one
-        with a row of size `longest`. Return the work of each."""
+        with a row of size `longest`. Return the work of each. Need not be called while `longest`
+        and `per_row` are 1.0: there are no sizes."""
         test = self._test
-        if longest == 1.0 and self.per_row == 1.0:
-            return rows  # no sizes
         if test is not None:
             self._examine(test, requests, rows, longest, seconds)
             if not test.believed:
@@ -193,9 +192,10 @@ class RowCosts:
     def choose(self, lane: Lane, most: int, now: float) -> list[InferRequest] | None:
         """Choose the requests of the next batch, of at most `most` rows: the oldest of `lane`
         and those of similar size. None: as they come."""
-        grouped = self.matter
+        test = self._test
+        grouped = self.per_row != 1.0 if test is None else test.believed
         if not grouped:
-            if self._test is None or not self._tries(self._test, lane, most):
+            if test is None or not self._longest or not self._tries(test, lane, most):
                 return None
             most = min(most, lane.rows // 2 if lane.rows <= most else most)
         waiting = list(islice(lane.in_turn(), min(BATCHES * most, max(most, REQUESTS))))
@@ -221,7 +221,7 @@ class RowCosts:
     def _tries(self, test: PaddingTest, lane: Lane, most: int) -> bool:
         """Whether rows of similar size are put together although sizes are not known to matter.
         If all would go in one batch, half of them are: that costs half a batch."""
-        if not self._longest or min(lane.rows // 2, most) < 2:
+        if min(lane.rows // 2, most) < 2:
             return False
         each = TRIED_EACH if lane.rows > most else 2 * TRIED_EACH
         if not test.suspected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from math import ceil
 from typing import NamedTuple
 
@@ -72,11 +73,13 @@ class BatchCurve:
         self._fixed = self._slope = 0.0
         self._renewed_at = 0
         #: The latest batches as multiples of what their sizes took before.
-        self._ratios: list[float] = []
+        self._ratios: deque[float] = deque(maxlen=IN_A_ROW)
 
     def learn(self, rows: int, seconds: float) -> float | None:
         """Count a batch. Return the seconds that were expected, if they were known."""
-        expected = self.seconds(rows) if self._sizes else None
+        expected = None
+        if sizes := self._sizes:
+            expected = self._smooth[0] if rows <= sizes[0] else self.seconds(rows)
         self.batches += 1
         rows = rows if rows <= EXACT_SIZES else _bucket(rows)
         size = self._known.get(rows)
@@ -87,16 +90,19 @@ class BatchCurve:
             if self.batches > 8:  # a stall, or something was compiled
                 usual = min(seconds, 2 * (expected if size is None else size.seconds))
         if size is None:
-            insort(self._sizes, rows)
+            insort(sizes, rows)
             size = self._known[rows] = _Size(usual)
         else:
             ratio = seconds / size.seconds
             much = max(CHANGED, 1 + 4 * self.noise)
-            if self._has_changed(ratio, much):
+            self._ratios.append(ratio)
+            if 1 / much <= ratio <= much:
+                size.early = 0
+            elif self._has_changed(much):
                 size.last = self.batches
                 self._forget(self.batches - 1)
                 usual, size.batches = seconds, 0
-            elif ratio >= 1 / much:
+            elif ratio > much:
                 size.early = 0
             else:  # a batch may be late by accident, but hardly twice early
                 size.early += 1
@@ -109,9 +115,6 @@ class BatchCurve:
         if young or since >= min(RENEWED_EACH, 1 + self.batches // 4):
             self._renew()
         return expected
-
-    def __bool__(self) -> bool:
-        return bool(self._sizes)
 
     def seconds(self, rows: float) -> float:
         """The expected time of a batch of `rows` (a mean may be fractional; 0 rows: no batch)."""
@@ -152,11 +155,10 @@ class BatchCurve:
             for rows, seconds in zip(self._sizes, self._smooth, strict=True)
         ]
 
-    def _has_changed(self, ratio: float, much: float) -> bool:
-        """Whether the device has become slower or faster, after a batch that took `ratio` times
-        what its size did before."""
-        latest = self._ratios = [*self._ratios[1 - IN_A_ROW :], ratio]
-        faster = len(latest) > 1 and max(latest[-2:]) < 1 / much
+    def _has_changed(self, much: float) -> bool:
+        """Whether the device has become slower or faster, after a batch that was either."""
+        latest = self._ratios
+        faster = len(latest) > 1 and max(latest[-2], latest[-1]) < 1 / much
         return faster or (len(latest) == IN_A_ROW and min(latest) > much)
 
     def _forget(self, before: int) -> None:
@@ -166,7 +168,7 @@ class BatchCurve:
             if self._known[rows].last <= before and self._known[rows].last < latest:
                 del self._known[rows]
         self._sizes = sorted(self._known)
-        self._ratios = []
+        self._ratios.clear()
 
     def _renew(self) -> None:
         """Make the curve from the means."""

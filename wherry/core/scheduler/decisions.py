@@ -6,11 +6,8 @@ Pure. Writing an event down costs next to nothing; what it means is found when s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 
 import msgspec
-
-from wherry.core.values.request import InferRequest
 
 #: Batches that are remembered.
 REMEMBERED = 64
@@ -53,13 +50,14 @@ class Decision(msgspec.Struct):
 
 
 class Decisions:
-    """The last `REMEMBERED` decisions of one scheduler. Holds no request."""
+    """The last `REMEMBERED` decisions of one scheduler, which `Forecast` writes down. Holds no
+    request."""
 
     def __init__(self) -> None:
         #: Some more than are shown: of the oldest ones the beginning may be lost.
-        self._events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
+        self.events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
         #: By instance: since when it is free and is given nothing, for what, for how many of them.
-        self._held: dict[int, _Hold] = {}
+        self.holds: dict[int, _Hold] = {}
         #: By what for: how long batches were held although an instance was free.
         self.held_seconds = dict.fromkeys(HELD_FOR, 0.0)
         #: Of a copy: when it was made.
@@ -68,7 +66,7 @@ class Decisions:
     def copy(self, now: float) -> Decisions:
         """As they are at that moment, to be looked at without the scheduler's lock."""
         copy = Decisions()
-        copy._events, copy.held_seconds = self._events.copy(), self.held_seconds.copy()
+        copy.events, copy.held_seconds = self.events.copy(), self.held_seconds.copy()
         copy.now = now
         return copy
 
@@ -76,7 +74,7 @@ class Decisions:
         """The last ones, in the order in which the batches left. About 80 us."""
         decisions: list[Decision] = []
         running: dict[int, Decision] = {}
-        for event in self._events:
+        for event in self.events:
             if len(event) == 8:
                 key, left_at, rows, rows_left, oldest_at, reason, instance, hold = event
                 decision = Decision(left_at, rows, rows_left, oldest_at, reason, instance)
@@ -107,39 +105,16 @@ class Decisions:
     ) -> None:
         """What is queued is held although this instance is free: for one of HELD_FOR, and for so
         many callers, or rows of a turn."""
-        held = self._held.get(instance)
-        self._held[instance] = now if held is None else held[0], held_for, count
+        held = self.holds.get(instance)
+        self.holds[instance] = now if held is None else held[0], held_for, count
 
-    def left(
-        self,
-        requests: Sequence[InferRequest],
-        now: float,
-        rows: int,
-        rows_left: int,
-        oldest_at: float,
-        reason: str,
-        instance: int,
-    ) -> None:
-        """A batch is given to an instance."""
-        hold = None
-        if self._held:
-            hold = self._held.pop(ANY_INSTANCE, None) or self._held.pop(instance, None)
-            if hold is not None:
-                since, held_for, count = hold
-                # What was held first may have been cancelled.
-                seconds = now - (since if since > oldest_at else oldest_at)
-                self.held_seconds[held_for] = self.held_seconds.get(held_for, 0.0) + seconds
-                hold = seconds, held_for, count
-        self._events.append(
-            (id(requests[0]), now, rows, rows_left, oldest_at, reason, instance, hold)
-        )
-
-    def ended(
-        self,
-        requests: Sequence[InferRequest],
-        seconds: float | None,
-        batches: int,
-        expected_seconds: float | None,
-    ) -> None:
-        """As many equal batches with these `requests` in all have ended."""
-        self._events.append((id(requests[0]), seconds, expected_seconds, batches))
+    def released(self, now: float, oldest_at: float, instance: int) -> _Hold | None:
+        """A batch leaves to this instance: was it held, and for how long?"""
+        hold = self.holds.pop(ANY_INSTANCE, None) or self.holds.pop(instance, None)
+        if hold is None:
+            return None
+        since, held_for, count = hold
+        # What was held first may have been cancelled.
+        seconds = now - (since if since > oldest_at else oldest_at)
+        self.held_seconds[held_for] = self.held_seconds.get(held_for, 0.0) + seconds
+        return seconds, held_for, count

@@ -17,7 +17,6 @@ from math import inf
 from typing import Any
 
 from wherry.core.models.config import QueuePolicy
-from wherry.core.scheduler.decisions import Decisions
 from wherry.core.scheduler.forecast import Forecast
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.core.scheduler.queue import Lane, RequestQueue
@@ -29,6 +28,7 @@ class Batcher:
     """The part of a Scheduler that decides nothing: a queue, and a forecast of what it takes."""
 
     runs_sequences = False
+    may_expire = False
 
     def __init__(
         self,
@@ -42,12 +42,10 @@ class Batcher:
         self.instances = instances
         self.max_queue_size = max_queue_size
         self.forecast = Forecast(instances)
-        self.decisions = Decisions()
+        self.decisions = self.forecast.decisions
         self._queue = RequestQueue(queue_policies)
         #: With fewer queued requests than this no limit of the queue matters.
-        self._in_any_case = (
-            0 if queue_policies else inf if max_queue_size is None else max_queue_size
-        )
+        self._unlimited = 0 if queue_policies else inf if max_queue_size is None else max_queue_size
 
     def resize(self, instances: int) -> None:
         """Plan for this number of instances from now on."""
@@ -65,17 +63,6 @@ class Batcher:
     def queued_rows(self) -> int:
         return self._queue.queued_rows
 
-    def _take_in(self, request: InferRequest, now: float) -> bool:
-        """Queue a request; False if the queue is full."""
-        queue = self._queue
-        if queue.queued_requests >= self._in_any_case and queue.is_full(
-            self.max_queue_size, request
-        ):
-            return False
-        request.enqueued_at = now
-        queue.push(request)
-        return True
-
     def _dispatch(
         self, requests: Sequence[InferRequest], rows: int, reason: str, now: float, instance: int
     ) -> Dispatch:
@@ -84,16 +71,10 @@ class Batcher:
         oldest_at = first.enqueued_at
         if len(requests) > 1 and requests[1].tenant != first.tenant:  # tenants take turns
             oldest_at = min([request.enqueued_at for request in requests])
-        self.forecast.began(rows)
-        self.decisions.left(
+        self.forecast.began(
             requests, now, rows, self._queue.queued_rows, oldest_at, reason, instance
         )
         return Dispatch(Batch(tuple(requests), rows, reason))
-
-    def _ended(self, requests: Sequence[InferRequest], seconds: float | None, batches: int) -> None:
-        """As many equal batches have ended: see `Scheduler.finished`."""
-        expected = self.forecast.ended(requests, seconds, batches)
-        self.decisions.ended(requests, seconds, batches, expected)
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         if alone:
@@ -108,7 +89,7 @@ class Batcher:
         return self._queue.expire(now)
 
     def next_deadline(self) -> float | None:
-        return self._queue.next_deadline if self._queue.may_expire else None
+        return self._queue.next_deadline if self.may_expire else None
 
     def waiting(self) -> Sequence[InferRequest]:
         return self._queue.waiting()
@@ -283,10 +264,15 @@ class DynamicBatcher(Batcher):
         self.arrivals = ArrivalForecast() if max_queue_delay and not always_wait else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        if not self._take_in(request, now):
+        queue = self._queue
+        if queue.queued_requests >= self._unlimited and queue.is_full(self.max_queue_size, request):
             return False
+        request.enqueued_at = now
+        queue.push(request)
+        if request.deadline is not None or request.wait_until is not None:
+            self.may_expire = True
         if not self.wait_when_mixed:
-            self._queue.pass_others(request)
+            queue.pass_others(request)
         if self.arrivals is not None:
             self.arrivals.arrived(now)
         return True
@@ -306,7 +292,7 @@ class DynamicBatcher(Batcher):
         batches: int = 1,
     ) -> None:
         """What a batch takes decides nothing here, but a wait is predicted from it."""
-        self._ended(requests, seconds, batches)
+        self.forecast.ended(requests, seconds, batches)
         if self.arrivals is not None:
             self.arrivals.ended(len(requests), now)
 
@@ -325,10 +311,11 @@ class DynamicBatcher(Batcher):
         }
 
     def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
-        if not self._queue.queued_requests:
+        queue = self._queue
+        if not queue.queued_requests:
             return IDLE
-        wake_at = float("inf")
-        for lane in self._queue.lanes(now):
+        wake_at = inf
+        for lane in queue.lanes(now):
             if ahead and not self._is_full(lane):
                 return IDLE
             if self.max_queue_delay:
@@ -339,9 +326,9 @@ class DynamicBatcher(Batcher):
                 rows = self.max_batch_size
                 reason = "full" if lane.rows >= rows else "idle"
             if rows:
-                before = lane.rows
-                requests = self._queue.take(lane, rows)
-                return self._dispatch(requests, before - lane.rows, reason, now, instance)
+                queued = queue.queued_rows
+                requests = queue.take(lane, rows)
+                return self._dispatch(requests, queued - queue.queued_rows, reason, now, instance)
             wake_at = min(wake_at, self._leaves_at(lane))
         self.decisions.held(now, "delay")
         return Wait(until=wake_at)

@@ -11,6 +11,7 @@ from typing import Any
 
 from wherry.core.scheduler.costs import RowCosts
 from wherry.core.scheduler.curve import BatchCurve
+from wherry.core.scheduler.decisions import Decisions
 from wherry.core.scheduler.overload import TurnTimes
 from wherry.core.values.request import InferRequest
 
@@ -22,21 +23,38 @@ class Forecast:
         self.instances = instances
         self.curve = BatchCurve()
         self.turns = TurnTimes()
+        self.costs = RowCosts()
+        self.decisions = Decisions()
+        #: Batches that run, and their rows.
         self.busy = 0
         self.running_rows = 0
-        self.costs = RowCosts()
         #: The last answer of `rows_within`, until something is learnt.
         self.known_rows_within: float | None = None
 
-    def began(self, rows: int) -> None:
+    def began(
+        self,
+        requests: Sequence[InferRequest],
+        now: float,
+        rows: int,
+        rows_left: int,
+        oldest_at: float,
+        reason: str,
+        instance: int,
+    ) -> None:
+        """A batch is given to an instance; the arguments are those of a `Decision`."""
         self.busy += 1
         self.running_rows += rows
+        decisions = self.decisions
+        hold = decisions.released(now, oldest_at, instance) if decisions.holds else None
+        decisions.events.append(
+            (id(requests[0]), now, rows, rows_left, oldest_at, reason, instance, hold)
+        )
 
     def ended(
         self, requests: Sequence[InferRequest], seconds: float | None, batches: int = 1
-    ) -> float | None:
-        """Equal `batches` are over, after `seconds` each; None: there is nothing to learn from
-        that. Returns the seconds that were expected, if they were known."""
+    ) -> None:
+        """As many equal batches with these `requests` in all are over, after `seconds` each; None:
+        there is nothing to learn from that."""
         rows, cost = 0, 0.0
         for request in requests:
             rows += request.rows
@@ -44,9 +62,13 @@ class Forecast:
                 cost = request.cost
         self.busy -= batches
         self.running_rows -= rows
-        if seconds is None or seconds <= 0:  # a coarse clock may not have moved
-            return None
-        return self.learn(self.costs.learn(requests, rows / batches, cost, seconds), seconds)
+        expected = None
+        if seconds is not None:
+            costs, work = self.costs, rows / batches
+            if seconds > 0 and not cost == costs.per_row == 1.0:
+                work = costs.learn(requests, work, cost, seconds)
+            expected = self.learn(work, seconds)
+        self.decisions.events.append((id(requests[0]), seconds, expected, batches))
 
     def learn(self, work: float, seconds: float) -> float | None:
         """Returns what so much work was known to take."""
@@ -54,16 +76,16 @@ class Forecast:
             return None
         self.turns.ended(seconds)
         self.known_rows_within = None
-        return self.curve.learn(max(1, round(work)), seconds)
+        return self.curve.learn(round(work) or 1, seconds)
 
     def batch_seconds(self, rows: float) -> float:
         """What a batch of `rows` takes; 0.0 while nothing is known."""
-        return self.curve.seconds(rows * self.costs.per_row) if self.curve else 0.0
+        return self.curve.seconds(rows * self.costs.per_row) if self.curve.batches else 0.0
 
     def waiting_seconds(self, rows_ahead: float, most: int) -> float:
         """Seconds until a request starts behind `rows_ahead`, in batches of `most` rows; 0.0 while
         nothing is known or an instance is about to take it."""
-        if not self.curve or (self.busy < self.instances and rows_ahead < most):
+        if not self.curve.batches or (self.busy < self.instances and rows_ahead < most):
             return 0.0
         running = 0.0
         if self.busy:

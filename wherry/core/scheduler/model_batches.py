@@ -77,6 +77,7 @@ class ModelBatches(Generic[SlotT]):
         """Requests have come: each is queued or refused."""
         acts: Acts[SlotT] = Acts()
         scheduler = self._scheduler
+        queued = scheduler.queued_requests
         for request in requests:
             if request.reply.settled:
                 continue  # its caller has just left
@@ -85,21 +86,23 @@ class ModelBatches(Generic[SlotT]):
             if deadline is not None and deadline <= now:
                 acts.fail.append((request, self._admission.late(request, now)))
                 continue
-            if deadline is not None or scheduler.queued_requests >= MIN_QUEUED_BEFORE_REFUSAL:
+            if deadline is not None or queued >= MIN_QUEUED_BEFORE_REFUSAL:
                 refusal = self._admission.refusal(request, now)
                 if refusal is not None:
                     acts.fail.append((request, refusal))
                     acts.predicted_late += 1
                     continue
             try:
-                queued = scheduler.enqueue(request, now)
-                if not queued and self.table.has_room():
+                is_queued = scheduler.enqueue(request, now)
+                if not is_queued and self.table.has_room():
                     self._assign(acts, now)  # an instance may take what fills the queue
-                    queued = scheduler.enqueue(request, now)
+                    queued = scheduler.queued_requests
+                    is_queued = scheduler.enqueue(request, now)
             except InvalidRequest as error:  # a step of a sequence that did not start
                 acts.fail.append((request, error))
                 continue
-            if not queued:
+            queued += is_queued
+            if not is_queued:
                 acts.fail.append((request, self._admission.full(request)))
             elif self.line.size and request.priority < self._config.default_priority:
                 self.line.send_away(acts.wake)  # they queue their rows behind it
@@ -386,8 +389,8 @@ class ModelBatches(Generic[SlotT]):
             if not isinstance(action, Dispatch):
                 break
             self._give(acts, instance, action.batch, now)
-        if (deadline := scheduler.next_deadline()) is not None and deadline < wake_at:
-            wake_at = deadline
+        if scheduler.may_expire and (deadline := scheduler.next_deadline()) is not None:
+            wake_at = min(wake_at, deadline)
         if (limit := self._config.execution_timeout) is not None:
             wake_at = min(wake_at, self.table.overruns_at(limit))
         if wake_at < (self._ticks[-1] if self._ticks else inf):

@@ -34,13 +34,12 @@ LEAST_TURNS = 2
 class TurnTimes:
     """The least time that a turn takes, by the last ones."""
 
-    __slots__ = ("_latest",)
+    __slots__ = ("_latest", "ended")
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=TURNS)
-
-    def ended(self, seconds: float) -> None:
-        self._latest.append(seconds)
+        #: A turn has taken so many seconds.
+        self.ended = self._latest.append
 
     def within(self, longest: float) -> float:
         """How many turns may be waited for: those within `longest` seconds, and always

@@ -44,6 +44,8 @@ class Scheduler(Protocol):
     #: Requests are steps of sequences: each instance has its own, none is skipped unseen, and none
     #: is run a second time when its worker has died.
     runs_sequences: bool
+    #: May anything expire, so that `next_deadline` must be asked?
+    may_expire: bool
     #: Rows of a full batch.
     max_batch_size: int
     #: What was decided for the last batches.

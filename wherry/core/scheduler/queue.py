@@ -167,8 +167,6 @@ class RequestQueue:
         self._served: dict[str, int] = {}
         self._turns = 0
         self._deadlines = Deadlines()
-        #: May `next_deadline` be other than None?
-        self.may_expire = False
         self._order = 0
         self.queued_requests = 0
         self.queued_rows = 0
@@ -176,8 +174,8 @@ class RequestQueue:
     def push(self, request: InferRequest, *, alone: bool = False, behind: bool = False) -> None:
         """Put a request at the end of its lane, into a lane of its own, or into the one `behind`
         all others of its priority."""
-        self._order += 1
         if alone:
+            self._order += 1
             request.shape_key = ("alone", self._order)
         key: Hashable = (request.priority, request.shape_key)
         if behind:
@@ -190,17 +188,16 @@ class RequestQueue:
         if requests is None:
             requests = self._join(lane, request.tenant)
         requests.append(request)
-        lane.rows += request.rows
+        rows = request.rows
+        lane.rows += rows
         request.queued = lane
         self.queued_requests += 1
-        self.queued_rows += request.rows
+        self.queued_rows += rows
         if behind:
             return
         if request.deadline is not None:
-            self.may_expire = True
             self._deadlines.add(request)
         if self._policies is not None and request.wait_until is not None and not alone:
-            self.may_expire = True
             self._policies.begins(request)
 
     def put_back(self, request: InferRequest) -> None:
@@ -247,9 +244,10 @@ class RequestQueue:
             (requests,) = lane.tenants.values()
             while requests:
                 request = requests[0]
-                if taken and rows + request.rows > max_rows:
+                more = rows + request.rows
+                if more > max_rows and taken:
                     break
-                rows += request.rows
+                rows = more
                 request.queued = None
                 taken.append(requests.popleft())
         else:

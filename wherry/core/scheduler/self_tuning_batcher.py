@@ -22,12 +22,11 @@ from typing import Any
 from wherry.core.models.config import QueuePolicy
 from wherry.core.scheduler.callers import CallerLoop, ReturningCallers, Rhythm, turn
 from wherry.core.scheduler.costs import RowCosts
-from wherry.core.scheduler.dynamic_batcher import Batcher
-from wherry.core.scheduler.policy import Action, Idle, Wait
+from wherry.core.scheduler.dynamic_batcher import IDLE, Batcher
+from wherry.core.scheduler.policy import Action, Wait
 from wherry.core.scheduler.queue import Lane
 from wherry.core.values.request import InferRequest
 
-IDLE = Idle()
 #: Batches from one plan to the next, once much is learnt.
 PLANNED_EACH = 8
 #: A plan holds for a number of callers that differs by this share at most.
@@ -86,10 +85,15 @@ class SelfTuningBatcher(Batcher):
         self.callers.instances = instances
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        if not self._take_in(request, now):
+        queue = self._queue
+        if queue.queued_requests >= self._unlimited and queue.is_full(self.max_queue_size, request):
             return False
-        if request.deadline is not None and request.deadline <= self._hold_until:
-            self._hold_until = 0.0  # it cannot wait so long: decide again
+        request.enqueued_at = now
+        queue.push(request)
+        if request.deadline is not None or request.wait_until is not None:
+            self.may_expire = True
+            if request.deadline is not None and request.deadline <= self._hold_until:
+                self._hold_until = 0.0  # it cannot wait so long: decide again
         self.callers.arrived(request.rows, now)
         return True
 
@@ -111,11 +115,11 @@ class SelfTuningBatcher(Batcher):
     ) -> None:
         self._hold_until = 0.0
         self._running_requests -= len(requests)
-        self._ended(requests, seconds, batches)
+        self.forecast.ended(requests, seconds, batches)
         self._answered(len(requests), now)
 
     def _answered(self, requests: int, now: float) -> None:
-        self.callers.ended(requests, self.queued_requests + self._running_requests, now)
+        self.callers.ended(requests, self._queue.queued_requests + self._running_requests, now)
         self._last_end = now
 
     # What to do
@@ -133,10 +137,11 @@ class SelfTuningBatcher(Batcher):
         rows = queued = min(lane.rows, most)
         if ahead and (rows < most or not self._is_full(lane)):
             return IDLE
-        if self.curve:
+        if self.curve.batches:
             self._plan()
-            rows = self._how_many(rows, waiting, lane)
-        if rows == queued < most:
+            if rows > 1:
+                rows = self._how_many(rows, waiting, lane)
+        if rows == queued < most and (self._rhythm is not None or self.forecast.busy):
             until, enough, held_for = self._wait(waiting, now)
             if now < until < (self.next_deadline() or inf):
                 self._hold_until, self._hold_requests = until, enough
@@ -144,8 +149,10 @@ class SelfTuningBatcher(Batcher):
                 return Wait(until)
         reason = "full" if queued == most else "waited" if self._hold_until else "idle"
         self._hold_until = 0.0
-        requests = self._take(lane, rows, now)
-        total = sum([request.rows for request in requests])
+        before = queue.queued_rows
+        chosen = self.forecast.costs.choose(lane, rows, now)
+        requests = queue.take(lane, rows) if chosen is None else queue.take_these(lane, chosen)
+        total = before - queue.queued_rows
         self._last_start = now
         self._running_requests += len(requests)
         return self._dispatch(requests, total, "part" if total < queued else reason, now, instance)
@@ -212,12 +219,6 @@ class SelfTuningBatcher(Batcher):
         if rows == 1 or self.forecast.costs.matter:
             return rows
         return self._part(self._step(rows))
-
-    def _take(self, lane: Lane, rows: int, now: float) -> list[InferRequest]:
-        chosen = self.forecast.costs.choose(lane, rows, now)
-        if chosen is None:
-            return self._queue.take(lane, rows)
-        return self._queue.take_these(lane, chosen)
 
     def _step(self, rows: int) -> int:
         """All of the rows, or as many as fill a step of the device if these are clearly more a

@@ -20,7 +20,6 @@ from itertools import count
 from math import ceil, inf
 from typing import Any
 
-from wherry.core.scheduler.decisions import Decisions
 from wherry.core.scheduler.forecast import Forecast
 from wherry.core.scheduler.open_sequences import OpenSequence, OpenSequences, not_ready, starts
 from wherry.core.scheduler.policy import Action, Dispatch, Idle, Wait
@@ -40,7 +39,7 @@ class SequenceBatcher:
     until it is done (`reschedule`).
     """
 
-    runs_sequences = True
+    runs_sequences = may_expire = True
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class SequenceBatcher:
         self.rows_are_slots = rows_are_slots
         self.iterative = iterative
         self.forecast = Forecast()
-        self.decisions = Decisions()
+        self.decisions = self.forecast.decisions
         self.sequences = OpenSequences(
             model, slots=self.slots, max_idle=max_sequence_idle, reuses_ids=not iterative
         )
@@ -161,8 +160,7 @@ class SequenceBatcher:
         *,
         batches: int = 1,
     ) -> None:
-        expected = self.forecast.ended(requests, seconds, batches)
-        self.decisions.ended(requests, seconds, batches, expected)
+        self.forecast.ended(requests, seconds, batches)
         for request in requests:
             sequence = self._running.pop(request, None)
             if sequence is not None:  # else a row that was not ready
@@ -263,8 +261,7 @@ class SequenceBatcher:
                 if self.rows_are_slots:
                     requests = _in_slots(sequences[:rows], requests)
                 total, behind = len(requests), self.queued_requests
-                self.forecast.began(total)
-                self.decisions.left(requests, now, total, behind, ready_since, reason, instance)
+                self.forecast.began(requests, now, total, behind, ready_since, reason, instance)
                 return Dispatch(Batch(tuple(requests), total, reason))
             wake_at = min(wake_at, leaves_at)
         self.decisions.held(now, "delay", instance=instance)

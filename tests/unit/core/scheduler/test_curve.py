@@ -28,12 +28,12 @@ def means(curve: BatchCurve) -> list[tuple[int, float]]:
     return [(point.rows, point.seconds) for point in curve.points()]
 
 
-def test_a_curve_without_a_batch_is_false_and_knows_no_fixed_part() -> None:
+def test_a_curve_without_a_batch_knows_no_fixed_part() -> None:
     curve = BatchCurve()
-    assert not curve
+    assert not curve.batches
     assert curve.fixed() is None
     assert curve.points() == []
-    assert learnt((4, 1.0))
+    assert learnt((4, 1.0)).batches
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from tests.fakes import Call
 from tests.properties import examples
-from wherry.core.scheduler.decisions import REMEMBERED, Decision, Decisions
+from wherry.core.scheduler.decisions import REMEMBERED, Decision
 from wherry.core.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.core.scheduler.forecast import Forecast
 from wherry.core.scheduler.policy import Action, Dispatch, Wait
 from wherry.core.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.core.scheduler.sequence_batcher import SequenceBatcher
@@ -21,8 +22,8 @@ def request(rows: int = 1, *, at: float = 0.0, tenant: str = "") -> InferRequest
     return one
 
 
-def left(decisions: Decisions, one: InferRequest, now: float, instance: int = 0) -> InferRequest:
-    decisions.left((one,), now, one.rows, 0, one.enqueued_at, "idle", instance)
+def left(forecast: Forecast, one: InferRequest, now: float, instance: int = 0) -> InferRequest:
+    forecast.began((one,), now, one.rows, 0, one.enqueued_at, "idle", instance)
     return one
 
 
@@ -129,27 +130,29 @@ def test_a_step_waits_since_it_could_run_and_is_held_on_its_own_instance() -> No
 
 
 def test_equal_batches_that_are_told_of_together_have_each_its_share() -> None:
-    decisions = Decisions()
-    a, other, b, c = (left(decisions, request(), 1.0, instance) for instance in (0, 1, 0, 0))
-    decisions.ended([a, b], 0.5, 2, 0.4)
+    forecast = Forecast()
+    decisions = forecast.decisions
+    a, other, b, c = (left(forecast, request(), 1.0, instance) for instance in (0, 1, 0, 0))
+    forecast.ended([a, b], 0.5, 2)
     assert [one.seconds for one in decisions.last()] == [0.5, None, 0.5, None]
     assert [one.runs for one in decisions.last()] == [False, True, False, True]
-    later = left(decisions, request(), 2.0)
-    decisions.ended([later], 0.1, 1, None)
+    later = left(forecast, request(), 2.0)
+    forecast.ended([later], 0.1)
     assert [one.runs for one in decisions.last()] == [False, True, False, True, False]
-    decisions.ended([other], None, 1, None)
-    decisions.ended([c], 0.6, 1, 0.5)
+    forecast.ended([other], None)
+    forecast.ended([c], 0.6)
     assert [one.seconds for one in decisions.last()] == [0.5, None, 0.5, 0.6, 0.1]
     assert not any(one.runs for one in decisions.last())
 
 
 def test_no_request_is_held_and_only_so_many_batches() -> None:
-    decisions = Decisions()
+    forecast = Forecast()
+    decisions = forecast.decisions
     one = request()
     before = sys.getrefcount(one)
     for now in range(10 * REMEMBERED):
-        left(decisions, one, float(now))
-        decisions.ended([one], 1.0, 1, None)
+        left(forecast, one, float(now))
+        forecast.ended([one], 1.0)
     assert sys.getrefcount(one) == before
     assert len(decisions.last()) == REMEMBERED
     assert decisions.last()[-1].left_at == 10 * REMEMBERED - 1
@@ -165,15 +168,16 @@ def test_what_has_ended_does_not_run_whatever_order_the_ends_come_in(
     steps: list[tuple[int, int, bool, bool]],
 ) -> None:
     """Each step gives an instance a batch, or ends its oldest ones: some at once, or one."""
-    decisions = Decisions()
+    forecast = Forecast()
+    decisions = forecast.decisions
     running: dict[int, list[InferRequest]] = {0: [], 1: [], 2: []}
     for now, (instance, rows, begins, together) in enumerate(steps):
         mine = running[instance]
         if begins and len(mine) < 4:
-            mine.append(left(decisions, request(rows), float(now), instance))
+            mine.append(left(forecast, request(rows), float(now), instance))
         elif mine:
             alike = [one for one in mine if one.rows == mine[0].rows] if together else mine[:1]
-            decisions.ended(alike, 1.0, len(alike), None)
+            forecast.ended(alike, 1.0, len(alike))
             running[instance] = [one for one in mine if one not in alike]
         shown = [one for one in decisions.last() if one.runs]
         assert len(shown) == sum(map(len, running.values()))

@@ -16,18 +16,22 @@ def requests(count: int, cost: float = 1.0) -> list[InferRequest]:
     return made
 
 
+def begin(forecast: Forecast, rows: int) -> None:
+    forecast.began(requests(rows), 0.0, rows, 0, 0.0, "idle", 0)
+
+
 def learnt(instances: int = 1) -> Forecast:
     """1 s and 1 s a row."""
     forecast = Forecast(instances)
     for rows in (1, 2, 4, 8):
-        forecast.began(rows)
+        begin(forecast, rows)
         forecast.ended(requests(rows), 1.0 + rows)
     return forecast
 
 
 def test_nothing_is_said_before_anything_is_known() -> None:
     forecast = Forecast()
-    forecast.began(4)
+    begin(forecast, 4)
     assert forecast.batch_seconds(4) == 0.0
     assert forecast.answer_seconds(100, 8) == 0.0
 
@@ -53,21 +57,21 @@ def test_a_request_waits_for_what_runs_and_for_whole_batches_before_it(
     ahead: int, waiting: float, answer: float
 ) -> None:
     forecast = learnt()
-    forecast.began(4)
+    begin(forecast, 4)
     assert forecast.waiting_seconds(ahead, 8) == pytest.approx(waiting)
     assert forecast.answer_seconds(ahead, 8) == pytest.approx(answer)
 
 
 def test_several_instances_share_what_waits() -> None:
     forecast = learnt(instances=2)
-    forecast.began(4)
-    forecast.began(4)
+    begin(forecast, 4)
+    begin(forecast, 4)
     assert forecast.waiting_seconds(16, 8) == pytest.approx((2.5 + 18.0) / 2)
 
 
 def test_requests_that_are_batches_of_their_own_count_with_their_rows() -> None:
     forecast = learnt()
-    forecast.began(8)  # though a batch of the policy's holds one
+    begin(forecast, 8)  # though a batch of the policy's holds one
     assert forecast.waiting_seconds(16, 1) == pytest.approx(4.5 + 18.0)
 
 
@@ -79,7 +83,7 @@ def test_a_glance_never_calls_short_what_is_long(
 ) -> None:
     forecast = learnt(instances)
     for _ in range(instances):
-        forecast.began(running)
+        begin(forecast, running)
     short = forecast.rows_within(seconds, 8)
     assert forecast.known_rows_within == short
     for rows in range(400):
@@ -97,7 +101,7 @@ def test_every_queue_is_short_while_nothing_is_known() -> None:
 def test_a_batch_that_teaches_nothing_is_over_all_the_same() -> None:
     forecast = learnt()
     before = forecast.curve.points()
-    forecast.began(2)
+    begin(forecast, 2)
     forecast.ended(requests(2), None)
     assert (forecast.busy, forecast.running_rows) == (0, 0)
     assert forecast.curve.points() == before
@@ -106,7 +110,7 @@ def test_a_batch_that_teaches_nothing_is_over_all_the_same() -> None:
 def test_rows_of_some_cost_are_counted_by_their_work() -> None:
     forecast = Forecast()
     for _ in range(200):
-        forecast.began(4)
+        begin(forecast, 4)
         forecast.ended(requests(4, cost=10.0), 2.0)
     assert forecast.costs.per_row == pytest.approx(10.0)
     assert forecast.batch_seconds(4) == pytest.approx(2.0)

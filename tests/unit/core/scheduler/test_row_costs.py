@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.core.scheduler.costs import RowCosts
+from wherry.core.scheduler.forecast import Forecast
 from wherry.core.scheduler.queue import RequestQueue
 from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferRequest, InferResponse
@@ -181,12 +182,14 @@ def test_one_that_would_be_late_is_not_passed_over() -> None:
 
 
 def test_without_sizes_nothing_is_learnt_and_nothing_chosen() -> None:
-    costs = RowCosts(known=False)
+    forecast = Forecast()
+    costs = forecast.costs = RowCosts(known=False)
     queue = RequestQueue()
     for _ in range(20):
         queue.push(request(1.0))
     (lane,) = queue.lanes()
     for _ in range(50):
-        assert costs.learn([request(1.0)] * 4, 4, 1.0, 0.01) == 4
+        forecast.ended([request(1.0)] * 4, 0.01)
         assert costs.choose(lane, 4, 0.0) is None
+    assert [point.rows for point in forecast.curve.points()] == [4]
     assert costs.explain()["batches_tried_by_size"] == 0

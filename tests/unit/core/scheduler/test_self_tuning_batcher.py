@@ -555,7 +555,7 @@ def test_a_batch_that_died_leaves_the_counts_right_and_teaches_nothing() -> None
     batch = dispatched(s.ask())
     s.batcher.finished(batch, None, 1.0)
     assert repr(s.batcher) == "<SelfTuningBatcher: 0 queued, 0 running>"
-    assert not s.batcher.curve
+    assert not s.batcher.curve.batches
     for one in batch:
         s.batcher.requeue(one, 1.0, alone=True)
     assert [ids(s.ask()), ids(s.ask())] == [["0"], ["1"]]
