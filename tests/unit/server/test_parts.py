@@ -27,7 +27,7 @@ def test_default_limits_follow_from_the_memory_of_the_machine() -> None:
     server = Server(GatedModel)
     assert server.limits == plan.limits
     made = applications(server.control, Options(), plan)
-    assert made.common.admission._large.limit == plan.max_queue_bytes
+    assert made.common.admission.large.limit == plan.max_queue_bytes
     assert made.common.offload.max_bytes == plan.max_offloaded_bytes
 
 

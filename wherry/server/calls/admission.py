@@ -37,16 +37,16 @@ class Admission:
         self.in_flight = 0
         self.refused = 0
         #: What large requests hold; each request counts with SMALL_BYTES beside that.
-        self._large = Budget(sys.maxsize if max_bytes is None else max_bytes)
+        self.large = Budget(sys.maxsize if max_bytes is None else max_bytes)
 
     def limit_bytes(self, max_bytes: int) -> None:
         """Refuse beyond `max_bytes` from now on."""
-        self._large.limit = max_bytes
+        self.large.limit = max_bytes
 
     @property
     def held_bytes(self) -> int:
         """The bytes that unanswered requests hold, or a little more. Any thread."""
-        return self._large.held + self.in_flight * SMALL_BYTES
+        return self.large.held + self.in_flight * SMALL_BYTES
 
     def check(self) -> None:
         """Raise Overloaded if `max_in_flight` requests are unanswered."""
@@ -72,13 +72,7 @@ class Admission:
         TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known.
         What is large in it counts as long as it is there: a batch may run on without its caller.
         """
-        large = self._large
-        if (
-            body_bytes <= SMALL_BODY
-            and large.taken + (self.in_flight + 1) * SMALL_BYTES <= large.limit
-        ):
-            self.in_flight += 1
-            return
+        large = self.large
         more = 0
         if body_bytes > SMALL_BODY:
             if request.nbytes is None:
@@ -104,7 +98,7 @@ class Admission:
     def enter_small(self, requests: int) -> bool:
         """Count `requests` with small bodies, if there is room for all of them beyond doubt.
         False: `check` and `enter` each."""
-        large = self._large
+        large = self.large
         if (
             self.max_in_flight is not None
             or large.taken + (self.in_flight + requests) * SMALL_BYTES > large.limit

@@ -24,7 +24,7 @@ from wherry.core.api import (
     Runtime,
     StreamReply,
 )
-from wherry.server.calls.admission import SMALL_BODY, Admission
+from wherry.server.calls.admission import SMALL_BODY, SMALL_BYTES, Admission
 from wherry.server.calls.offload import Offload, held_bytes
 from wherry.server.calls.parameters import (
     HeaderForwarding,
@@ -186,7 +186,15 @@ class InferCall(Reply[InferResponse], ABC):
         request.nbytes = decoded.held_bytes
         if decoded.held_bytes is not None or not body_bytes:
             body_bytes = SMALL_BODY + 1
-        entry.admission.enter(request, body_bytes)
+        admission = entry.admission
+        if (
+            body_bytes <= SMALL_BODY
+            and admission.large.taken + (admission.in_flight + 1) * SMALL_BYTES
+            <= admission.large.limit
+        ):
+            admission.in_flight += 1  # beyond doubt, as most are
+        else:
+            admission.enter(request, body_bytes)
         self.request = request
         port.submit(loaded, request)
 

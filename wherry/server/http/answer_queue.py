@@ -171,8 +171,13 @@ class AnswerQueue:
                 exchange.keep((rest,))
             return
         if len(exchanges) == 1:
-            if rest:
+            if not rest:
+                pass
+            elif self._held or self.writing_paused:
                 self.write(rest)
+            else:
+                self._written_bytes += len(rest)
+                self._transport.write(rest)
             exchanges.clear()
             return
         if rest:

@@ -13,7 +13,7 @@ from wherry.core.api import Buffer
 from wherry.server.connections.held import KeptBuffers
 from wherry.server.http.exchange import HttpRequest, RequestHead
 from wherry.server.http.request_rules import Refused, RememberedHeads, RequestRules
-from wherry.server.http.wire import header_lines
+from wherry.server.http.wire import header_lines, text_of
 
 RECEIVE_BYTES: Final = 64 * 2**10
 """The most that is read at once; a larger body is read straight into its own buffer."""
@@ -279,7 +279,7 @@ class RequestReader:
             rules.expectation(headers["expect"])
             self.expects_continue = True
         path, query, sent = rules.targets[lines.url]
-        self._head = RequestHead(rules.methods[method], path, query, headers, length, sent)
+        self._head = RequestHead(text_of(method), path, query, headers, length, sent)
         self.state = BODY
 
     def on_body(self, data: bytes) -> None:

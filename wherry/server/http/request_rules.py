@@ -93,7 +93,6 @@ class RequestRules:
         self.known_hosts: Set[str] = frozenset()
         self._origin_check: OriginCheck | None = None
         self.header_names = Memo(header_name)
-        self.methods = Memo(text_of)
         self.targets = Memo(split_target)
 
     def answer_only(self, check: OriginCheck) -> None:
@@ -138,7 +137,7 @@ class RequestRules:
         if "host" not in headers and not http10:
             raise Refused(400, "the request has no Host header, which HTTP/1.1 requires")
         if self._origin_check is not None:
-            refusal = self._origin_check.refusal(self.methods[method], headers)
+            refusal = self._origin_check.refusal(text_of(method), headers)
             if refusal is not None:
                 raise Refused(refusal.status, refusal.message)
 

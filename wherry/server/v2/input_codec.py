@@ -242,7 +242,10 @@ class InputCodec:
         """Return the column of a BYTES tensor, from strings or bytes."""
         form = self.spec.form
         if form is Form.TEXT:
-            values = [v if type(v) is str else self._text_of(v) for v in values]
+            try:
+                values = list(map(bytes.decode, values))
+            except (TypeError, UnicodeDecodeError):  # they are texts already, or one is none
+                values = [v if type(v) is str else self._text_of(v) for v in values]
         elif form is Form.BYTES:
             values = [v.encode() if type(v) is str else v for v in values]
         else:

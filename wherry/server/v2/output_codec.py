@@ -94,6 +94,7 @@ class OutputCodec:
     def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
         self.spec = spec
         self.name = spec.name
+        self.datatype = spec.datatype.name
         self._model = model
         self._batched = batched
         #: Binary data is the column's own.
@@ -108,7 +109,7 @@ class OutputCodec:
         self._last_shape: tuple[tuple[int, ...], bytes] = ((-1,), b"")
         self._head = b'{"name":%b,"datatype":"%b","shape":[' % (
             encode_json(spec.name),
-            spec.datatype.name.encode(),
+            self.datatype.encode(),
         )
 
     @property
@@ -144,6 +145,22 @@ class OutputCodec:
         member = b'%b%b],"parameters":{"binary_data_size":%d}}'
         shape = self._shape_text(column.shape)
         return member % (self._head, shape, column.nbytes), column.data.cast("B")
+
+    def small_raw(self, column: Column) -> tuple[list[int], Buffer] | None:
+        """The wire shape and the `raw` bytes of the usual small column: texts, or an array that is
+        sent as it lies in memory. None for others."""
+        if self._text:
+            try:
+                if len(column) > LARGE_ROWS or sum(map(len, column)) > LARGE_BYTES:
+                    return None
+                return [len(column)], pack_bytes(list(map(str.encode, column)))
+            except (TypeError, ValueError):  # a row that is not text
+                return None
+        if not self.views or not isinstance(column, np.ndarray) or column.size > LARGE_ELEMENTS:
+            return None
+        shape = column.shape if self._batched else row_wire_shape(self.spec, column.shape[1:])
+        data = np.ascontiguousarray(column).data.cast("B") if column.size else b""
+        return [*shape], data
 
     def _shape_text(self, shape: tuple[int, ...]) -> bytes:
         """The wire shape of an array, as text."""

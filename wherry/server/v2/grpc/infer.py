@@ -143,6 +143,10 @@ class GrpcInferCall(GrpcCall):
     def write(self, response: InferResponse) -> None:
         decoded, rpc = self.decoded, self.client
         rpc.on_leave = None
+        usual = self.codec.encode_usual(response, decoded.id, decoded.requested_outputs)
+        if usual is not None:
+            rpc.respond(*usual)
+            return
         if self.codec.is_large(response, decoded.requested_outputs):
             if rpc.takes_nothing:
                 rpc.respond()  # it is refused: spare the encoding

@@ -286,6 +286,30 @@ class InferCodec:
 
     # The answer
 
+    def encode_usual(
+        self, response: InferResponse, id: str, requested: list[RequestedOutput] | None
+    ) -> list[Buffer] | None:
+        """Encode an answer as `encode` does, if it is a usual one that costs little. None for all
+        others."""
+        if response.parameters:
+            return None
+        fields = self._fields
+        head = fields.begin
+        if id:
+            head += fields.id(id)
+        raw: list[Buffer] = []
+        for one in self._all_outputs if requested is None else requested:
+            codec, column = one.codec, response.outputs.get(one.codec.name)
+            if column is None or one.classes or one.window is not None:
+                return None
+            usual = codec.small_raw(column)
+            if usual is None:
+                return None
+            shape, data = usual
+            head += fields.output(codec.name, codec.datatype, shape)
+            raw += (fields.raw_head(len(data)), data)
+        return [head, *raw]
+
     def is_large(self, response: InferResponse, requested: list[RequestedOutput] | None) -> bool:
         """Whether encoding this answer would hold up the loop."""
         outputs = response.outputs
@@ -332,7 +356,7 @@ class InferCodec:
             if one.window is not None:
                 one.window.write(data)
                 data = b""  # each output has its entry: clients count them
-            head += fields.output(codec.name, codec.spec.datatype.name, shape)
+            head += fields.output(codec.name, codec.datatype, shape)
             raw += (fields.raw_head(len(data)), data)
         return [head, *raw]
 

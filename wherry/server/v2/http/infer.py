@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from wherry.core.api import InferResponse, Unsupported
+from wherry.core.api import Buffer, InferResponse, Unsupported
 from wherry.server.calls.compression import MAX_BYTES, MIN_BYTES
 from wherry.server.calls.offload import LARGE_BYTES
 from wherry.server.http.answers import fail, packed, respond
@@ -34,19 +34,20 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     request = exchange.request
     head = request.head
     notes: HeadNotes = head.notes or entry.note(head, json_bytes_of(head.headers))
-    call = HttpInferCall(entry, loaded, codec, exchange)
-    body, json_bytes = request.body, notes.json_bytes
-    if notes.coding is None:
-        if len(body) <= LARGE_BYTES or codec.reads_in_place(json_bytes):
-            call.submit(codec.decode(body, json_bytes))
-            return
-    elif (small := entry.small_body(exchange)) is not None:
-        call.submit(codec.decode(small, json_bytes))
+    json_bytes = notes.json_bytes
+    body: Buffer | None = request.body
+    if notes.coding is not None:
+        body = entry.small_body(exchange)
+    elif len(request.body) > LARGE_BYTES and not codec.reads_in_place(json_bytes):
+        body = None
+    if body is not None:
+        decoded = codec.decode(body, json_bytes)
+        HttpInferCall(entry, loaded, codec, exchange).submit(decoded)
         return
     entry.off_loop(
         exchange,
         lambda: codec.decode(entry.body(exchange), json_bytes).counted(),
-        call.submit,
+        HttpInferCall(entry, loaded, codec, exchange).submit,
         reads=True,
     )
 

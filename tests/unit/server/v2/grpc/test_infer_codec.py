@@ -6,11 +6,14 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import wherry
 from tests.every_datatype import NUMBERS as ALL_NUMBERS
+from wherry.core.api import Array
 from wherry.core.values.errors import BadModelOutput, InvalidRequest, RegionNotFound, Unsupported
 from wherry.core.values.request import InferResponse
+from wherry.server.calls.offload import LARGE_BYTES, LARGE_ELEMENTS
 from wherry.server.grpc.proto import load
 from wherry.server.grpc.wire import Values
 from wherry.server.grpc.wire_numbers import Malformed
@@ -63,9 +66,15 @@ def over_the_wire(codec: InferCodec, request: Values, **how: Any) -> DecodedRequ
     return codec.decode(REQUEST.decode(REQUEST.encode(request)), **how)
 
 
-def answer_of(codec: InferCodec, response: InferResponse, *args: Any, **how: Any) -> Values:
-    """As the client reads it."""
-    return RESPONSE.decode(b"".join(codec.encode(response, *args, **how)))
+def answer_of(
+    codec: InferCodec, response: InferResponse, id: str = "", requested: Any = None, **how: Any
+) -> Values:
+    """As the client reads it, whichever way it is written."""
+    whole = b"".join(codec.encode(response, id, requested, **how))
+    if not how:
+        usual = codec.encode_usual(response, id, requested)
+        assert usual is None or b"".join(usual) == whole
+    return RESPONSE.decode(whole)
 
 
 def x(rows: int = 1, **more: Any) -> Values:
@@ -346,6 +355,29 @@ def test_outputs_are_raw_whatever_the_request_was() -> None:
         ],
         "raw_output_contents": [floats(*[1] * 6), pack_bytes([b"a", b"b"])],
     }
+
+
+@pytest.mark.parametrize(
+    ("total", "names", "is_usual"),
+    [
+        (np.ones((1, 3), np.float32), ["a"], True),
+        (np.ones((2, 3), np.float32)[:, ::-1], ["a", "\u00e4\u6f22"], True),
+        (np.ones((1, 3), np.float32), [b"a"], False),
+        (np.ones((1, 3), np.float32), [None], False),
+        (np.ones((1, 3), np.float32), ["a" * LARGE_BYTES, "b"], False),
+        (np.ones((LARGE_ELEMENTS, 3), np.float32), ["a"], False),
+    ],
+)
+def test_a_usual_answer_is_written_at_once_as_any_other_is(
+    total: Array, names: list[Any], is_usual: bool
+) -> None:
+    response = InferResponse({"total": total, "name": names})
+    usual = PAIR.encode_usual(response, "7", None)
+    assert (usual is not None) is is_usual
+    if usual is not None:
+        assert b"".join(usual) == b"".join(PAIR.encode(response, "7"))
+    assert PAIR.encode_usual(InferResponse({"name": ["a"]}), "", None) is None
+    assert PAIR.encode_usual(replace(response, parameters={"a": 1}), "", None) is None
 
 
 def test_outputs_come_in_the_models_order_and_only_those_that_are_wanted() -> None:
