@@ -1,5 +1,6 @@
 """How many examples does a property try?"""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,6 +13,16 @@ def examples(times: float) -> settings:
     The profiles are in `tests/conftest.py`: `make test` tries 25, `make test-full` 100.
     """
     return settings(max_examples=max(1, round(times * settings().max_examples)))
+
+
+def crossed(rows: Iterable[Any], columns: Iterable[Any]) -> list[Any]:
+    """Parameters: each of `rows` with each of `columns`. `make test` has each row with a quarter
+    of the columns, and each column with a quarter of the rows."""
+    return [
+        pytest.param(row, column, marks=[pytest.mark.full] if (x + y) % 4 else [])
+        for x, row in enumerate(rows)
+        for y, column in enumerate(columns)
+    ]
 
 
 def seeds(count: int) -> list[Any]:

@@ -472,7 +472,7 @@ def test_the_tensors_of_a_request(shape: str) -> None:
 @pytest.mark.parametrize("shape", TENSORS)
 def test_the_memory_of_a_request_is_a_multiple_of_its_message(shape: str) -> None:
     model, make = TENSORS[shape]
-    decode, message = reader(model), make(2**16)
+    decode, message = reader(model), make(2**14)
     most = 40 if model in (texts, blobs, lists) else 24
     tracemalloc.start()
     with contextlib.suppress(InvalidRequest):

@@ -9,6 +9,7 @@ import pytest
 
 import wherry
 from tests.costs import assert_linear
+from tests.properties import crossed
 from wherry.core.values.errors import WherryError
 from wherry.server.v2.http.infer_codec import ModelCodec
 from wherry.server.v2.model_tensors import ModelTensors
@@ -74,8 +75,7 @@ def repeated(unit: bytes, frame: tuple[bytes, bytes], datatype: bytes) -> Make:
     return lambda size: before + unit * (size // len(unit)) + behind
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=repr)
-@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize(("frame", "unit"), crossed(FRAMES, UNITS), ids=repr)
 def test_an_infer_request_costs_what_its_bytes_are_worth(frame: str, unit: bytes) -> None:
     for codec, datatype in ((CODECS["numbers"], b"FP32"), (CODECS["texts"], b"BYTES")):
         assert_linear(
