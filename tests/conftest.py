@@ -95,9 +95,11 @@ def has_gpu() -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what collecting made, thousands of tests, out of each later garbage collection."""
+    """Keep what collecting made, thousands of tests, out of each later garbage collection, and
+    collect as seldom as a server does."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)

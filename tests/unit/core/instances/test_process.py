@@ -155,6 +155,14 @@ def served(serve: Callable[..., Served]) -> Served:
     return serve()
 
 
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Served]:
+    """One for all tests after which its worker serves on."""
+    served = Served(obedient)
+    yield served
+    served.close()
+
+
 def request(**columns: Any) -> InferRequest:
     return InferRequest(columns, len(next(iter(columns.values()))), Reply(lambda _: None))
 
@@ -175,18 +183,18 @@ def in_pid(served: Served, *rows: str) -> dict[str, list[str]]:
 # Batches
 
 
-def test_a_batch_gives_each_request_its_rows_and_says_where_the_time_went(served: Served) -> None:
+def test_a_batch_gives_each_request_its_rows_and_says_where_the_time_went(asked: Served) -> None:
     requests = request(text=["a", "b"]), request(text=["c"])
-    served.instance.give([Batch(requests, 3, "idle")])
-    execution = served.desk.next()
+    asked.instance.give([Batch(requests, 3, "idle")])
+    execution = asked.desk.next()
 
-    assert execution.outcomes == [in_pid(served, "a", "b"), in_pid(served, "c")]
+    assert execution.outcomes == [in_pid(asked, "a", "b"), in_pid(asked, "c")]
     assert execution.executed_rows == [3]
     assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
 
 
-def test_what_the_model_raises_is_an_outcome_with_its_traceback(served: Served) -> None:
-    (outcome,) = served.outcomes(request(text=["raise no apples"]))
+def test_what_the_model_raises_is_an_outcome_with_its_traceback(asked: Served) -> None:
+    (outcome,) = asked.outcomes(request(text=["raise no apples"]))
 
     assert isinstance(outcome, Failure)
     assert outcome.message == "model 'obedient' failed: ValueError: no apples"
@@ -194,43 +202,41 @@ def test_what_the_model_raises_is_an_outcome_with_its_traceback(served: Served) 
 
 
 @pytest.mark.parametrize("said", ["half a pair: \udc80", "much: " + "x" * 2**20])
-def test_an_error_may_say_anything_and_costs_no_worker(served: Served, said: str) -> None:
-    (outcome,) = served.outcomes(request(text=[f"raise_json {json.dumps(said)}"]))
+def test_an_error_may_say_anything_and_costs_no_worker(asked: Served, said: str) -> None:
+    (outcome,) = asked.outcomes(request(text=[f"raise_json {json.dumps(said)}"]))
 
     assert isinstance(outcome, Failure)
     assert outcome.message.startswith(f"model 'obedient' failed: ValueError: {said[:6]}")
     assert len(outcome.message) + len(outcome.traceback) < 2**18
-    assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
+    assert asked.outcomes(request(text=["a"])) == [in_pid(asked, "a")]
 
 
-def test_a_batch_that_nobody_waits_for_is_not_sent(served: Served) -> None:
+def test_a_batch_that_nobody_waits_for_is_not_sent(asked: Served) -> None:
     left = request(text=["exit 1"])
     left.reply.claim()
 
-    assert served.outcomes(left) == []
-    assert served.outcomes(left, request(text=["a"])) == [in_pid(served, "a")]
+    assert asked.outcomes(left) == []
+    assert asked.outcomes(left, request(text=["a"])) == [in_pid(asked, "a")]
 
 
-def test_what_cannot_be_sent_fails_alone(served: Served) -> None:
-    good, bad = served.outcomes(request(text=["good"]), request(text=["half a character: \ud800"]))
+def test_what_cannot_be_sent_fails_alone(asked: Served) -> None:
+    good, bad = asked.outcomes(request(text=["good"]), request(text=["half a character: \ud800"]))
 
-    assert good == in_pid(served, "good")
+    assert good == in_pid(asked, "good")
     assert bad.error == "InvalidRequest"
-    (bad,) = served.outcomes(request(text=["\ud800"]))
+    (bad,) = asked.outcomes(request(text=["\ud800"]))
     assert bad.error == "InvalidRequest"
 
 
-def test_a_bug_of_ours_fails_its_batch_only(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_of_ours_fails_its_batch_only(asked: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
         patch.setattr(process, "_sizes", fail)
-        served.instance.give([Batch((request(text=["a"]),), 1, "idle")])
-        assert isinstance(served.desk.next(), RuntimeError)
-    assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
+        asked.instance.give([Batch((request(text=["a"]),), 1, "idle")])
+        assert isinstance(asked.desk.next(), RuntimeError)
+    assert asked.outcomes(request(text=["a"])) == [in_pid(asked, "a")]
 
 
 @pytest.mark.parametrize("size", [100_000, LARGE_BYTES])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import wherry
 from tests.fakes import threads
@@ -184,7 +185,8 @@ def _threads_switch_often() -> Iterator[None]:
 @pytest.mark.parametrize("seed", seeds(3))
 def test_every_request_ends_once_and_the_counters_add_up(seed: int) -> None:
     with Runtime(work, steps, sums) as rt:
-        callers = [Caller(rt, seed * 100 + number, 120) for number in range(16)]
+        calls = settings().max_examples + 20  # of each
+        callers = [Caller(rt, seed * 100 + number, calls) for number in range(16)]
         front: list[Caller] = []
 
         def call(number: int) -> None:

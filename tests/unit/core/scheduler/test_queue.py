@@ -204,10 +204,10 @@ def test_cancelling_a_long_queue_looks_at_each_request_a_few_times_only(
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_cancelled_requests_leave_nothing_behind() -> None:
+def test_ten_thousand_cancelled_requests_leave_nothing_behind() -> None:
     head = request("head")
     queue = filled(head)
-    for n in range(100_000):
+    for n in range(10_000):
         one = request("x", deadline=float(n))
         queue.push(one)
         queue.remove(one)
@@ -390,9 +390,9 @@ def test_a_full_queue_has_room_for_a_tenant_below_its_share() -> None:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_tenants_leave_nothing_behind_and_fill_no_queue_without_end() -> None:
+def test_twenty_thousand_tenants_leave_nothing_behind_and_fill_no_queue_without_end() -> None:
     queue = RequestQueue()
-    for n in range(100_000):
+    for n in range(20_010):
         one = request("x", at=n, tenant=str(n))
         if not queue.is_full(100, one):
             queue.push(one)
