@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     )
     from wherry.core.models.model import Device, Model, model, pipeline
     from wherry.core.models.step_model import Step, StepModel
-    from wherry.core.pipelines.pipeline import gather, in_order
-    from wherry.core.pipelines.text import split_text
+    from wherry.core.pipelines.pipeline import gather, in_order, split_text
     from wherry.core.runtime.runtime import Runtime
     from wherry.core.values.datatypes import (
         BF16,
@@ -165,7 +164,7 @@ _HOMES = {
     "in_order": "wherry.core.pipelines.pipeline",
     "model": "wherry.core.models.model",
     "pipeline": "wherry.core.models.model",
-    "split_text": "wherry.core.pipelines.text",
+    "split_text": "wherry.core.pipelines.pipeline",
 }
 
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from wherry.core.instances.executable import Executable as Executable
     from wherry.core.instances.instance import Answers as Answers
     from wherry.core.instances.instance import Instance as Instance
+    from wherry.core.instances.instance import Loadable as Loadable
     from wherry.core.instances.instance_slots import shortage as shortage
     from wherry.core.instances.linked_worker import LinkedWorker as LinkedWorker
-    from wherry.core.instances.loadable import Loadable as Loadable
     from wherry.core.instances.own_rows import gather_rows as gather_rows
     from wherry.core.instances.process import are_large as are_large
     from wherry.core.instances.runner import Refused as Refused
@@ -229,10 +229,9 @@ else:
             ),
             "instances.dispatcher": "Dispatcher",
             "instances.executable": "Executable",
-            "instances.instance": "Answers Instance",
+            "instances.instance": "Answers Instance Loadable",
             "instances.instance_slots": "shortage",
             "instances.linked_worker": "LinkedWorker",
-            "instances.loadable": "Loadable",
             "instances.own_rows": "gather_rows",
             "instances.process": "are_large",
             "instances.runner": "Refused Runner refused_of",

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from wherry.core.instances.instance import Loadable
 from wherry.core.instances.instance_slots import InstanceSlots, shortage
-from wherry.core.instances.loadable import Loadable
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig

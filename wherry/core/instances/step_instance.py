@@ -13,7 +13,7 @@ from typing import Any
 
 from wherry.core.instances import worker_protocol
 from wherry.core.instances.device_use import allocated_bytes, is_used
-from wherry.core.instances.loadable import Loadable
+from wherry.core.instances.instance import Loadable
 from wherry.core.instances.model_worker import ModelWorker
 from wherry.core.instances.process import are_large
 from wherry.core.instances.step_loop import Progress, Share, StepLoop

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from wherry.core.instances.loadable import Loadable
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.otel.following import BatchTrace
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
+from wherry.core.scheduler.instance_table import BatchSlot
 from wherry.core.values.errors import Cancelled, WherryError
 from wherry.core.values.execution import Failure, Outcome
 from wherry.core.values.reply import StreamReply
@@ -44,7 +44,7 @@ class StreamRun:
     def __init__(
         self,
         streams: ModelStreams,
-        instance: Loadable,
+        instance: BatchSlot,
         batch: Batch,
         requests: Sequence[InferRequest],
         started: float,

@@ -3,11 +3,12 @@
 import pytest
 
 from tests.fakes import Call, ManualClock
-from wherry.core.instances.loadable import Loadable
+from wherry.core.instances.instance import Loadable
 from wherry.core.instances.stream_run import ModelStreams, StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.observability.statistics import ModelStatistics
+from wherry.core.scheduler.instance_table import BatchSlot
 from wherry.core.values.errors import Cancelled, WherryError
 from wherry.core.values.execution import Failure
 from wherry.core.values.reply import StreamReply
@@ -16,7 +17,7 @@ from wherry.core.values.request import Batch, Columns, InferRequest
 ROW: Columns = {"output": ["x"]}
 
 
-class Machine(Loadable):
+class Machine(Loadable, BatchSlot):
     """The instance, and what the run tells of its requests."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wherry.core.pipelines.text import split_text
+from wherry.core.pipelines.pipeline import split_text
 
 borders = st.text(alphabet="ab .,!?;:\n\t。，！中文“”é\u3000\u00a0", max_size=400)
 texts = borders | st.text(max_size=200)

@@ -12,8 +12,7 @@ import pytest
 import wherry
 from tests.costs import assert_linear
 from tests.fakes import ManualClock
-from wherry.core.instances.runner import Cause, FailureLog, cause_of
-from wherry.core.observability.logging import MOST_TRACEBACK
+from wherry.core.observability.logging import MOST_TRACEBACK, Cause, FailureLog, cause_of
 
 
 def text_of(raises: Callable[[], Any]) -> str:
