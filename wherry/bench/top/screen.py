@@ -214,7 +214,7 @@ def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
         del cells["restarts"]
     if not any(map(_failed, models)):
         del cells["failed"], cells["failed/s"]
-    styles = ["red" if m.state != "READY" else "" for m in models]
+    styles = ["red" if m.state == "UNAVAILABLE" else "" for m in models]
     columns = [Column("model", [_name(m) for m in models], True, styles)]
     for head, column in cells.items():
         failing = ["red" if m.failures_per_second else "" for m in models]

@@ -67,6 +67,9 @@ class Runner(ABC):
         self.failures = FailureLog(config.name, config.version, clock)
         #: Takes the requests that still come here once this version is to be unloaded.
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
+        #: Whether its instances are on their device now, and why, if not all models fit there;
+        #: else it is empty.
+        self.residence: Callable[[], Mapping[str, Any]] = dict
         self._clock = clock
         self._delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
         self._lock = threading.Lock()

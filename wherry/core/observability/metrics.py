@@ -280,6 +280,16 @@ OWN: Final = (
         lambda v: v.rss_bytes, INSTANCE),
     Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
         lambda v: float(v.ready)),
+    Own("Gauge", "wherry_model_awake",
+        "1 if its instances are loaded or loading; 0 of a model that sleeps until it is asked for.",
+        lambda v: float(v.residence.get("state") != "asleep")),
+    Own("Gauge", "wherry_model_footprint_bytes",
+        "What a model takes of a device that has a budget, as far as is known.",
+        lambda v: _of_device(v, v.residence.get("footprint_bytes")), "device"),
+    Own("Counter", "wherry_model_wakes", "Loads of a model that slept, by its device.",
+        lambda v: _of_device(v, v.residence.get("wakes")), "device"),
+    Own("Counter", "wherry_model_waking_seconds", "Seconds in these loads.",
+        lambda v: _of_device(v, v.residence.get("waking_seconds")), "device"),
     Own("Gauge", "wherry_full_batch_row_seconds",
         "What a row takes of the time of all instances, in full batches; 0 of models in steps.",
         lambda v: 0.0 if v.load.joins else v.load.row_seconds),
@@ -297,6 +307,10 @@ OF_STEPS: Final = (
         "From one response to the next, of models that work in steps.",
         lambda v: v.next_response_seconds),
 )  # fmt: skip
+
+
+def _of_device(values: ModelValues, number: float | None) -> dict[str, float]:
+    return {} if number is None else {values.residence["device"]: number}
 
 
 def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:

@@ -82,6 +82,8 @@ class ModelValues:
         sizes = {one.name: one.rss_bytes for one in runner.instances}
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.learnt = runner.explain()
+        #: Of a model that may sleep: see Runner.
+        self.residence: Mapping[str, Any] = runner.residence()
         #: The gauges() of a StepModel, by instance.
         self.gauges = runner.gauges()
         counted = loaded.statistics

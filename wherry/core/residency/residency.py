@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from math import exp, inf
 from typing import Any, Final
 
-import msgspec
-
 from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.instance_slots import Maker, shortage
 from wherry.core.instances.runner import InstanceRunner, Runner
@@ -34,22 +32,6 @@ GRACE: Final = 0.2
 RATE_WINDOW: Final = 60.0
 #: Seconds after which a model that could not be loaded is tried again, and the most of them.
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
-
-
-class ResidentNumbers(msgspec.Struct, frozen=True):
-    """What is shown of a model that may sleep, or that others must make room for."""
-
-    device: str
-    state: State
-    always: bool
-    #: None: not known before its first load.
-    footprint_bytes: int | None
-    #: How often it was loaded again, and how long that took in all.
-    wakes: int
-    waking_seconds: float
-    #: What was decided of it last, and for whom it slept last.
-    why: str = ""
-    slept_for: str = ""
 
 
 class ArrivalRate:
@@ -168,12 +150,19 @@ class Resident:
         seen = workers if self.device == "cpu" else 0
         self.measured = max(self.measured, seen, 0 if self.declared else rise)
 
-    def numbers(self) -> ResidentNumbers:
-        known = max(self.declared, self.measured) or None
-        return ResidentNumbers(
-            self.device, self.state, self.always, known, self.wakes, self.waking_seconds,
-            self.why, self.slept_for,
-        )  # fmt: skip
+    def explain(self) -> dict[str, Any]:
+        """What is shown of it; see `Runner.residence`."""
+        return {
+            "device": self.device,
+            "state": self.state,
+            "resident": "always" if self.always else "when asked",
+            #: None: not known before its first load.
+            "footprint_bytes": max(self.declared, self.measured) or None,
+            "wakes": self.wakes,
+            "waking_seconds": round(self.waking_seconds, 3),
+            "why": self.why,
+            "slept_for": self.slept_for,
+        }
 
 
 class Residency:
@@ -223,6 +212,7 @@ class Residency:
                     f" is more than the device's budget of {budget:,} bytes (--device-memory)"
                 )
             self._residents[runner] = resident
+            runner.residence = resident.explain
             if resident.always:
                 resident.state = "ready"
                 return False
@@ -281,12 +271,6 @@ class Residency:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-
-    def numbers(self, runner: Runner) -> ResidentNumbers | None:
-        """What is to be shown of a model; None if it is not taken care of here."""
-        with self._changed:
-            resident = self._residents.get(runner)
-            return None if resident is None else resident.numbers()
 
     def _budget_of(self, device: str) -> int:
         if device in self._budgets:

@@ -75,10 +75,11 @@ class ModelNumbers:
         latest = reading(counted, summed(gauges.values()))
         window = self._readings.add(self._clock(), latest)
         running = runner.running()
+        residence = runner.residence()
         reason = loaded.not_ready_reason()
         seconds = round(window.seconds, 0 if window.seconds >= 1 else 2)
         seen = (
-            reason, runner.queued_requests, running, resident, seconds,
+            reason, runner.queued_requests, running, resident, seconds, residence,
             [instance.name for instance in runner.instances],
         )  # fmt: skip
         if self._text and self._readings.quiet and seen == self._seen:
@@ -87,7 +88,7 @@ class ModelNumbers:
         explained = {
             "name": loaded.name,
             "version": loaded.version,
-            "state": "UNAVAILABLE" if reason else "READY",
+            "state": "UNAVAILABLE" if reason else residence.get("state", "ready").upper(),
             "reason": without_paths(reason),
             "kind": self._kind,
             "streams": loaded.signature.streams,
@@ -101,6 +102,7 @@ class ModelNumbers:
             "batching": self._batching(window),
             "instances": self._instances(running, resident, unix),
             "next_try_seconds": runner.next_try(),
+            "residence": residence,
             "generation": _generation(window, len(gauges)) if self._kind == "steps" else None,
         }
         self._text = encode_json(explained)

@@ -257,7 +257,7 @@ function stopWatching() {
 
 function headline() {
   const models = [...state.models.values()];
-  const ready = models.filter((one) => one.now.state === "READY").length;
+  const ready = models.filter((one) => one.now.state !== "UNAVAILABLE").length;
   const count = models.length;
   const draining = state.server.draining ? " The server drains." : "";
   if (!count) return "No model is loaded." + draining;
@@ -607,7 +607,7 @@ function modelPage(key, model) {
   function update({ now, past }) {
     status.className = "badge " + now.state;
     say(status, now.state.toLowerCase());
-    say(reason, plain(now.reason));
+    say(reason, plain(now.reason || now.residence?.why));
     if (!now.kind) return;
     const told = past.filter((one) => one.model.kind);
     for (const chart of drawn) chart.update(told);

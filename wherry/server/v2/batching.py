@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wherry.core.api import SECONDS_BUCKETS, Decision, LoadedModel, duration, number, rows
@@ -58,6 +58,8 @@ def batching(loaded: LoadedModel) -> Json:
         **loaded.runner.explain(),
         **done,
     }
+    if residence := loaded.runner.residence():
+        explained["residence"] = residence
     if "active_requests" in explained:
         explained["most_active_requests"] = loaded.runner.load().full_rows
     decisions = explained.pop("decisions", None)
@@ -65,11 +67,25 @@ def batching(loaded: LoadedModel) -> Json:
         return explained
     last = decisions.last()
     explained["in_words"] = [
+        *_of_residence(residence),
         *beliefs(explained),
         *(summary(last) if last else _without_batches(explained)),
     ]
     explained["last_batches"] = [_batch(decision, decisions.now) for decision in last]
     return explained
+
+
+def _of_residence(residence: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the model is loaded now, and why."""
+    if not residence:
+        return
+    size, wakes = residence["footprint_bytes"], residence["wakes"]
+    takes = "an unknown number of" if size is None else f"{size:,}"
+    yield f"it takes {takes} bytes of {residence['device']}, and is {residence['state']}" + (
+        f": {residence['why']}" if residence["why"] else ""
+    )
+    if wakes:
+        yield f"it was loaded {wakes} times, in {number(residence['waking_seconds'])} s"
 
 
 def beliefs(explained: Json) -> Iterator[str]:

@@ -61,9 +61,7 @@ def models(count: int, **attributes: Any) -> list[Any]:
 
 
 def state(runtime: wherry.Runtime, name: str) -> str:
-    numbers = runtime.residency.numbers(runtime.model(name).runner)
-    assert numbers is not None
-    return numbers.state
+    return str(runtime.model(name).runner.residence()["state"])
 
 
 def test_models_sleep_until_they_are_asked_for_and_count_as_ready() -> None:
@@ -91,7 +89,7 @@ def test_without_a_budget_every_model_is_loaded_at_the_start() -> None:
     made = models(2)
     with wherry.Runtime(*made) as runtime:
         assert [one.events for one in made] == [["load"], ["load"]]
-        assert runtime.residency.numbers(runtime.model("m0").runner) is None
+        assert not runtime.model("m0").runner.residence()
 
 
 def test_when_asked_needs_no_budget() -> None:
@@ -298,9 +296,7 @@ def test_a_worker_that_is_killed_while_it_wakes_is_started_again(killed_at_load:
     with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
         killed_at_load.touch()
         assert runtime.infer("dies", x=7) == 7
-        numbers = runtime.residency.numbers(runtime.model("dies").runner)
-        assert numbers is not None
-        assert (numbers.footprint_bytes or 0) > 1 << 20
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] > 1 << 20
 
 
 def test_settings_are_checked() -> None:
