@@ -431,6 +431,11 @@ def _traceback_of(error: BaseException) -> str:
 def log_ready(loaded: LoadedModel, seconds: float) -> None:
     """Log one line for a model that can be called from now on."""
     fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
+    residence = loaded.runner.residence()
+    if residence.get("state") == "asleep":
+        fields |= {"device": residence["device"]}
+        log.info("model sleeps until it is asked for", extra=fields)
+        return
     if not loaded.is_pipeline:
         devices = [str(instance.device) for instance in loaded.runner.instances]
         fields |= {"instances": len(devices), "device": ",".join(sorted(set(devices)))}
