@@ -119,6 +119,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _what_was_there_is_not_collected() -> None:
+    """Servers and loads of models collect, each time: not what the tests of other files have left.
+
+    A file or a thread in a circle is found all the same: it is there when its test ends."""
+    gc.freeze()
+
+
 #: What a machine may lack, as those of wherry's extras. `make test` installs all of them.
 _OPTIONAL = frozenset({
     "PIL", "aiohttp", "axe_playwright_python", "cv2", "gevent", "google", "grafana_foundation_sdk",
