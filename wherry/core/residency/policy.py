@@ -6,13 +6,14 @@ not need. One model wakes at a time: loads share a disk and a link, so side by s
 be later and the last no sooner.
 
 A model that woke keeps its room for a *turn*, as long as its swap takes (wake and sleep), while
-requests wait there or are expected before the turn ends. So swaps take at most about half of the
-time however models are asked, and a model that waits is waking after at most
+requests wait there or several are expected before the turn ends. So swaps take at most about half
+of the time however models are asked. Let T be the longest turn, E the longest end of what runs and
+the sleep after it, W the longest wake. A model behind n others is waking after at most
 
-    (turn + end of what runs + sleep) of those that make room, for each one before it in the line
-    and itself, and the wakes that come before: those of the line before it and one more for each
+    (n + 1) (T + E + W) + the wakes of the n + E, if it has to go to sleep itself before
 
-which for two models that fit only alone is two swaps and the end of what runs. A model of which
+as each one of the line waits for turns that have begun, for the room, and for a wake under way. Of
+two models that fit only alone each waits for at most two swaps and the turn between. One of which
 work is left when its turn ends goes to the end of the line.
 
 Who sleeps is the set of models with the least expected cost: the seconds of its swap and of what it
@@ -32,6 +33,13 @@ import msgspec
 State = Literal["asleep", "waking", "ready", "stopping"]
 #: Sets of models that may make room are compared exactly up to this number, then every second one.
 MOST_SETS = 512
+
+#: A swap costs so many seconds more than it takes: else quick models would be swapped at any time.
+SWAP_OVERHEAD = 2.0
+#: A turn goes on with an empty queue if at least so many requests are expected before its end.
+EXPECTED = 3
+#: Seconds that are not worth waiting for.
+LEAST_WAIT = 1e-6
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -75,9 +83,21 @@ class ModelView(msgspec.Struct, frozen=True):
 
     @property
     def cost_of_sleep(self) -> float:
-        """Seconds that its sleep costs the device for each second of room."""
+        """Seconds that its sleep costs for each second of room."""
         work = self.work_seconds if self.running or self.queued else 0.0
-        return (self.swap_seconds + work) / (self.next_use + self.swap_seconds + 1e-9)
+        swap = self.swap_seconds
+        return (SWAP_OVERHEAD + swap + work) / max(self.next_use + swap, LEAST_WAIT)
+
+    def turn_end(self, now: float) -> float:
+        """Until when it keeps its room: now, if the turn has paid or nothing waits there."""
+        if self.state == "waking":
+            return max(now, self.awake_since + self.wake_seconds) + self.swap_seconds
+        end = self.awake_since + self.swap_seconds
+        if not self.queued:  # until so many requests, a `next_use` apart, would end after it
+            gap = 1 / self.arrival_rate if self.arrival_rate else inf
+            last = now - self.last_arrival
+            end = min(end - EXPECTED * gap, (end + EXPECTED * last) / (1 + EXPECTED))
+        return end if end > now + LEAST_WAIT else now
 
 
 class Swaps(msgspec.Struct):
@@ -147,7 +167,7 @@ class DeviceTurns:
     def _waiting(self, models: Sequence[ModelView], now: float, decision: Swaps) -> list[ModelView]:
         """The models that wait for a turn, the first one first."""
         largest = self.budget_bytes
-        waiting, names = list[ModelView](), set[str]()
+        waiting = dict[str, ModelView]()
         for m in sorted(models, key=lambda m: not m.always):
             if m.footprint > largest and m.state != "ready":
                 self._ready_at[m.name] = inf
@@ -156,14 +176,13 @@ class DeviceTurns:
                     f" {_size(self.budget_bytes)} at most {_size(largest)} can be free"
                 )
             elif m.state in ("asleep", "stopping") and (m.queued or m.always):
-                waiting.append(m)
-                names.add(m.name)
+                waiting[m.name] = m
                 self._line.setdefault(m.name, now - m.oldest_wait)
             if m.always:
                 largest -= m.footprint
-        self._line = {name: since for name, since in self._line.items() if name in names}
-        return sorted(
-            waiting,
+        self._line = {name: since for name, since in self._line.items() if name in waiting}
+        return sorted(  # those that began to wait at the same moment in the order of the line
+            (waiting[name] for name in self._line),
             key=lambda m: (not m.always, (self._line[m.name] - now) / m.priority),
         )
 
@@ -216,7 +235,7 @@ class DeviceTurns:
             )
             self._leaving.add(victim.name)
             if victim.queued:  # at the end of the line, however long these have waited
-                self._line[victim.name] = now
+                self._line[victim.name] = max([now, *self._line.values()])
 
     def __repr__(self) -> str:
         return f"<DeviceTurns of {_size(self.budget_bytes)}: {len(self._line)} waiting>"
@@ -233,7 +252,7 @@ class _Room:
         self.waking = [m for m in models if m.state == "waking"]
         #: Those that could make room, and when their turn ends.
         self._turns = {
-            m.name: (_turn_end(m, now), m)
+            m.name: (m.turn_end(now), m)
             for m in models
             if m.state in ("ready", "waking") and not m.always
         }
@@ -283,17 +302,6 @@ def _cheapest(models: Iterable[ModelView], need: int) -> Sequence[ModelView]:
                 least = one[1]
         sets = kept if len(kept) <= MOST_SETS else [kept[0], *kept[1::2]]
     return sets[0][2]
-
-
-def _turn_end(model: ModelView, now: float) -> float:
-    """Until when the model keeps its room: now, if the turn has paid or nothing waits there."""
-    if model.state == "waking":
-        return max(now, model.awake_since + model.wake_seconds) + model.swap_seconds
-    end = model.awake_since + model.swap_seconds
-    if not model.queued:  # until the next request is expected after the end of the turn
-        gap = 1 / model.arrival_rate if model.arrival_rate else inf
-        end = min(end - gap, (end + now - model.last_arrival) / 2)
-    return max(now, end)
 
 
 def _size(count: float) -> str:

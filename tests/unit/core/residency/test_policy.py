@@ -121,9 +121,9 @@ def test_a_turn_ends_early_when_nothing_waits_and_nothing_is_expected_before_its
 
     assert after(0.1) == (["a"], None)  # nobody asks it any more
     assert after(0.1, arrival_rate=0.1, last_arrival=0.1) == (["a"], None)
-    assert after(1.0, arrival_rate=1.0, last_arrival=0.0) == ([], 103.5)  # its burst may be over
-    assert after(3.5, arrival_rate=1.0, last_arrival=2.5) == (["a"], None)
-    assert after(2.0, arrival_rate=0.25, last_arrival=0.0) == (["a"], None)
+    assert after(1.0, arrival_rate=1.5, last_arrival=0.0) == ([], 102.25)  # its burst may be over
+    assert after(2.25, arrival_rate=1.5, last_arrival=1.25) == (["a"], None)
+    assert after(2.0, arrival_rate=0.7, last_arrival=0.0) == (["a"], None)
 
 
 def test_what_runs_is_not_work_that_waits() -> None:
