@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -61,6 +62,7 @@ OTHERWISE = {
 WITHOUT_GRAMMAR = {"minimax_m3"}
 
 
+@cache
 def vocabulary(marks: tuple[str, ...] = ()) -> tuple[Any, Any, dict[str, int]]:
     """A tokenizer whose tokens are bytes and these: as transformers has it, as llguidance does,
     and those of them that are not text for it."""
