@@ -36,8 +36,8 @@ class ModelState(Enum):
     WAKING = "WAKING"
 
 
-#: In which requests may be queued.
-_AWAKE = (ModelState.LOADING, ModelState.READY, ModelState.WAKING)
+#: In which whatever comes is queued.
+_AWAKE = (ModelState.LOADING, ModelState.READY)
 
 
 class Readiness:
@@ -61,7 +61,7 @@ class Readiness:
 
     def asleep(self) -> None:
         """It holds no instance, and no request waits."""
-        self._go(ModelState.ASLEEP, "asleep", {*_AWAKE, ModelState.UNAVAILABLE})
+        self._go(ModelState.ASLEEP, "asleep", {*_AWAKE, ModelState.WAKING, ModelState.UNAVAILABLE})
 
     def waking(self) -> None:
         """It holds no instance, or soon none; its requests wait until it is loaded again."""

@@ -315,24 +315,35 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     # Sleep: the runtime's Residency decides when
 
-    def sleep_if_idle(self, on_request: Callable[[], None]) -> bool:
-        """Sleep, with no instance, if no request is here: `on_request()` is called when one
-        has come. False: requests are here, and wait."""
-        with self._lock:
-            if not self._is_quiet() or self.readiness.state is ModelState.UNLOADING:
-                return False
-            if self.readiness.state is not ModelState.ASLEEP:
-                self.successor = partial(self._woken, on_request)
-                self.readiness.asleep()
-            return True
+    def take_at_door(self, door: Callable[[InferRequest], WherryError | None]) -> None:
+        """From now on ask `door` about each request that comes while the model sleeps or wakes: why
+        it is refused, or None: it waits in the queue."""
+        self.successor = partial(self._at_door, door)
 
-    def _woken(self, on_request: Callable[[], None], requests: Sequence[InferRequest]) -> None:
-        """Requests have come to a sleeping model, or to one that takes none any more."""
+    def _at_door(
+        self,
+        door: Callable[[InferRequest], WherryError | None],
+        requests: Sequence[InferRequest],
+    ) -> None:
+        refused = {request: error for request in requests if (error := door(request)) is not None}
+        taken = [request for request in requests if request not in refused]
         with self._lock:
-            self.readiness.waking()
-            self.successor = None
-        self.submit(requests)
-        on_request()
+            if sleeps := self.readiness.sleeps:
+                self.readiness.waking()
+                chosen = self._arrived(taken, self._clock())
+        self._fail_all(refused.items())
+        if sleeps:
+            self._hand_over(chosen)
+        elif self.readiness.takes_requests:  # it has just woken
+            self.submit(taken)
+        else:
+            self._fail_all((request, self._closed_error()) for request in taken)
+
+    def sleep_if_idle(self) -> None:
+        """Sleep, with no instance, if no request is here."""
+        with self._lock:
+            if self._is_quiet():
+                self.readiness.asleep()
 
     def fall_asleep(self) -> None:
         """Let every instance end what it runs, and unload it. What waits stays in the queue.
@@ -347,7 +358,6 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         ModelNotReady if it is closed."""
         with self._lock:
             self.readiness.waking()
-            self.successor = None
         self.life.wake()
         self.life.wait_loaded()
 

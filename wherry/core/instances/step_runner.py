@@ -399,6 +399,8 @@ class StepRunner(InstanceRunner[StepInstance]):
     def up(self, instance: StepInstance) -> None:
         instance.hand_out = self._hand_out
         with self._lock:
+            if not self._active.instances:
+                self._first.can_run(self._clock())
             self._active.add_instance(instance)
             stops = self.life.is_over(instance.number)
         if stops:

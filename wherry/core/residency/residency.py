@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import exp, inf
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from wherry.core.instances.runner import InstanceRunner, Runner
 from wherry.core.observability.machine import gpus
 from wherry.core.residency.policy import DeviceTurns, ModelView, State, Swaps
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+from wherry.core.values.request import InferRequest
 
 log = logging.getLogger("wherry")
 
@@ -28,6 +30,8 @@ GPU_SHARE: Final = 0.9
 OFTEN, SELDOM = 0.02, 1.0
 #: The share of the seconds of a swap for which a model that woke is taken to be asked again.
 GRACE: Final = 0.2
+#: Seconds for which those are waited for who were told when to come back.
+COME_BACK: Final = 5.0
 #: Seconds over which the rate of requests is averaged.
 RATE_WINDOW: Final = 60.0
 #: Seconds after which a model that could not be loaded is tried again, and the most of them.
@@ -82,6 +86,19 @@ class LoadFailures:
         return delay
 
 
+class SwapTimes:
+    """How long a model took to wake and to sleep the last time, and all its wakes."""
+
+    def __init__(self) -> None:
+        self.wake_seconds = self.sleep_seconds = 0.0
+        self.wakes, self.waking_seconds = 0, 0.0
+
+    def woke(self, seconds: float) -> None:
+        self.wake_seconds = seconds
+        self.wakes += 1
+        self.waking_seconds += seconds
+
+
 class Resident:
     """One loaded version of a model and its place on a device."""
 
@@ -94,10 +111,12 @@ class Resident:
         self.measured = 0
         self.state: State = "asleep"
         self.changed_at = 0.0
-        self.wake_seconds = self.sleep_seconds = 0.0
-        self.wakes, self.waking_seconds = 0, 0.0
+        self.swaps = SwapTimes()
         #: Those who wait for it to be awake without a request.
         self.waiters = 0
+        #: When it could be ready at the soonest, and until when those are expected who could not
+        #: wait for that.
+        self.ready_at = self.wanted_until = 0.0
         #: Since when requests wait for it.
         self.waits_since: float | None = None
         self.why = self.slept_for = ""
@@ -119,8 +138,12 @@ class Resident:
         waits = runner.queued_requests
         count = statistics.success.count + statistics.fail.count + waits
         since = self.changed_at if self.state == "ready" else None
-        self.arrivals.look(count, now, since, GRACE * (self.wake_seconds + self.sleep_seconds))
-        queued = waits + self.waiters if now >= self.failures.retry_at else 0
+        self.arrivals.look(
+            count, now, since, GRACE * (self.swaps.wake_seconds + self.swaps.sleep_seconds)
+        )
+        queued = waits + self.waiters + (now < self.wanted_until)
+        if now < self.failures.retry_at:
+            queued = 0
         if not queued:
             self.waits_since = None
         elif self.waits_since is None:
@@ -130,8 +153,8 @@ class Resident:
             name=self.name,
             footprint=self.footprint(most),
             state=self.state,
-            wake_seconds=self.wake_seconds,
-            sleep_seconds=self.sleep_seconds,
+            wake_seconds=self.swaps.wake_seconds,
+            sleep_seconds=self.swaps.sleep_seconds,
             queued=queued,
             oldest_wait=0.0 if self.waits_since is None else now - self.waits_since,
             work_seconds=load.free_after + load.waiting_seconds(load.queued_rows),
@@ -142,6 +165,22 @@ class Resident:
             priority=self.config.resource_priority,
             awake_since=self.changed_at,
         )
+
+    def refusal(self, request: InferRequest, now: float) -> WherryError | None:
+        """Why a request that comes now is refused: it cannot be ready before its deadline."""
+        if (
+            request.deadline is None
+            or request.deadline >= self.ready_at
+            or not self.swaps.wake_seconds
+        ):
+            return None
+        error = ModelNotReady(
+            f"model {self.config.name!r} sleeps, and could be ready in about"
+            f" {self.ready_at - now:.1f} s, too long for this request's timeout"
+            f" ({request.deadline - now:.3f} s): come back then, or allow more time"
+        )
+        error.retry_after = max(1.0, self.ready_at - now)
+        return error
 
     def measure(self, rise: int) -> None:
         """Look what it takes now; `rise`: by how much its load has raised what the device, or this
@@ -158,8 +197,8 @@ class Resident:
             "resident": "always" if self.always else "when asked",
             #: None: not known before its first load.
             "footprint_bytes": max(self.declared, self.measured) or None,
-            "wakes": self.wakes,
-            "waking_seconds": round(self.waking_seconds, 3),
+            "wakes": self.swaps.wakes,
+            "waking_seconds": round(self.swaps.waking_seconds, 3),
             "why": self.why,
             "slept_for": self.slept_for,
         }
@@ -222,7 +261,8 @@ class Residency:
                 )
                 self._thread.start()
         runner.life.sleep()
-        runner.sleep_if_idle(self._request_came)
+        runner.take_at_door(partial(self._door, resident))
+        runner.sleep_if_idle()
         return True
 
     def loaded(self, runner: Runner) -> None:
@@ -284,11 +324,16 @@ class Residency:
 
     # The thread that decides
 
-    def _request_came(self) -> None:
-        """A request has come to a model that sleeps."""
+    def _door(self, resident: Resident, request: InferRequest) -> WherryError | None:
+        """A request has come to a model that sleeps or wakes: why it is refused."""
         with self._changed:
+            now = self._clock()
+            error = resident.refusal(request, now)
+            if error is not None:  # for those who come back
+                resident.wanted_until = max(resident.wanted_until, resident.ready_at + COME_BACK)
             self._is_due = True
             self._changed.notify_all()
+            return error
 
     def _run(self) -> None:
         while True:
@@ -313,7 +358,10 @@ class Residency:
             fixed = sum(one.footprint(0) for one in here if one.always)
             most = max(0, turns.budget_bytes - fixed)
             self._refuse_too_large(here, most)
-            decision = turns.decide([one.view(most, now) for one in here], now)
+            views = [one.view(most, now) for one in here]
+            decision = turns.decide(views, now)
+            for one, view in zip(here, views, strict=True):
+                one.ready_at = now + turns.refused(view, now)
             if decision.look_again_at is not None:
                 wait = min(wait, decision.look_again_at - now)
             if any(one.waits_since is not None and one.state == "asleep" for one in here):
@@ -337,7 +385,7 @@ class Residency:
             if one.state == "ready":
                 one.measure(0)
             elif one.state == "asleep" and now >= one.failures.retry_at and not one.waiters:
-                one.runner.sleep_if_idle(self._request_came)
+                one.runner.sleep_if_idle()
 
     def _begin(self, decision: Swaps, here: Mapping[str, Resident], now: float) -> None:
         for name, why in decision.why.items():
@@ -362,7 +410,7 @@ class Residency:
 
     def _put_to_sleep(self, resident: Resident) -> None:
         resident.runner.fall_asleep()
-        resident.sleep_seconds = resident.runner.life.unload_seconds
+        resident.swaps.sleep_seconds = resident.runner.life.unload_seconds
         self._became(resident, "asleep")
         log.info("model sleeps", extra=_fields(resident, "why", resident.why))
 
@@ -373,15 +421,13 @@ class Residency:
         except (LoadFailed, ModelNotReady, WorkerDied) as error:
             self._could_not_wake(resident, error)
             return
-        resident.wake_seconds = self._clock() - began
-        resident.wakes += 1
-        resident.waking_seconds += resident.wake_seconds
+        resident.swaps.woke(self._clock() - began)
         resident.failures, resident.wants_all = LoadFailures(), False
         in_worker = any(one.worker is not None for one in resident.runner.instances)
         is_apart = in_worker and resident.device == "cpu"
         resident.measure(0 if is_apart else _held(resident.device) - before)
         self._became(resident, "ready")
-        log.info("model is awake", extra=_fields(resident, "seconds", resident.wake_seconds))
+        log.info("model is awake", extra=_fields(resident, "seconds", resident.swaps.wake_seconds))
 
     def _could_not_wake(self, resident: Resident, error: WherryError) -> None:
         """Once more with nothing beside it, if memory was short or its worker died; else its

@@ -121,6 +121,10 @@ class FirstResponses:
     def __repr__(self) -> str:
         return f"<FirstResponses: {len(self._waiting)} waiting>"
 
+    def can_run(self, now: float) -> None:
+        """Those that wait could not run before: no instance was loaded."""
+        self._since = now
+
     def arrived(self, request: Hashable, cost: float, now: float) -> None:
         if not self._waiting:
             self._since = now

@@ -25,6 +25,7 @@ class Counted(wherry.Model):
     max_batch_size = 4
     memory = 100
     number = 0
+    seconds = 0.0
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -34,6 +35,7 @@ class Counted(wherry.Model):
 
     def load(self, device: wherry.Device) -> None:
         self.gate.wait()
+        threading.Event().wait(self.seconds)
         if self.wrong:
             raise self.wrong.pop()
         self.events.append("load")
@@ -131,6 +133,21 @@ def test_a_request_waits_for_its_model_no_longer_than_its_timeout() -> None:
             runtime.infer("m0", x=1, timeout=0.05)
         made[0].gate.set()
         assert runtime.infer("m0", x=1) == 1
+
+
+def test_who_cannot_wait_for_a_wake_is_told_when_to_come_back() -> None:
+    first, second = models(2, memory=200)
+    first.seconds = 0.3
+    with wherry.Runtime(first, second, device_memory={"cpu": ROOM}) as runtime:
+        assert runtime.infer("m0", x=1) == 1
+        assert runtime.infer("m1", x=1) == 2
+        wait_until(lambda: state(runtime, "m0") == "asleep")
+        wait_until(lambda: state(runtime, "m1") == "ready")
+        with pytest.raises(ModelNotReady, match=r"sleeps, .*0\.\d s, too long.*timeout") as caught:
+            runtime.infer("m0", x=1, timeout=0.1)
+        assert caught.value.retry_after == 1.0
+        wait_until(lambda: state(runtime, "m0") == "ready")
+        assert runtime.infer("m0", x=1, timeout=0.1) == 1
 
 
 def test_what_cannot_be_loaded_is_told_to_those_who_wait_and_tried_again_later() -> None:

@@ -117,3 +117,11 @@ def test_who_has_left_is_no_longer_ahead() -> None:
     first.left("never heard of")
     assert first.predicted_seconds() == 1.0
     assert repr(first) == "<FirstResponses: 0 waiting>"
+
+
+def test_time_without_an_instance_is_no_work_on_first_responses() -> None:
+    first = FirstResponses()
+    first.arrived("a", 1.0, now=0.0)
+    first.can_run(now=60.0)
+    assert first.responded("a", now=60.5)
+    assert first.mean_seconds == 0.5
