@@ -24,8 +24,7 @@ from wherry.core.observability.otel.context import context_of
 from wherry.core.values import media_codec
 from wherry.core.values.errors import WherryError
 from wherry.core.values.media import AUDIO_TYPES, IMAGE_TYPES, AudioSpec, ImageSpec
-from wherry.core.workers.encoding import MessageDecoder, MessageEncoder
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage, MessageDecoder, MessageEncoder
 from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.reading import decoded

@@ -205,7 +205,7 @@ if TYPE_CHECKING:
     from wherry.core.values.tensors import is_tensor as is_tensor
     from wherry.core.values.tensors import view as view
     from wherry.core.workers.descendants import end_descendants as end_descendants
-    from wherry.core.workers.frames import Garbage as Garbage
+    from wherry.core.workers.encoding import Garbage as Garbage
     from wherry.core.workers.link import LARGE_BYTES as LARGE_BYTES
     from wherry.core.workers.link import Messages as Messages
     from wherry.core.workers.link import WorkerLink as WorkerLink
@@ -308,7 +308,7 @@ else:
             ),
             "values.tensors": "for_code is_tensor view",
             "workers.descendants": "end_descendants",
-            "workers.frames": "Garbage",
+            "workers.encoding": "Garbage",
             "workers.link": "LARGE_BYTES Messages WorkerLink",
             "workers.loop": "LoopCalls new_event_loop",
             "workers.message_socket": "FrameSocket MessageSocket",

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from wherry.core.observability.statistics import ModelStatistics
@@ -96,7 +97,7 @@ class Delivery:
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Give these requests, which the caller has claimed, their responses."""
-        self._statistics.succeeded([request for request, _ in answers], self._clock())
+        self._statistics.succeeded(map(itemgetter(0), answers), self._clock())
         if self._order is None:
             self._tell(answers)
             return

@@ -18,8 +18,7 @@ from wherry.core.instances.source import refuse_while_importing, sent, source_of
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
 from wherry.core.values.errors import ConfigError, LoadFailed
-from wherry.core.workers.encoding import UNSENDABLE
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import UNSENDABLE, Garbage
 from wherry.core.workers.loop import LoopCalls
 from wherry.core.workers.message_socket import MessageSocket
 from wherry.core.workers.process import start_worker

@@ -29,11 +29,11 @@ from wherry.core.workers.encoding import (
     BLOB_BYTES,
     INLINE_BYTES_WITHOUT_SLAB,
     UNSENDABLE,
+    Garbage,
     gathered,
     why_not_sent,
     with_blobs,
 )
-from wherry.core.workers.frames import Garbage
 from wherry.core.workers.link import LARGE_BYTES
 from wherry.core.workers.loop import LoopCalls
 
@@ -236,7 +236,10 @@ class ProcessInstance(Instance):
                 if run is None:
                     raise Garbage("a message that answers no batch")
                 try:
-                    self._take(run, message)
+                    if run.stream is None and isinstance(message, worker_protocol.ANSWERS):
+                        self._answered(run, message)
+                    else:
+                        self._take(run, message)
                 except Garbage:
                     raise
                 except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
@@ -257,10 +260,9 @@ class ProcessInstance(Instance):
             self.worker.link.offer()
 
     def _take(self, run: _PendingBatch, message: Any) -> None:
+        """Any message but the answer to a batch."""
         stream = run.stream
-        if stream is None and isinstance(message, worker_protocol.ANSWERS):
-            self._answered(run, message)
-        elif isinstance(run.message, worker_protocol.Execute) and isinstance(
+        if isinstance(run.message, worker_protocol.Execute) and isinstance(
             message, worker_protocol.SendAgain
         ):
             self._send_again(run)

@@ -23,8 +23,7 @@ from wherry.core.models.model import Device
 from wherry.core.models.step_model import StepModel
 from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns
-from wherry.core.workers.encoding import UNSENDABLE, why_not_sent
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import UNSENDABLE, Garbage, why_not_sent
 from wherry.core.workers.loop import LoopCalls
 
 

@@ -18,7 +18,7 @@ from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.values.datatypes import Form, TensorSpec
 from wherry.core.values.execution import Execution, Failure, Outcome, SharedOutcome
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage
 
 
 class WorkerMessage(msgspec.Struct, array_like=True, tag=True, gc=False):
@@ -146,7 +146,10 @@ class Result(WorkerMessage):
         outcomes: list[Outcome] = [self.columns]
         if len(counts) > 1:
             outcomes = SharedOutcome(self.columns, counts).scatter()
-        return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [rows])
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        output_ns = max(0, perf_counter_ns() - self.started_at - self.infer_ns)
+        input_ns = max(0, self.started_at - sent_at)
+        return Execution(outcomes, input_ns, self.infer_ns, output_ns, [rows])
 
 
 class PartResults(WorkerMessage):

@@ -11,7 +11,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -246,7 +246,7 @@ class ModelStatistics:
                 compute.infer_ns += infer_ns // executions
                 compute.output_ns += output_ns // executions
 
-    def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
+    def succeeded(self, requests: Iterable[InferRequest], now: float) -> None:
         """Count requests about to be answered with outputs."""
         counts, counted, rows, took = self.request_seconds.counts, 0, 0, 0.0
         in_ms = self.first_response_seconds.in_ms

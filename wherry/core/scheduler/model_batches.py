@@ -378,27 +378,6 @@ class ModelBatches(Generic[SlotT]):
 
     def _assign(self, acts: Acts[SlotT], now: float) -> None:
         """Choose what the instances are given now, and when to look again."""
-        scheduler = self._scheduler
-        wake_at = self._assign_idle(acts, now) if self.table.idle else inf
-        most = self.table.ahead.most
-        while most > 1 and not self.table.idle and scheduler.queued_requests:
-            instance = self.table.least_busy(most)
-            if instance is None:
-                break
-            action = scheduler.next_action(now, instance.number, ahead=True)
-            if not isinstance(action, Dispatch):
-                break
-            self._give(acts, instance, action.batch, now)
-        if scheduler.may_expire and (deadline := scheduler.next_deadline()) is not None:
-            wake_at = min(wake_at, deadline)
-        if (limit := self._config.execution_timeout) is not None:
-            wake_at = min(wake_at, self.table.overruns_at(limit))
-        if wake_at < (self._ticks[-1] if self._ticks else inf):
-            self._ticks.append(wake_at)
-            acts.wake_at = wake_at
-
-    def _assign_idle(self, acts: Acts[SlotT], now: float) -> float:
-        """Returns until when the idle instances wait; inf: until something happens."""
         scheduler, share, unused, wake_at = self._scheduler, self._share, False, inf
         for instance in self.table.idle[::-1]:
             if share is not None and not share.may_run(scheduler, now):
@@ -417,7 +396,22 @@ class ModelBatches(Generic[SlotT]):
                 break
         if unused and share is not None:
             share.nothing_to_run()
-        return wake_at
+        most = self.table.ahead.most
+        while most > 1 and not self.table.idle and scheduler.queued_requests:
+            least_busy = self.table.least_busy(most)
+            if least_busy is None:
+                break
+            action = scheduler.next_action(now, least_busy.number, ahead=True)
+            if not isinstance(action, Dispatch):
+                break
+            self._give(acts, least_busy, action.batch, now)
+        if scheduler.may_expire and (deadline := scheduler.next_deadline()) is not None:
+            wake_at = min(wake_at, deadline)
+        if (limit := self._config.execution_timeout) is not None:
+            wake_at = min(wake_at, self.table.overruns_at(limit))
+        if wake_at < (self._ticks[-1] if self._ticks else inf):
+            self._ticks.append(wake_at)
+            acts.wake_at = wake_at
 
     def _give(self, acts: Acts[SlotT], instance: SlotT, batch: Batch, now: float) -> None:
         """Behind the batches that it has."""

@@ -1,8 +1,13 @@
-"""How does a message become the body of a frame, and a body a message?
+"""How does a message become the body of a frame and a body a message, and where does a frame end?
 
 Messages are msgpack. An array is an extension that says where it is, its datatype and its shape:
 up to INLINE_BYTES in the message itself, a larger one in the slab or in a memory file. A long row
-of bytes may lie in the slab, too.
+of bytes may lie in the slab, too. A frame is a header and a body, which is one message:
+
+    4 bytes   length of the body
+    4 bytes   bytes of its arrays that lie in shared memory and are copied when it is decoded
+    2 bytes   flags: HAS_FILE, KEEPS_SLAB
+    2 bytes   a mark that tells frames from garbage
 """
 
 from __future__ import annotations
@@ -24,8 +29,110 @@ import numpy as np
 from wherry.core.models.row_types import is_pydantic
 from wherry.core.values.media import FileBytes
 from wherry.core.values.request import MASKED, Array, Column, is_masked
-from wherry.core.workers.frames import HAS_FILE, MAX_MESSAGE_BYTES, Garbage, header
 from wherry.core.workers.shared_memory import ArrayFile, Region
+
+#: A longer body is garbage (and a message of that size is refused before it is sent); where
+#: processes of other machines send, less is.
+MAX_MESSAGE_BYTES = 1 << 30
+#: A memory file comes with the frame: its descriptor was sent with, or before, its first byte.
+HAS_FILE = 1
+#: An array in the slab is still in use by who has answered: the next message must not go there.
+KEEPS_SLAB = 2
+#: Never sent: what follows the frames before it is not a frame, and the body is its beginning.
+IS_GARBAGE = 1 << 16
+
+_HEADER = struct.Struct("<IIHH")
+_HEADER_BYTES = _HEADER.size
+_MARK = 0x7957
+_BUFFER_BYTES = 64 << 10
+
+#: A message that has arrived whole: its body, the bytes of its arrays that are copied when it is
+#: decoded, and its flags. A plain tuple, as one is made for each message. The body is valid until
+#: the next `FrameBuffer.read`.
+Frame = tuple[memoryview, int, int]
+
+
+class Garbage(Exception):
+    """What came from the other process is not a message."""
+
+
+def header(
+    size: int, shared_bytes: int = 0, flags: int = 0, most: int = MAX_MESSAGE_BYTES
+) -> bytes:
+    """The header of the frame whose body has `size` bytes. Raises ValueError if that is more than
+    `most`."""
+    if size > most:
+        raise ValueError(f"{size} bytes are more than one batch may hold ({most})")
+    return _HEADER.pack(size, shared_bytes, flags, _MARK)
+
+
+def flagged(frame: bytes, flag: int) -> bytes:
+    """A frame with one more flag."""
+    size, shared_bytes, flags, mark = _HEADER.unpack_from(frame)
+    return _HEADER.pack(size, shared_bytes, flags | flag, mark) + frame[_HEADER_BYTES:]
+
+
+class FrameBuffer:
+    """Takes bytes as they come, gives frames whose bodies have `most` bytes at most. Pure: what
+    `read` is given puts the next bytes in."""
+
+    def __init__(self, most: int = MAX_MESSAGE_BYTES) -> None:
+        self._most = most
+        self._view = memoryview(bytearray(_BUFFER_BYTES))
+        #: What has come of the next frame lies between these.
+        self._start = self._stop = 0
+        #: How many bytes the next frame has, as far as that is known.
+        self._missing_bytes = _HEADER_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come of the next frame."""
+        return self._start == self._stop
+
+    def read(self, receive: Callable[[memoryview], int]) -> list[Frame]:
+        """Have `receive` put the next bytes into free memory; it returns how many. Returns the
+        frames that are whole by now; those that came before are no longer valid. Raises EOFError if
+        there is no byte."""
+        if self._start == self._stop:
+            self._start = self._stop = 0
+            if len(self._view) > _BUFFER_BYTES:
+                self._view = memoryview(bytearray(_BUFFER_BYTES))
+            space = self._view
+        else:
+            if self._start + self._missing_bytes > len(self._view):
+                self._make_room(self._missing_bytes)
+            space = self._view[self._stop :]
+        size = receive(space)
+        if not size:
+            raise EOFError
+        view, start = self._view, self._start
+        stop = self._stop = self._stop + size
+        frames: list[Frame] = []
+        self._missing_bytes = _HEADER_BYTES
+        while stop - start >= _HEADER_BYTES:
+            length, shared_bytes, flags, mark = _HEADER.unpack_from(view, start)
+            if mark != _MARK or length > self._most:
+                frames.append((view[start : min(start + 16, stop)], 0, IS_GARBAGE))
+                break
+            body = start + _HEADER_BYTES
+            end = body + length
+            if end > stop:
+                self._missing_bytes = end - start
+                break
+            frames.append((view[body:end], shared_bytes, flags))
+            start = end
+        self._start = start
+        return frames
+
+    def _make_room(self, size: int) -> None:
+        """Move what has come of a frame of `size` bytes to where all of it has room."""
+        waiting = self._view[self._start : self._stop]
+        if size > len(self._view):
+            # Not cleared: a frame that only says that it is large takes no memory.
+            self._view = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
+        self._view[: len(waiting)] = waiting
+        self._start, self._stop = 0, len(waiting)
+
 
 #: Arrays up to this size are copied into their message.
 INLINE_BYTES = 4096
@@ -128,10 +235,11 @@ class MessageEncoder:
             self.slab_is_kept = False  # the answer to this message says whether it is so still
         try:
             body = self.body(message)
-            if not self._shared_bytes and self.file is None:  # most have no large array
-                return header(len(body), most=self._most) + body
+            size = len(body)
+            if size <= self._most and not self._shared_bytes and self.file is None:  # as most
+                return _HEADER.pack(size, 0, 0, _MARK) + body
             flags = 0 if self.file is None else HAS_FILE
-            return header(len(body), self._shared_bytes, flags, self._most) + body
+            return header(size, self._shared_bytes, flags, self._most) + body
         except BaseException:
             if self.file is not None:
                 self.file.close()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage
 
 
 class SocketOwner(enum.Enum):

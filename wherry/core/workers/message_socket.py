@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from wherry.core.workers.encoding import MessageDecoder, MessageEncoder, Salvage
-from wherry.core.workers.frames import (
+from wherry.core.workers.encoding import (
     HAS_FILE,
     IS_GARBAGE,
     KEEPS_SLAB,
@@ -28,6 +27,9 @@ from wherry.core.workers.frames import (
     Frame,
     FrameBuffer,
     Garbage,
+    MessageDecoder,
+    MessageEncoder,
+    Salvage,
     flagged,
 )
 from wherry.core.workers.shared_memory import Region, Slab
@@ -197,16 +199,11 @@ class FrameSocket:
     def read(self) -> bool:
         """Receive what is there, a buffer at most, once all that came before is decoded. False:
         there is nothing. Raises EOFError or OSError at the end of the other process."""
-        space = self._buffer.space()
+        receive = self._read_with_files if self.takes_files else self._source.recv_into
         try:
-            size = (
-                self._read_with_files(space) if self.takes_files else self._source.recv_into(space)
-            )
+            self._frames += self._buffer.read(receive)
         except BlockingIOError:
             return False
-        if size == 0:
-            raise EOFError
-        self._frames += self._buffer.received(size)
         return True
 
     def _read_with_files(self, space: memoryview) -> int:

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage
 from wherry.core.workers.log import LogPump
 
 #: Seconds between SIGTERM and SIGKILL.

@@ -1,7 +1,7 @@
 """What crosses a link between a front and the owner of models?
 
-msgpack, both ways, in the frames of `workers.frames`. A column is what it is in the core: a list as
-such, an array as an extension that `workers.encoding` knows. Nothing is pickled. The rows that a
+msgpack, both ways, in the frames of `workers.encoding`. A column is what it is in the core: a list
+as such, an array as an extension that the encoding knows. Nothing is pickled. The rows that a
 message names by `ids` have these numbers among those of one model on one link; the front numbers
 them.
 """

@@ -19,8 +19,7 @@ from wherry.core.models.config import ModelConfig
 from wherry.core.values import image_bytes
 from wherry.core.values.execution import Failure
 from wherry.core.values.media import FileBytes
-from wherry.core.workers.encoding import MessageDecoder, MessageEncoder, with_blobs
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage, MessageDecoder, MessageEncoder, with_blobs
 from wherry.core.workers.shared_memory import Slab, memory_file
 
 

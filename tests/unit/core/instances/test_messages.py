@@ -13,8 +13,7 @@ from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device
 from wherry.core.values.datatypes import BYTES, FP32, Form, TensorSpec
 from wherry.core.values.execution import Failure
-from wherry.core.workers.encoding import MessageDecoder
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage, MessageDecoder
 
 SOURCE = Source(Module("shop", b"/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
 

@@ -1,11 +1,12 @@
+from io import BytesIO
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.core.workers import frames
-from wherry.core.workers.frames import HAS_FILE, IS_GARBAGE, FrameBuffer, header
+from wherry.core.workers import encoding
+from wherry.core.workers.encoding import HAS_FILE, IS_GARBAGE, FrameBuffer, header
 
 
 def frame(body: bytes, shared_bytes: int = 0, flags: int = 0) -> bytes:
@@ -14,13 +15,11 @@ def frame(body: bytes, shared_bytes: int = 0, flags: int = 0) -> bytes:
 
 def feed(reader: FrameBuffer, data: bytes) -> list[tuple[bytes, int, int]]:
     """The frames that are there after this much has come."""
-    came = []
-    while data:
-        space = reader.space()
-        size = min(len(space), len(data))
-        space[:size] = data[:size]
-        data = data[size:]
-        came += [(bytes(body), shared, flags) for body, shared, flags in reader.received(size)]
+    came: list[tuple[bytes, int, int]] = []
+    stream = BytesIO(data)
+    while stream.tell() < len(data):
+        frames = reader.read(stream.readinto)
+        came += [(bytes(body), shared, flags) for body, shared, flags in frames]
     return came
 
 
@@ -59,7 +58,14 @@ def test_a_frame_larger_than_the_buffer_arrives_behind_others(before: int) -> No
     came = feed(reader, frame(b"b" * before) + frame(large) + frame(b"c"))
 
     assert bodies_of(came) == [b"b" * before, large, b"c"]
-    assert len(reader.space()) == frames._BUFFER_BYTES  # the large buffer is gone
+    stream = BytesIO(bytes(2 * encoding._BUFFER_BYTES))
+    reader.read(stream.readinto)
+    assert stream.tell() == encoding._BUFFER_BYTES  # the large buffer is gone
+
+
+def test_no_more_bytes_is_the_end() -> None:
+    with pytest.raises(EOFError):
+        FrameBuffer().read(BytesIO().readinto)
 
 
 def test_a_header_says_what_is_not_in_the_body() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.properties import examples
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage
 from wherry.core.workers.link import LARGE_BYTES, WorkerLink
 
 READ_FROM, WRITE_TO = 3, 4

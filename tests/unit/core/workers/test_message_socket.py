@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from tests.properties import examples
 from wherry.core.workers import encoding, shared_memory
 from wherry.core.workers.encoding import (
+    HAS_FILE,
     UNSENDABLE,
+    Garbage,
     MessageDecoder,
     MessageEncoder,
     gathered,
     why_not_sent,
 )
-from wherry.core.workers.frames import HAS_FILE, Garbage
 from wherry.core.workers.message_socket import MessageSocket
 from wherry.core.workers.shared_memory import ALIGNMENT, Region, Slab, memory_file
 

@@ -15,7 +15,7 @@ import pytest
 
 import wherry
 from tests.fakes import until
-from wherry.core.workers.frames import header
+from wherry.core.workers.encoding import header
 from wherry.core.workers.loop import new_event_loop
 from wherry.core.workers.message_socket import MessageSocket
 from wherry.server.fronts.link_protocol import (

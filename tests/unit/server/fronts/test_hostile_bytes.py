@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import wherry
 from tests.properties import examples
-from wherry.core.workers.encoding import MessageDecoder, MessageEncoder
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage, MessageDecoder, MessageEncoder
 from wherry.server.fronts.link_protocol import (
     CancelRows,
     Consumed,

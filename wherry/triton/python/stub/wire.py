@@ -1,7 +1,7 @@
 """How are messages with tensors exchanged with a Python model's process?
 
 Both ends use this file, so it needs only the standard library and numpy. A message is a list whose
-first element is its kind. It travels in a frame like those of `wherry.core.workers.frames`, and
+first element is its kind. It travels in a frame like those of `wherry.core.workers.encoding`, and
 encoded as JSON it is the head of the frame's body, followed by its small tensors. Larger tensors
 are written into memory that both processes map (the slab) or, if that is full, into a memory file
 whose descriptor is sent along.

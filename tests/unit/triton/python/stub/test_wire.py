@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.core.workers.frames import Garbage
+from wherry.core.workers.encoding import Garbage
 from wherry.core.workers.message_socket import FrameSocket
 from wherry.triton.python.process import Plain, StubDecoder, StubEncoder, StubMemory
 from wherry.triton.python.stub import wire
