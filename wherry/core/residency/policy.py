@@ -146,12 +146,13 @@ class DeviceTurns:
         for model in line:
             self._serve(model, room, decision)
         for model in models:  # its room is not needed any more
-            if model.name in self._leaving and model.running and room.later >= model.footprint:
+            leaves = model.name in self._leaving and model.state == "stopping" and model.running
+            if leaves and model.footprint <= room.spare:
                 self._leaving.remove(model.name)
                 self._line.pop(model.name, None)
                 decision.wake.append(model.name)
                 decision.why[model.name] = "takes requests again: nobody waits for its room"
-                room.later -= model.footprint
+                room.spare -= model.footprint
         return decision
 
     def refused(self, model: ModelView, now: float) -> float:
@@ -199,11 +200,13 @@ class DeviceTurns:
             start = room.free_at(need)
             if start == inf:
                 decision.why[name] = "waits for those before it in the line"
+                room.spare = 0
                 return
             victims = _cheapest(room.ended(start), need)
         fits = not victims and model.footprint <= room.free
         room.leave(victims)
         room.later -= model.footprint
+        room.spare = 0 if victims else room.spare - model.footprint
         self._next_at = max(self._next_at, start) + model.wake_seconds
         self._ready_at[name] = self._next_at
         if start > now:
@@ -249,6 +252,8 @@ class _Room:
         #: Free now, and once those that stop are asleep. Negative: they take too much.
         self.free = budget_bytes - sum(m.footprint for m in models if m.state != "asleep")
         self.later = self.free + sum(m.footprint for m in models if m.state == "stopping")
+        #: Of that, what no one of the line needs.
+        self.spare = self.later
         self.waking = [m for m in models if m.state == "waking"]
         #: Those that could make room, and when their turn ends.
         self._turns = {

@@ -81,6 +81,13 @@ def test_who_runs_to_its_end_for_nobody_takes_requests_again() -> None:
     assert other.decide([ends, asleep("b")], 102.0).wake == []
 
 
+def test_who_is_told_to_sleep_is_not_taken_back_by_room_that_a_later_one_will_make() -> None:
+    a, b = ready("a", 4, running=1), ready("b", 6)
+    first, second = waits("c", 4, oldest_wait=9.0), waits("d", 2)
+    decision = DeviceTurns(10).decide([a, b, first, second], 100.0)
+    assert (decision.wake, decision.sleep) == ([], ["a"])
+
+
 def test_always_resident_models_wake_first_without_requests_and_never_sleep() -> None:
     turns = DeviceTurns(8)
     a, b = asleep("a", always=True), waits("b", oldest_wait=50.0)
