@@ -106,8 +106,15 @@ class Registry:
             return bool(life.announced.names() or life.being_loaded())
 
     def unable(self) -> dict[str, str]:
-        """Reasons, by model, for which loaded models cannot answer now."""
-        return {one.name: reason for one in self.models() if (reason := one.not_ready_reason())}
+        """Reasons, by model, for which models that are to be loaded now cannot answer: not those
+        that could not be loaded when they were asked for, by which callers could take the server
+        out of service for all others."""
+        return {
+            one.name: reason
+            for one in self.models()
+            if (reason := one.not_ready_reason())
+            and one.runner.residence().get("resident") != "when asked"
+        }
 
     def load_report(self) -> LoadReport:
         """How busy they are as a whole. For one thread, as an event loop's."""
