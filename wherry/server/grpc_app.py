@@ -15,12 +15,10 @@ from wherry.server.access.api_keys import Restrictions
 from wherry.server.calls.load_reports import ASKS, LoadReports
 from wherry.server.calls.terms import REQUEST_ID, client_request_id
 from wherry.server.fronts.pass_on_calls import PassOnCalls
-from wherry.server.grpc.handler import MethodHandler, fail
 from wherry.server.grpc.proto import Method
-from wherry.server.grpc.rpc import CallMetadata, Metadata, Rpc
+from wherry.server.grpc.rpc import CallMetadata, Metadata, MethodHandler, Rpc, fail
 from wherry.server.v2.common import Common
-from wherry.server.v2.grpc.entry import GrpcEntry
-from wherry.server.v2.grpc.infer import infer
+from wherry.server.v2.grpc.entry import GrpcEntry, infer
 from wherry.server.v2.grpc.kserve import KServeCalls, Reflection, Watch, check, schemas
 from wherry.server.v2.grpc.stream import InferStream
 from wherry.server.v2.triton_errors import code_and_sentence

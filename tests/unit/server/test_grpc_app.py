@@ -14,7 +14,7 @@ from tests.fakes import Gate, gated
 from tests.grpc_calls import Client, served, words
 from wherry.core.models.config import InstanceGroup
 from wherry.server.access.api_keys import GROUPS, ApiKeys, Restrictions
-from wherry.server.grpc.handler import MAX_TEXT_BYTES
+from wherry.server.grpc.rpc import MAX_TEXT_BYTES
 from wherry.server.v2 import describe
 from wherry.server.v2.common import Common
 from wherry.server.v2.grpc import kserve

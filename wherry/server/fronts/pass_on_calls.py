@@ -10,9 +10,8 @@ from wherry.core.api import LoadReport
 from wherry.server.fronts.link import OwnerLink
 from wherry.server.fronts.link_protocol import AskCall, CallResponsePart
 from wherry.server.fronts.pass_on import load_of
-from wherry.server.grpc.handler import MethodHandler
 from wherry.server.grpc.proto import Method
-from wherry.server.grpc.rpc import SOON, Rpc
+from wherry.server.grpc.rpc import SOON, MethodHandler, Rpc
 from wherry.server.v2.grpc.entry import GrpcEntry
 
 #: Methods that a front answers itself.

@@ -14,9 +14,8 @@ import msgspec
 
 from wherry.core.api import Buffer, InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from wherry.server.grpc import proto
-from wherry.server.grpc.handler import MethodHandler, at_once, fail
 from wherry.server.grpc.proto import Method, Schema, file_descriptor, symbols
-from wherry.server.grpc.rpc import Rpc
+from wherry.server.grpc.rpc import MethodHandler, Rpc, at_once, fail
 from wherry.server.grpc.wire import Values
 from wherry.server.v2.administration import OPERATIONS, Administration, Name, V2Operation
 from wherry.server.v2.grpc.entry import GrpcEntry

@@ -17,11 +17,9 @@ from typing import Any, Final
 from wherry.core.api import Buffer, InferResponse, LoadedModel
 from wherry.server.calls.call import Beside
 from wherry.server.calls.offload import LARGE_BYTES
-from wherry.server.grpc.handler import status_of
 from wherry.server.grpc.proto import Method
-from wherry.server.grpc.rpc import SOON, Rpc
-from wherry.server.v2.grpc.entry import Decoded, GrpcCall, GrpcEntry
-from wherry.server.v2.grpc.infer import LargeRequest
+from wherry.server.grpc.rpc import SOON, Rpc, status_of
+from wherry.server.v2.grpc.entry import Decoded, GrpcCall, GrpcEntry, LargeRequest
 from wherry.server.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
 
 #: Requests that run and answers that the client has not taken: with so many, it is not read.

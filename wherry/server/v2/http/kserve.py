@@ -42,9 +42,8 @@ from wherry.server.v2.administration import (
     Named,
     V2Operation,
 )
-from wherry.server.v2.http.entry import HttpEntry, ModelPath
+from wherry.server.v2.http.entry import HttpEntry, ModelPath, infer
 from wherry.server.v2.http.generate import generate, generate_stream
-from wherry.server.v2.http.infer import infer
 
 _MEMBERS: Final[Json] = {
     "name": ANY_TEXT,
