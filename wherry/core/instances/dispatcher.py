@@ -80,12 +80,13 @@ class Dispatcher(InstanceRunner[Instance]):
     ) -> None:
         super().__init__(config, make_instances, clock=clock, timer=timer, statistics=statistics)
         self._timer = timer
-        self._share: ModelShare | None = None
-        self._resources = resources
+        #: What it shares with other models, if it needs any of that.
+        self._resources, share = None, None
         if resources is not None and config.resources:
             resources.admit(config.name, config.resources)
-            self._share = ModelShare(resources, config, self.granted)
-        self._batches: ModelBatches[Instance] = ModelBatches(config, scheduler, self._share)
+            self._resources = resources
+            share = ModelShare(resources, config, self.granted)
+        self._batches: ModelBatches[Instance] = ModelBatches(config, scheduler, share)
         streams = ModelStreams(config, statistics, clock, self.fail, self.failed)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
 
@@ -113,7 +114,7 @@ class Dispatcher(InstanceRunner[Instance]):
             instance.stop()
         if chosen.wake_at < inf:
             self._timer.wake_at(chosen.wake_at, self.tick)
-        if pass_on and self._share is not None and self._resources is not None:
+        if pass_on and self._resources is not None:
             self._resources.pass_on()
         if chosen.predicted_late:
             with self._lock:
@@ -505,8 +506,7 @@ class Outcomes:
             self._statistics.responses += 1
         if reply.send(response):
             return True
-        unread = f"model {self._model!r}: the caller left {reply.unread} responses unread"
-        self._dispatcher.fail(request, Cancelled(unread))
+        self._dispatcher.fail(request, reply.dropped(self._model))
         return False
 
     def fail(self, request: InferRequest, error: WherryError) -> None:

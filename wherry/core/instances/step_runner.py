@@ -24,7 +24,6 @@ from wherry.core.observability.statistics import ModelStatistics, ResponseCount
 from wherry.core.scheduler.overload import FirstResponses, late, refusal, too_slow
 from wherry.core.scheduler.queue import RequestQueue
 from wherry.core.values.errors import (
-    Cancelled,
     ModelNotReady,
     QueueFull,
     Unsupported,
@@ -345,8 +344,7 @@ class StepRunner(InstanceRunner[StepInstance]):
             self._count_responses(active, len(share.responses), now)
         for place, columns in enumerate(share.responses):
             if not reply.send(InferResponse(columns, 1), together=place > 0):
-                text = f"the caller left {reply.unread} responses unread"
-                self.fail(request, Cancelled(f"model {self.config.name!r}: {text}"))
+                self.fail(request, reply.dropped(self.config.name))
                 return
         if share.failure is not None:
             self.failed(request, share.failure, active.instance.name)

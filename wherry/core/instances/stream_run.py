@@ -82,10 +82,7 @@ class StreamRun:
         lone = reply is self._lone
         if reply.send(InferResponse(columns, request.rows), lone=lone):
             return True
-        unread = (
-            f"model {self._streams.config.name!r}: the caller left {reply.unread} responses unread"
-        )
-        self._streams.fail(request, Cancelled(unread))
+        self._streams.fail(request, reply.dropped(self._streams.config.name))
         return False
 
     def has_room(self) -> bool:

@@ -417,7 +417,8 @@ class PipelineRunner(Runner):
             return await self._body.answer(request)
         except WherryError as error:  # of a called model: its code becomes the pipeline's
             # The called models share the deadline, and may report it first.
-            if isinstance(error, DeadlineExceeded) and self._is_late(request):
+            is_late = request.deadline is not None and request.deadline <= self._clock()
+            if is_late and isinstance(error, DeadlineExceeded):
                 return self._late(request)
             if isinstance(error, ModelFailed):  # the called model has logged the traceback
                 self.failures.tell(str(error), "", request_id=request.id)
@@ -431,9 +432,6 @@ class PipelineRunner(Runner):
 
     def _late(self, request: InferRequest) -> DeadlineExceeded:
         return late(self.config.name, self._clock() - request.enqueued_at)
-
-    def _is_late(self, request: InferRequest) -> bool:
-        return request.deadline is not None and request.deadline <= self._clock()
 
     async def _stream(
         self, request: InferRequest, reply: StreamReply[InferResponse]

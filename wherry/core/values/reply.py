@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from wherry.core.values.errors import Cancelled
+
 T = TypeVar("T")
 
 #: Bytes of unread responses at which a stream waits for its reader, or fails.
@@ -162,6 +164,10 @@ class StreamReply(Reply[T]):
     def unread(self) -> int:
         """Number of unread responses."""
         return len(self._sizes)
+
+    def dropped(self, model: str) -> Cancelled:
+        """Why the stream ends after `send` has returned False."""
+        return Cancelled(f"model {model!r}: the caller left {self.unread} responses unread")
 
     def send(self, response: T, *, lone: bool = False, together: bool = False) -> bool:
         """Pass on one response. False if the reader is gone or too far behind: by `window` if it is

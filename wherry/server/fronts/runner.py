@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 import msgspec
 
 from wherry.core.api import (
-    Cancelled,
     InferRequest,
     InferResponse,
     Load,
@@ -266,8 +265,7 @@ class OwnedModelRunner(Runner):
         reply = request.reply
         assert isinstance(reply, StreamReply)
         if not reply.send(response):
-            unread = f"model {self.config.name!r}: the caller left {reply.unread} responses unread"
-            self.fail(request, Cancelled(unread))
+            self.fail(request, reply.dropped(self.config.name))
 
     def refused(
         self, channel: ModelChannel, requests: Sequence[InferRequest], error: WherryError
