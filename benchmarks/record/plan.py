@@ -63,6 +63,7 @@ ENTRIES: Final = (
     Entry(
         "batching", "benchmarks.batching --seed 27182818", 3, (), "--count 8", untimed=True
     ),
+    Entry("residency", "benchmarks.residency", 4, (), "--count 1", untimed=True),
     Entry(
         "llm_first_token", "benchmarks.llm_first_token --requests 40", 2.5, (), "--requests 2",
         untimed=True,

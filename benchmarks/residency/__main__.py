@@ -4,8 +4,8 @@
 
 20 models of which 5 fit, ten minutes, by seeds from `--first` on. Virtual time: the figures depend
 on no machine, only on the seeds. Beside wherry's policy the same one that knows when each model is
-asked next (foresight; Belady: only that counts, not what a swap costs), LRU by request and a fixed
-keep-alive. One model loads at a time, and batches of others run meanwhile.
+asked next (foresight; Belady: only that counts, not what a swap costs), LRU by request and a
+keep-alive of 30 s. One model loads at a time, and batches of others run meanwhile.
 
 Ratios are of sums over all seeds: swaps to those of the two that know the future, and to the loads
 that Belady's rule needs for the same batches in the same order. Useful: the time in which a batch
@@ -39,8 +39,8 @@ RIVALS = (
     Rival("wherry", DeviceTurns),
     Rival("foresight", DeviceTurns, clairvoyant),
     Rival("Belady", DeviceTurns, belady),
-    Rival("LRU by request", LastUsed),
-    Rival("keep-alive 30 s", KeepAlive),
+    Rival("LRU", LastUsed),
+    Rival("keep-alive", KeepAlive),
 )
 
 
