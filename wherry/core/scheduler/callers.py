@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import msgspec
@@ -43,10 +44,13 @@ class ReturnTimes:
     def __init__(self, rounds: Collection[Sequence[float]]) -> None:
         self._rounds = rounds
         pooled = sorted([(age, 1 / len(ages)) for ages in rounds for age in ages])
-        self._ages = [age for age, _ in pooled]
+        ages: tuple[float, ...]
+        weights: tuple[float, ...]
+        ages, weights = zip(*pooled, strict=True)
+        self._ages = ages
         count = len(rounds)
-        self._back = [w / count for w in accumulate([w for _, w in pooled], initial=0.0)]
-        sums = list(accumulate([age * w for age, w in pooled], initial=0.0))
+        self._back = [w / count for w in accumulate(weights, initial=0.0)]
+        sums: list[float] = list(accumulate(map(mul, ages, weights), initial=0.0))
         self._rest = [(sums[-1] - part) / count for part in sums]
         nearly_all = int(NEARLY_ALL * count)
         #: By when the last caller of a round is back.
