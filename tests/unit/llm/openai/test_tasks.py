@@ -11,9 +11,12 @@ import pytest
 
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.values.request import InferRequest
 from wherry.llm.openai.errors import BESIDE_V1
 from wherry.llm.openai.models import abilities
 from wherry.server.access.api_keys import ApiKeys
+from wherry.server.calls.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.common import Common
 
 Vectors = Annotated[np.ndarray, wherry.FP32[3]]
@@ -373,3 +376,27 @@ def test_a_score_that_is_no_number_is_the_model_s_fault(client: Client) -> None:
     answer = client.post("/v1/score", {"model": "broken", "text_1": "a", "text_2": "b"})
     assert answer.status == 500
     assert "a score is not a finite number" in answer.json["error"]["message"]
+
+
+def test_a_task_has_the_headers_priority_and_traces_of_any_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forwarding = Forwarding(http=HeaderForwarding("^x-user-"))
+    followed: list[InferRequest] = []
+
+    def follow(_: LoadedModel, request: InferRequest, *__: Any, **___: Any) -> None:
+        followed.append(request)
+
+    with served(of_lists, forwarding=forwarding) as client:
+        entry = client.app._entry
+        monkeypatch.setattr(entry.traces, "follow", follow)
+        monkeypatch.setattr(entry.trace_settings, "on", True)
+        headers = {"x-user-id": "u", "x-request-timeout": "5"}
+        fields = {"model": "of_lists", "input": [[1, 2], [3]], "priority": 0}
+        answer = client.post("/v1/embeddings", fields, headers)
+        assert answer.status == 200
+        assert client.call(lambda: entry.admission.in_flight) == 0
+    (request,) = followed
+    assert request.parameters == {"x-user-id": "u"}
+    assert (request.rows, request.timeout, request.priority) == (2, 5.0, 5)
+    assert request.nbytes is not None
