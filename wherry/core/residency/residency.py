@@ -17,7 +17,9 @@ from typing import Any, Final
 from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.instance_slots import Maker, shortage
 from wherry.core.instances.runner import InstanceRunner, Runner
+from wherry.core.models.model import Model
 from wherry.core.observability.machine import gpus
+from wherry.core.residency.footprints import Footprints, MemoryUse, cache_file
 from wherry.core.residency.policy import DeviceTurns, ModelView, State, Swaps
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.core.values.request import InferRequest
@@ -102,13 +104,12 @@ class SwapTimes:
 class Resident:
     """One loaded version of a model and its place on a device."""
 
-    def __init__(self, runner: InstanceRunner[Any], device: str, count: int) -> None:
+    def __init__(self, runner: InstanceRunner[Any], device: str, memory: MemoryUse) -> None:
         config = runner.config
         self.runner, self.config, self.device = runner, config, device
         self.name = f"{config.name}:{config.version}"
         self.always = config.resident == "always"
-        self.declared = (config.memory or 0) * count
-        self.measured = 0
+        self.memory = memory
         self.state: State = "asleep"
         self.changed_at = 0.0
         self.swaps = SwapTimes()
@@ -128,10 +129,10 @@ class Resident:
     def footprint(self, most: int) -> int:
         """Bytes that it takes, as far as is known; else all that it may have, as it does if it was
         seen to take more."""
-        known = max(self.declared, self.measured)
+        known = self.memory.known
         if self.always:
             return known
-        return most if self.wants_all or not known else max(self.declared, min(known, most))
+        return most if self.wants_all or not known else max(self.memory.declared, min(known, most))
 
     def view(self, most: int, now: float) -> ModelView:
         runner, statistics = self.runner, self.runner.statistics
@@ -187,7 +188,7 @@ class Resident:
         process, holds, which others may have had a part in."""
         workers = sum(one.rss_bytes or 0 for one in self.runner.instances)
         seen = workers if self.device == "cpu" else 0
-        self.measured = max(self.measured, seen, 0 if self.declared else rise)
+        self.memory.see(max(seen, 0 if self.memory.declared else rise))
 
     def explain(self) -> dict[str, Any]:
         """What is shown of it; see `Runner.residence`."""
@@ -196,7 +197,7 @@ class Resident:
             "state": self.state,
             "resident": "always" if self.always else "when asked",
             #: None: not known before its first load.
-            "footprint_bytes": max(self.declared, self.measured) or None,
+            "footprint_bytes": self.memory.known or None,
             "wakes": self.swaps.wakes,
             "waking_seconds": round(self.swaps.waking_seconds, 3),
             "why": self.why,
@@ -213,6 +214,7 @@ class Residency:
 
     def __init__(self, budgets: Mapping[str, int], clock: Callable[[], float]) -> None:
         self._budgets = dict(budgets)
+        self._footprints = Footprints(cache_file())
         self._clock = clock
         self._changed = threading.Condition()
         self._residents: dict[Runner, Resident] = {}
@@ -223,7 +225,7 @@ class Residency:
 
     # Which models
 
-    def add(self, runner: Runner) -> bool:
+    def add(self, runner: Runner, model: Model) -> bool:
         """Take care of a model that is about to be loaded. True: it sleeps now, and is not to be
         started. Raises LoadFailed if it can never fit."""
         if not isinstance(runner, InstanceRunner):
@@ -239,15 +241,16 @@ class Residency:
         chosen = config.resident or ("when asked" if device in self._budgets else "always")
         if chosen == "always" and device not in self._budgets:
             return False
-        resident = Resident(runner, device, len(devices))
+        memory = self._footprints.of(model, config, device, len(devices))
+        resident = Resident(runner, device, memory)
         resident.always = chosen == "always" or config.sequence is not None
         with self._changed:
             if device not in self._turns:
                 self._turns[device] = DeviceTurns(self._budget_of(device))
             budget = self._turns[device].budget_bytes
-            if resident.declared > budget:
+            if memory.declared > budget:
                 raise LoadFailed(
-                    f"model {config.name!r}: its memory, {resident.declared:,} bytes on {device},"
+                    f"model {config.name!r}: its memory, {memory.declared:,} bytes on {device},"
                     f" is more than the device's budget of {budget:,} bytes (--device-memory)"
                 )
             self._residents[runner] = resident
@@ -371,9 +374,9 @@ class Residency:
 
     def _refuse_too_large(self, here: Iterable[Resident], most: int) -> None:
         for one in here:
-            if one.state == "asleep" and one.declared > most and one.waits_since is not None:
+            if one.state == "asleep" and one.memory.declared > most and one.waits_since is not None:
                 text = (
-                    f"model {one.config.name!r}: its memory, {one.declared:,} bytes on"
+                    f"model {one.config.name!r}: its memory, {one.memory.declared:,} bytes on"
                     f" {one.device}, is more than models that always stay there leave of it,"
                     f" {most:,} bytes (--device-memory)"
                 )
@@ -411,6 +414,7 @@ class Residency:
     def _put_to_sleep(self, resident: Resident) -> None:
         resident.runner.fall_asleep()
         resident.swaps.sleep_seconds = resident.runner.life.unload_seconds
+        self._footprints.keep(resident.memory)
         self._became(resident, "asleep")
         log.info("model sleeps", extra=_fields(resident, "why", resident.why))
 
@@ -426,6 +430,7 @@ class Residency:
         in_worker = any(one.worker is not None for one in resident.runner.instances)
         is_apart = in_worker and resident.device == "cpu"
         resident.measure(0 if is_apart else _held(resident.device) - before)
+        self._footprints.keep(resident.memory)
         self._became(resident, "ready")
         log.info("model is awake", extra=_fields(resident, "seconds", resident.swaps.wake_seconds))
 

@@ -47,6 +47,11 @@ class Counted(wherry.Model):
         return [value + self.number for value in x]
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     ended = time.monotonic() + 20
     while not condition():
@@ -316,6 +321,21 @@ def test_a_worker_that_is_killed_while_it_wakes_is_started_again(killed_at_load:
         killed_at_load.touch()
         assert runtime.infer("dies", x=7) == 7
         assert runtime.model("dies").runner.residence()["footprint_bytes"] > 1 << 20
+
+
+def test_a_footprint_is_known_again_by_the_next_server(
+    killed_at_load: Path, tmp_path: Path
+) -> None:
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] is None
+        runtime.infer("dies", x=1)
+        wait_until(lambda: state(runtime, "dies") == "ready")
+        measured = runtime.model("dies").runner.residence()["footprint_bytes"]
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] == measured
+    (tmp_path / "wherry" / "footprints.json").write_text("[not json")
+    with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
+        assert runtime.model("dies").runner.residence()["footprint_bytes"] is None
 
 
 def test_settings_are_checked() -> None:
