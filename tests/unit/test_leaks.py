@@ -237,6 +237,7 @@ tests.conftest._DRIVER = Path("/dev/null")
 """
 
 
+@pytest.mark.slow
 def test_what_a_gpu_opens_once_is_no_leak_of_its_first_test(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     (tmp_path / "test_gpu.py").write_text(USES_A_GPU)

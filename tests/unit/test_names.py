@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "wherry"
@@ -58,12 +59,14 @@ def names(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield "local", name
 
 
-def all_names() -> Iterator[tuple[str, str, str]]:
+@cache
+def all_names() -> list[tuple[str, str, str]]:
+    found = []
     for path in sorted(ROOT.rglob("*.py")):
         where = path.relative_to(ROOT).as_posix()
-        yield where, "definition", path.stem
-        for kind, name in names(ast.parse(path.read_text())):
-            yield where, kind, name
+        found.append((where, "definition", path.stem))
+        found += [(where, *one) for one in names(ast.parse(path.read_text()))]
+    return found
 
 
 def test_definitions_have_the_fields_names() -> None:

@@ -62,6 +62,7 @@ def test_all_other_parts_run_dry(tmp_path: Path) -> None:
     assert measured(document) >= {"texts", "batches", "images", "chain", "continuous", "fronts_2"}
 
 
+@pytest.mark.slow
 def test_copies_between_host_and_device_are_counted_by_their_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,6 +19,8 @@ import pytest
 import wherry
 from wherry.core.values.errors import ExecutionTimeout, MayHaveRun, ModelFailed, WherryError
 
+pytestmark = pytest.mark.slow
+
 
 def note(ids: list[str]) -> None:
     """Append these, and do what they say."""

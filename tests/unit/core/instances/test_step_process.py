@@ -21,6 +21,8 @@ from wherry.core.workers.loop import WorkerLoop
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)
 
+pytestmark = pytest.mark.slow
+
 
 class Served:
     """An instance that a thread serves, and the shares that it hands out."""
