@@ -315,17 +315,19 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     # Sleep: the runtime's Residency decides when
 
-    def take_at_door(self, door: Callable[[InferRequest], WherryError | None]) -> None:
-        """From now on ask `door` about each request that comes while the model sleeps or wakes: why
-        it is refused, or None: it waits in the queue."""
-        self.successor = partial(self._at_door, door)
+    def ask_while_asleep(self, refusal_of: Callable[[InferRequest], WherryError | None]) -> None:
+        """From now on ask `refusal_of` about each request that comes while the model sleeps or
+        wakes: why it is refused, or None: it waits in the queue."""
+        self.successor = partial(self._submit_asleep, refusal_of)
 
-    def _at_door(
+    def _submit_asleep(
         self,
-        door: Callable[[InferRequest], WherryError | None],
+        refusal_of: Callable[[InferRequest], WherryError | None],
         requests: Sequence[InferRequest],
     ) -> None:
-        refused = {request: error for request in requests if (error := door(request)) is not None}
+        refused = {
+            request: error for request in requests if (error := refusal_of(request)) is not None
+        }
         taken = [request for request in requests if request not in refused]
         with self._lock:
             if sleeps := self.readiness.sleeps:

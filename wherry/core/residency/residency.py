@@ -117,7 +117,7 @@ class Resident:
         self.waiters = 0
         #: When it could be ready at the soonest, and until when those are expected who could not
         #: wait for that.
-        self.ready_at = self.wanted_until = 0.0
+        self.ready_at = self.expected_until = 0.0
         #: Since when requests wait for it.
         self.waits_since: float | None = None
         self.why = self.slept_for = ""
@@ -142,7 +142,7 @@ class Resident:
         self.arrivals.look(
             count, now, since, GRACE * (self.swaps.wake_seconds + self.swaps.sleep_seconds)
         )
-        queued = waits + self.waiters + (now < self.wanted_until)
+        queued = waits + self.waiters + (now < self.expected_until)
         if now < self.failures.retry_at:
             queued = 0
         if not queued:
@@ -264,7 +264,7 @@ class Residency:
                 )
                 self._thread.start()
         runner.life.sleep()
-        runner.take_at_door(partial(self._door, resident))
+        runner.ask_while_asleep(partial(self._refusal, resident))
         runner.sleep_if_idle()
         return True
 
@@ -327,13 +327,15 @@ class Residency:
 
     # The thread that decides
 
-    def _door(self, resident: Resident, request: InferRequest) -> WherryError | None:
+    def _refusal(self, resident: Resident, request: InferRequest) -> WherryError | None:
         """A request has come to a model that sleeps or wakes: why it is refused."""
         with self._changed:
             now = self._clock()
             error = resident.refusal(request, now)
             if error is not None:  # for those who come back
-                resident.wanted_until = max(resident.wanted_until, resident.ready_at + COME_BACK)
+                resident.expected_until = max(
+                    resident.expected_until, resident.ready_at + COME_BACK
+                )
             self._is_due = True
             self._changed.notify_all()
             return error

@@ -321,6 +321,9 @@ class ModelControl:
             else:
                 self._loader.load(name, log_ready, config, patch)
             self._is_there(name)
+            for loaded in self.runtime.models():
+                if loaded.name == name:
+                    self.runtime.residency.wake(loaded.runner)
         except ConfigError as error:  # the caller may be a client, which is told less
             log_failure(name, error)
             raise

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,12 @@ KNOWN = ", ".join(fields_of(TritonConfig))
 
 @contextmanager
 def controlled(
-    *repositories: Path, clock: Callable[[], float] = time.monotonic, **options: Any
+    *repositories: Path,
+    clock: Callable[[], float] = time.monotonic,
+    device_memory: Mapping[str, int] | None = None,
+    **options: Any,
 ) -> Iterator[ModelControl]:
-    with Runtime(clock=clock) as runtime:
+    with Runtime(clock=clock, device_memory=device_memory) as runtime:
         control = ModelControl(runtime, repositories, **{"make_model": make, **options})
         try:
             control.start()
@@ -132,6 +135,24 @@ def test_in_mode_explicit_a_model_is_there_while_it_is_wanted(tmp_path: Path) ->
         control.load("a")
         assert ask(control, "a", 2) == 3
         control.unload("never heard of")
+
+
+def test_models_of_a_repository_sleep_and_an_explicit_load_wakes_one(tmp_path: Path) -> None:
+    save(tmp_path, "a")
+    save(tmp_path, "b")
+
+    with controlled(
+        tmp_path, mode="explicit", load=["*"], device_memory={"cpu": 1 << 40}
+    ) as control:
+        assert ready(control) == ["a:1", "b:1"]
+        models = {one.name: one.runner for one in control.runtime.models()}
+        assert not models["a"].instances
+        assert not models["b"].instances
+        control.load("a")
+        models = {one.name: one.runner for one in control.runtime.models()}
+        assert models["a"].instances
+        assert not models["b"].instances
+        assert ask(control, "b", 2) == 3
 
 
 def test_a_star_is_every_model(tmp_path: Path) -> None:
