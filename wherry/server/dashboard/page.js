@@ -489,6 +489,7 @@ function showServer() {
   tiles.up(age(at - server.started_at), "version " + server.version);
   showFronts(server.fronts);
   showDevices(server.devices);
+  showTurns();
 }
 
 function grid(title, columns, rows) {
@@ -512,13 +513,34 @@ function showFronts(fronts) {
     ? [grid("Fronts", ["front", "connections", "gRPC calls", "refused", "longest stall", "CPU", "memory"], rows)] : []));
 }
 
-function showDevices(devices) {
-  let box = byId("devices");
+function boxOfServer(id) {
+  let box = byId(id);
   if (!box) {
-    box = make("div", { id: "devices" });
+    box = make("div", { id });
     byId("server").append(box);
   }
-  fill(box, JSON.stringify(devices), () => (devices.length ? [grid("Devices", ["device", "memory in use", "of"],
+  return box;
+}
+
+// Which models were on their device, where not all fit.
+function showTurns() {
+  const held = [...state.models.values()].filter((one) => one.now.residence?.device);
+  const turns = held.map(({ now, past }) => past.map(({ model }) => model.residence?.state || ""));
+  const shown = held.map(({ now }) => [now.name, now.residence.device, now.state, bytes(now.residence.footprint_bytes), number(now.residence.wakes)]);
+  fill(boxOfServer("turns"), JSON.stringify([turns, shown]), () => (held.length
+    ? [grid("Models on their devices", ["model", "device", "state", "takes", "wakes", "last 2 min"],
+      shown.map(([name, device, now, takes, wakes], at) => [named(name), named(device), badge(now), takes, wakes, lane(turns[at])]))] : []));
+}
+
+function lane(states) {
+  const marks = states.map((one, at) => (one && one !== "asleep"
+    ? draw("rect", { class: one, x: KEEP - states.length + at, y: 0, width: 1.05, height: 10 }) : null));
+  return draw("svg", { class: "lane", viewBox: `0 0 ${KEEP} 10`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    ...marks.filter((one) => one));
+}
+
+function showDevices(devices) {
+  fill(boxOfServer("devices"), JSON.stringify(devices), () => (devices.length ? [grid("Devices", ["device", "memory in use", "of"],
     devices.map((one) => [named(one.device), bytes(one.memory_used_bytes), bytes(one.memory_total_bytes)]))] : []));
 }
 
@@ -607,7 +629,7 @@ function modelPage(key, model) {
   function update({ now, past }) {
     status.className = "badge " + now.state;
     say(status, now.state.toLowerCase());
-    say(reason, plain(now.reason || now.residence?.why));
+    say(reason, plain(now.reason));
     if (!now.kind) return;
     const told = past.filter((one) => one.model.kind);
     for (const chart of drawn) chart.update(told);
