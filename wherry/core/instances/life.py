@@ -257,11 +257,12 @@ class InstanceLife(Generic[InstanceT]):
                 lambda: self.closing or not {*self._alive, *self._ending} & {*instances}, timeout
             )
 
-    def wait_until_empty(self) -> None:
-        """Block until there is no instance, after `sleep`, or the model is closed."""
+    def wait_until_empty(self, timeout: float | None) -> bool:
+        """Block until there is no instance, after `sleep`, or the model is closed. False if that
+        takes longer than `timeout` seconds."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.closing or not (self._loading or self._alive or self._ending)
+            return self._changed.wait_for(
+                lambda: self.closing or not (self._loading or self._alive or self._ending), timeout
             )
 
     def end(self) -> None:

@@ -349,11 +349,15 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     def fall_asleep(self) -> None:
         """Let every instance end what it runs, and unload it. What waits stays in the queue.
-        Blocks."""
+        Blocks. A worker that is longer in its `unload` than `unload_timeout` is killed."""
         with self._lock:
             self.readiness.waking()
         self.let_go(self.life.sleep())
-        self.life.wait_until_empty()
+        ending: set[InstanceT] = set()
+        while not self.life.wait_until_empty(self.config.unload_timeout):
+            for instance in ending.intersection(self.life.unloading):
+                self._abandon(instance, "unload took too long (unload_timeout)")
+            ending = {*self.life.unloading}
 
     def wake(self) -> None:
         """Load every instance again, and run what waits. Blocks. Raises LoadFailed, or

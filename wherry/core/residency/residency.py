@@ -135,7 +135,7 @@ class Resident:
         return most if self.wants_all or not known else max(self.memory.declared, min(known, most))
 
     def view(self, most: int, now: float) -> ModelView:
-        runner, statistics = self.runner, self.runner.statistics
+        runner, statistics = self.runner, self.runner.statistics.fold()
         waits = runner.queued_requests
         count = statistics.success.count + statistics.fail.count + waits
         since = self.changed_at if self.state == "ready" else None

@@ -337,6 +337,25 @@ def test_a_footprint_is_known_again_by_the_next_server(
         assert runtime.model("dies").runner.residence()["footprint_bytes"] is None
 
 
+class NeverUnloaded(wherry.Model):
+    name = "never_unloaded"
+    isolation = "process"
+    memory = 200
+    unload_timeout = 0.2
+
+    def unload(self) -> None:
+        threading.Event().wait()
+
+    def execute(self, x: list[int]) -> list[int]:
+        return x
+
+
+def test_a_worker_that_hangs_in_its_unload_does_not_keep_the_room() -> None:
+    with wherry.Runtime(NeverUnloaded(), *models(1), device_memory={"cpu": ROOM}) as runtime:
+        assert runtime.infer("never_unloaded", x=1) == 1
+        assert runtime.infer("m0", x=1) == 1
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="memory"):
         Counted().config(memory="much")
