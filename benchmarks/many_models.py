@@ -120,13 +120,13 @@ class Client(threading.Thread):
 
 
 def kill(folder: Path, chance: random.Random) -> bool:
-    """Kill the worker of a model that does not stream. False: it was gone."""
-    pid = int((folder / f"m{chance.randrange(COUNT - 1)}").read_text())
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
+    """Kill the worker of a model that does not stream, loaded or loading. False: there is none."""
+    files = [file for file in folder.iterdir() if file.name.startswith("m")]
+    for file in chance.sample(files, len(files)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(file.read_text()), signal.SIGKILL)
+            return True
+    return False
 
 
 def run(seconds: float, clients: int, kills: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Plain(wherry.Model):
     number = 0
 
     def load(self, device: wherry.Device) -> None:
-        folder = Path(os.environ["MANY_MODELS"])
+        folder = Path(os.environ["MANY_MODELS"])  # for who kills workers
         (folder / self.name).write_text(str(os.getpid()))
         time.sleep(0.1 + 0.07 * self.number)
 
