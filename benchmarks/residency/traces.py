@@ -24,7 +24,10 @@ def drawn(seed: int) -> Scenario:
     """20 models of which about 5 fit, loads of 0.2 to 20 s, ten minutes of requests: models by
     Zipf's law, each of them asked evenly or in bursts."""
     rng = random.Random(seed)
-    between = lambda least, most: exp(rng.uniform(log(least), log(most)))  # noqa: E731
+
+    def between(least: float, most: float) -> float:
+        return exp(rng.uniform(log(least), log(most)))
+
     specs = [
         Spec(
             f"m{number}",

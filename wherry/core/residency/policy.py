@@ -3,7 +3,8 @@
 The models that wait for room on a device stand in one line, in the order in which they began to
 wait. Room is made for the first one; a later one goes before it only with room that the first does
 not need. One model wakes at a time: loads share a disk and a link, so side by side the first would
-be later and the last no sooner.
+be later and the last no sooner. Only beside a long load one that is short against what is left of
+it may run, as who waits for a small model should not wait for a large one.
 
 A model that woke keeps its room for a *turn*, as long as its swap takes (wake and sleep), while
 requests wait there or several are expected before the turn ends. So swaps take at most about half
@@ -38,6 +39,11 @@ MOST_SETS = 512
 SWAP_OVERHEAD = 2.0
 #: A turn goes on with an empty queue if at least so many requests are expected before its end.
 EXPECTED = 3
+#: The most that a load may take of what is left of the one beside which it runs.
+BESIDE = 0.25
+#: So often what is left of that one must fit into the seconds until the next request of those who
+#: sleep for it.
+UNUSED = 10.0
 #: Seconds that are not worth waiting for.
 LEAST_WAIT = 1e-6
 
@@ -213,17 +219,17 @@ class DeviceTurns:
             decision.look_again(start)
             names = ", ".join(m.name for m in victims)
             decision.why[name] = f"waits {start - now:.3g} s for the end of the turn of {names}"
-        elif room.busy:
+        elif room.busy and not room.may_wake_beside(model, victims):
             decision.why[name] = f"waits for {room.busy}"
         elif fits:
             decision.wake.append(name)
             decision.why[name] = "wakes: there is room"
             room.free -= model.footprint
-            room.busy = f"{name}, which is waking"
+            room.busy, room.left = f"{name}, which is waking", 0.0
         elif victims:
             self._sleep(victims, decision, now, f"makes room for {name}")
             decision.why[name] = f"waits until {', '.join(m.name for m in victims)} sleeps"
-            room.busy = f"{name}, which wakes next"
+            room.busy, room.left = f"{name}, which wakes next", 0.0
         else:
             decision.why[name] = "waits for room that is being made"
             if room.ends <= model.swap_seconds:  # else others wake while a stream runs to its end
@@ -261,11 +267,21 @@ class _Room:
             for m in models
             if m.state in ("ready", "waking") and not m.always
         }
+        #: Until the only one that is waking has woken, as far as is known.
+        self.left = 0.0
+        if len(self.waking) == 1:
+            self.left = self.waking[0].awake_since + self.waking[0].wake_seconds - now
         #: What the next one that could wake has to wait for.
         self.busy = f"{self.waking[0].name}, which is waking" if self.waking else ""
         self.ends = max(
             (m.work_seconds for m in models if m.state == "stopping" and m.running), default=0.0
         )
+
+    def may_wake_beside(self, model: ModelView, victims: Iterable[ModelView]) -> bool:
+        """Whether its load is short enough to run beside the one that is under way, and only those
+        sleep for it whom nobody will ask for long."""
+        short = model.wake_seconds > 0 and model.swap_seconds <= BESIDE * self.left
+        return short and all(victim.next_use > UNUSED * self.left for victim in victims)
 
     def free_at(self, need: int) -> float:
         """When as many have ended their turns as take `need` bytes; inf: those before take them."""

@@ -122,6 +122,8 @@ class Resident:
         self.waits_since: float | None = None
         self.why = self.slept_for = ""
         self.failures = LoadFailures()
+        #: Another one wakes at the same time: what the device holds more is not its own alone.
+        self.wakes_beside = False
         #: It could not be loaded beside others: it is tried once more with nothing beside it.
         self.wants_all = False
         self.arrivals = ArrivalRate()
@@ -401,6 +403,9 @@ class Residency:
             self._start(one, "stopping", self._put_to_sleep, now)
         for name in decision.wake:
             if here[name].state == "asleep":
+                waking = [one for one in here.values() if one.state == "waking"]
+                for one in (here[name], *waking):
+                    one.wakes_beside = bool(waking)
                 self._start(here[name], "waking", self._wake, now)
 
     def _start(
@@ -431,7 +436,8 @@ class Residency:
         resident.failures, resident.wants_all = LoadFailures(), False
         in_worker = any(one.worker is not None for one in resident.runner.instances)
         is_apart = in_worker and resident.device == "cpu"
-        resident.measure(0 if is_apart else _held(resident.device) - before)
+        rise = 0 if is_apart or resident.wakes_beside else _held(resident.device) - before
+        resident.measure(rise)
         self._footprints.keep(resident.memory)
         self._became(resident, "ready")
         log.info("model is awake", extra=_fields(resident, "seconds", resident.swaps.wake_seconds))

@@ -152,6 +152,22 @@ def test_the_model_that_asked_first_wakes_first_and_one_at_a_time() -> None:
     assert turns.refused(ready("d"), 103.0) == 0.0
 
 
+def test_a_short_load_runs_beside_a_long_one() -> None:
+    slow = asleep("slow", state="waking", wake_seconds=20.0, awake_since=100.0, queued=1)
+    quick = waits("quick", wake_seconds=2.0, sleep_seconds=0.5)
+    unused, used = ready("unused", last_arrival=600.0), ready("used", last_arrival=60.0)
+    assert DeviceTurns(8).decide([slow, used, quick], 105.0).sleep == []
+    turns = DeviceTurns(8)
+    assert turns.decide([slow, unused, quick], 105.0).sleep == ["unused"]
+    assert turns.decide([slow, quick], 105.1).wake == ["quick"]
+    # Not one that takes long against what is left, whose load is not known, or a third one.
+    assert DeviceTurns(8).decide([slow, quick], 111.0).wake == []
+    unknown = waits("unknown", wake_seconds=0.0, sleep_seconds=0.0)
+    assert DeviceTurns(8).decide([slow, unknown], 105.0).wake == []
+    third = asleep("third", state="waking", wake_seconds=2.0, awake_since=104.0, queued=1)
+    assert DeviceTurns(12).decide([slow, third, quick], 105.0).wake == []
+
+
 def test_priority_2_counts_as_waiting_half_as_long() -> None:
     b, c = waits("b", oldest_wait=3.0, priority=2), waits("c", oldest_wait=2.0)
     assert DeviceTurns(8).decide([b, c], 100.0).wake == ["c"]
