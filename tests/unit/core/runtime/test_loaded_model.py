@@ -97,7 +97,7 @@ def test_a_request_that_could_not_start_in_time_is_refused_at_the_door() -> None
 
     with wherry.Runtime(slow) as runtime:
         dispatcher = runtime.model("slow").runner
-        dispatcher._scheduler.curve.learn(1, 1.0)  # type: ignore[attr-defined] # a slow past
+        dispatcher._batches._scheduler.curve.learn(1, 1.0)  # type: ignore[attr-defined] # a slow past
         running = threading.Thread(target=runtime.infer, args=("slow", "a"), kwargs={"timeout": 60})
         running.start()
         gate.started()
