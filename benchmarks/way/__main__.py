@@ -1,6 +1,6 @@
 """Which way does one request take through wherry, and what does it ask of the kernel?
 
-    python -m benchmarks.way [json|grpc|local] [--isolation thread] [--c-calls] [--files]
+    python -m benchmarks.way [json|chat|events|grpc|local] [--isolation thread] [--c-calls]
     python -m benchmarks.way --counts
 
 Prints the calls of one lone request in order, those of each thread indented by their depth, and
@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from typing import get_args
 
 from benchmarks.way import cost
+from benchmarks.way.callers import Kind
 from benchmarks.way.calls import Recorder, recorded, worker_calls
 from benchmarks.way.kernel import why_no_strace
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=("json", "grpc", "local"), nargs="?", default="json")
+    parser.add_argument("kind", choices=get_args(Kind), nargs="?", default="json")
     parser.add_argument("--isolation", choices=("process", "thread"), default="process")
     parser.add_argument("--c-calls", action="store_true", help="those of C functions, too")
     parser.add_argument("--files", action="store_true", help="count by file")
@@ -63,7 +65,7 @@ def counts() -> None:
         print(f'["{name}"]')
         for what, count in cost.calls(way).counts().items():
             print(f"{what} = {count:g}")
-        if way.kind == "local":
+        if way.kind == "local" or way.kind in cost.CHATS:
             continue
         for process, asked in cost.kernel(way).items():
             print(f"{process}_waits = {asked.waits:.2f}")

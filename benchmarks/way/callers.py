@@ -1,10 +1,11 @@
-"""How is one request at a time sent to wherry by JSON, by gRPC or by a local call?
+"""How is one request at a time sent to wherry by JSON, as a chat, by gRPC or by a local call?
 
 The clients are a few lines over a blocking socket, so that nothing but wherry is on the way.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import struct
@@ -19,12 +20,13 @@ from benchmarks.peers.clients import METHOD
 from wherry.core.models.model import Model
 from wherry.testing.servers import ServerProcess, local_server
 
-Kind = Literal["json", "grpc", "local"]
+Kind = Literal["json", "chat", "events", "grpc", "local"]
 #: Sends the request, and returns the text that was answered.
 Ask = Callable[[], bytes]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 
 
@@ -67,25 +69,41 @@ def connected(kind: Kind, address: str, model: str) -> Iterator[Ask]:
             with connection.makefile("rb") as answers:
                 yield _Grpc(connection, answers, model)
         else:
-            yield _http(connection, address, model)
+            yield _http(
+                connection,
+                json_request(address, model)
+                if kind == "json"
+                else chat_request(address, model, kind),
+            )
+
+
+def chat_request(address: str, model: str, kind: Kind) -> bytes:
+    """A chat, answered in one piece or in events."""
+    messages = [{"role": "user", "content": "hello"}]
+    fields = {"model": model, "messages": messages, "stream": kind == "events"}
+    return _posted(address, "/v1/chat/completions", json.dumps(fields).encode())
 
 
 def json_request(address: str, model: str) -> bytes:
     """The whole request, head and body."""
     body = request(Cell("", "function", model, "json", 1), model).body
+    return _posted(address, f"/v2/models/{model}/infer", body)
+
+
+def _posted(address: str, path: str, body: bytes) -> bytes:
     head = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: {address}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {address}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
 
-def _http(connection: socket.socket, address: str, model: str) -> Ask:
-    sent = json_request(address, model)
-
+def _http(connection: socket.socket, sent: bytes) -> Ask:
     def ask() -> bytes:
         connection.sendall(sent)
         answer = connection.recv(1 << 20)
+        while b"\r\nTransfer-Encoding: chunked\r\n" in answer and not answer.endswith(LAST_CHUNK):
+            answer += connection.recv(1 << 20)
         if not answer.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"{answer!r}")
         return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -75,6 +75,16 @@ def recorded(kind: Kind, model: Model, recorder: Recorder) -> Iterator[Ask]:
 @wherry.model(max_batch_size=1)
 def single(text: list[str]) -> list[str]:
     return text
+
+
+@wherry.model
+def whole(messages: Sequence[dict[str, Any]]) -> str:
+    return str(messages[-1]["content"])
+
+
+@wherry.model
+def parted(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield from (messages[-1]["role"], messages[-1]["content"])
 
 
 _in_worker = Recorder()

@@ -8,12 +8,15 @@ from operator import ne
 from typing import NamedTuple
 
 from benchmarks.way.callers import Ask, Kind, in_own_process
-from benchmarks.way.calls import Recorder, recorded, single, traced, worker_calls
+from benchmarks.way.calls import Recorder, parted, recorded, single, traced, whole, worker_calls
 from benchmarks.way.kernel import family, sleeps, system_calls, why_no_strace
 from wherry.core.models.model import Model
 
 #: Requests of which the average is taken.
 CALLED, ASKED = 20, 200
+
+
+CHATS: dict[str, Model] = {"chat": whole, "events": parted}
 
 
 class Way(NamedTuple):
@@ -22,6 +25,8 @@ class Way(NamedTuple):
 
     @property
     def model(self) -> Model:
+        if self.kind in CHATS:
+            return CHATS[self.kind]
         return traced if self.isolation == "process" else single
 
 
@@ -29,6 +34,8 @@ WAYS = {
     "json to a process": Way("json", "process"),
     "json to a thread": Way("json", "thread"),
     "grpc to a process": Way("grpc", "process"),
+    "chat to a thread": Way("chat", "thread"),
+    "chat in events": Way("events", "thread"),
     "local call": Way("local", "thread"),
 }
 

@@ -31,8 +31,13 @@ LIMITS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "request_limits.
 NOW_AND_THEN = 0.2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", cost.WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(name, marks=() if way.kind in cost.CHATS else pytest.mark.slow)
+        for name, way in cost.WAYS.items()
+    ],
+)
 def test_a_request_goes_through_no_more_functions_and_files_than_its_limit(way: str) -> None:
     for _ in range(3):  # other work on the machine splits messages and so adds calls, never fewer
         found = cost.calls(cost.WAYS[way])
