@@ -170,7 +170,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
-        raise AttributeError(f"module 'wherry' has no attribute {name!r}")
+        import difflib
+
+        close = difflib.get_close_matches(name, __all__, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"module 'wherry' has no attribute {name!r}{meant}")
     value = getattr(importlib.import_module(_HOMES.get(name, "wherry.core.values.errors")), name)
     globals()[name] = value
     return value

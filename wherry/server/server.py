@@ -44,12 +44,28 @@ DRAINED = 0
 NOT_DRAINED = 1
 INTERRUPTED = 128 + signal.SIGINT
 
-#: Seconds from one line that says which models are still loading to the next.
-PROGRESS_INTERVAL = 10.0
 #: Seconds for the models to unload, however long the last requests took.
 UNLOADING: Final = 10.0
 #: Seconds for which a thread is waited for at the start and the end, where the system has none.
 THREAD_START_TIMEOUT: Final = 2.0
+
+
+class StartLog:
+    """Logs what a start waits for. Its methods run in the server's event loop."""
+
+    #: Seconds from one call of `loading` to the next.
+    interval = 10.0
+
+    def loading(self, waiting: Mapping[str, str], seconds: float) -> None:
+        """`waiting`: why each model that is not ready is not."""
+        for name, reason in waiting.items():
+            log.info(f"still {reason}", extra={"model": name, "seconds": round(seconds)})
+
+    def loaded(self) -> None:
+        """The load has ended: every model is ready, or one failed, or the server is to stop."""
+
+    def ready(self, server: Server) -> None:
+        """It serves from now on."""
 
 
 class Server:
@@ -86,6 +102,7 @@ class Server:
         #: Loads and unloads models; its runtime must be this one.
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout
+        self.start_log = StartLog()
         self._owns_runtime = not self.runtime.models()
         #: What one client may cost.
         self.limits = (plan := plan_for(given.capacity)).limits
@@ -289,11 +306,14 @@ class Server:
         try:
             while not loading.done() and not stopped.done():
                 await asyncio.wait(
-                    waiting, timeout=PROGRESS_INTERVAL, return_when=asyncio.FIRST_COMPLETED
+                    waiting,
+                    timeout=self.start_log.interval,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 if not loading.done() and not stopped.done():
-                    _log_progress(self.control, round(time.monotonic() - started))
+                    self.start_log.loading(self.control.not_ready(), time.monotonic() - started)
         finally:
+            self.start_log.loaded()
             stopped.cancel()
         if loading.done():
             loading.result()
@@ -310,6 +330,7 @@ class Server:
         if self._is_the_program:
             _spare_the_collector()
         self._say("ready", url=(url := self._listeners.url), models=len(self.runtime.models()))
+        self.start_log.ready(self)
         self._ready_pipe.tell(url, to_systemd=self._is_the_program)
         self._ready.set_result(None)
 
@@ -406,11 +427,6 @@ async def _at_the_end(call: Callable[[], T], otherwise: T) -> T:
     except RuntimeError as error:
         log.error("a part of the end is left out", extra={"why": str(error)})
         return otherwise
-
-
-def _log_progress(control: ModelControl, seconds: int) -> None:
-    for name, reason in control.not_ready().items():
-        log.info(f"still {reason}", extra={"model": name, "seconds": seconds})
 
 
 def _read(loading: asyncio.Future[Any]) -> None:

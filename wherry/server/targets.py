@@ -276,13 +276,44 @@ def load_failure(error: Exception) -> tuple[str, str]:
     cause = error.__cause__
     if cause is None:
         return str(error), ""
-    if isinstance(error, TargetRaised) and isinstance(cause, ConfigError):
+    if isinstance(error, TargetRaised):
+        if isinstance(cause, SyntaxError):
+            source = "".join(traceback.format_exception_only(cause)).splitlines()[1:-1]
+            place = _place(cause.filename, cause.lineno) if cause.lineno else str(error)
+            return f"{place}: {type(cause).__name__}: {cause.msg}", "\n".join(source)
         frames = traceback.extract_tb(cause.__traceback__)
         outside = [one for one in frames if not one.filename.startswith(_NOT_THE_USERS)]
         if outside:
-            file = outside[-1].filename.removeprefix(os.getcwd() + os.sep)
-            return f"{file}:{outside[-1].lineno}: {cause}", ""
+            # Of a mistake that wherry finds: where the model is. Else: where the target is left.
+            found = outside[-1 if isinstance(cause, ConfigError) else 0]
+            place = _place(found.filename, found.lineno)
+            if isinstance(cause, ConfigError):
+                return f"{place}: {cause}", ""
+            what, *more = "".join(traceback.format_exception_only(cause)).splitlines()
+            # At the top level of the target there is nothing between to show.
+            text = "\n".join(more) if len(outside) == 1 else user_traceback(cause)
+            return f"{place}: {what}{_missing(cause)}", text
     return str(error), user_traceback(cause)
+
+
+def _place(file: str | None, line: int | None) -> str:
+    return f"{(file or '').removeprefix(os.getcwd() + os.sep)}:{line}"
+
+
+def _missing(error: BaseException) -> str:
+    """How to install the package of a module that is not there, as the end of a sentence."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    top = error.name.partition(".")[0]
+    if top in sys.modules or Path(top).exists() or Path(f"{top}.py").exists():
+        return ""  # a part of something that is there
+    return f"; install it: {sys.executable} -m pip install {_PACKAGES.get(top, top)}"
+
+
+#: Packages that are called otherwise than their module.
+_PACKAGES = {
+    "cv2": "opencv-python-headless", "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml",
+}  # fmt: skip
 
 
 def user_traceback(error: BaseException) -> str:

@@ -308,3 +308,50 @@ def test_a_setting_names_the_engine_of_checkpoints_only() -> None:
     for target in ("llm:a/b?engine=wherry", "app.py", "vllm:a/b", "app.py:llm"):
         assert with_engine(target, "transformers") == target
     assert with_engine("llm:a/b", "auto") == "llm:a/b"
+
+
+def failure(tmp_path: Path, source: str) -> tuple[str, str]:
+    (tmp_path / "app.py").write_text(source)
+    with pytest.raises(TargetRaised) as raised:
+        load_target("app.py")
+    return load_failure(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import wherry\ndef f(:\n", "app.py:2: SyntaxError: invalid syntax"),
+        ("\nimport nowhere_at_all", "app.py:2: ModuleNotFoundError: No module named 'nowhere_at"),
+        ("import wherry\n\nwherry.modle", "app.py:3: AttributeError: module 'wherry' has no attri"),
+        ("raise SystemExit('no')", "app.py:1: SystemExit: no"),
+    ],
+)
+def test_a_mistake_at_the_top_level_is_one_line_with_its_place(
+    tmp_path: Path, source: str, line: str
+) -> None:
+    found, text = failure(tmp_path, source)
+    assert found.startswith(line)
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        (
+            "import nowhere_at_all.x",
+            f"; install it: {sys.executable} -m pip install nowhere_at_all",
+        ),
+        ("import json.nowhere", "No module named 'json.nowhere'"),
+        ("import wherry\nwherry.modle", "no attribute 'modle'; did you mean 'model'?"),
+    ],
+)
+def test_a_module_that_is_missing_can_be_installed_and_a_misspelt_name_is_guessed(
+    tmp_path: Path, source: str, end: str
+) -> None:
+    assert failure(tmp_path, source)[0].endswith(end)
+
+
+def test_a_mistake_below_the_target_keeps_the_traceback_to_it(tmp_path: Path) -> None:
+    line, text = failure(tmp_path, "import json\njson.loads('{')")
+    assert line.startswith("app.py:2: json.decoder.JSONDecodeError: ")
+    assert "in raw_decode" in text

@@ -19,11 +19,11 @@ from wherry.core.api import (
     LoadFailed,
     Model,
     Runtime,
-    configure,
     end_descendants,
     triton_mode,
 )
 from wherry.llm.api import with_engine
+from wherry.server.cli.screen import StartScreen, configure_log
 from wherry.server.cli.settings import Settings, read_settings
 from wherry.server.connections.limits import for_connections, raise_limit
 from wherry.server.grpc.rpc import CannotListen
@@ -213,13 +213,7 @@ def serve(args: argparse.Namespace) -> int:
     flags = vars(args)
     settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
     given = settings.options
-    said = given.command_line
-    configure(
-        said.log_level,
-        said.log_format,
-        file=said.log_file,
-        off=said.log_off,
-    )
+    screen = configure_log(given)
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
@@ -227,11 +221,11 @@ def serve(args: argparse.Namespace) -> int:
         tell_ignored(flags)
         os.environ.update(triton_mode.environment_of(given.protocols.trace_config))
         targets, settings = split_targets(flags["target"], settings)
-        if said.reload:
-            return serve_reloading(settings, targets)
-        server = make_server(settings, load_targets(targets))
-        raise_open_files(server)
-        return server.run()
+        if screen is not None and targets:
+            screen.importing(targets)
+        if given.command_line.reload:
+            return serve_reloading(settings, targets, screen)
+        return run(make_server(settings, load_targets(targets)), screen)
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
     except OSError as error:
@@ -241,7 +235,19 @@ def serve(args: argparse.Namespace) -> int:
         end_descendants()
 
 
-def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
+def run(server: Server, screen: StartScreen | None) -> int:
+    connections = server.limits.max_connections
+    if not raise_limit(connections):
+        log.warning(
+            "max_connections does not fit into the limit of open files",
+            extra={"max_connections": connections, "fit": for_connections()},
+        )
+    if screen is not None:
+        server.start_log = screen
+    return server.run()
+
+
+def serve_reloading(settings: Settings, targets: Sequence[str], screen: StartScreen | None) -> int:
     """Serve until a signal; when a file is saved, its models are loaded. What cannot be loaded at
     the start is tried again when a file is saved."""
     from wherry.server.cli.reload import Reloader, start_again
@@ -251,9 +257,8 @@ def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
     reloader.watch()
     try:
         server = make_server(polling(settings), reloader.first())
-        raise_open_files(server)
         reloader.start(server.runtime)
-        return server.run()
+        return run(server, screen)
     except (ConfigError, LoadFailed) as error:
         if not reloader.has_files:
             raise
@@ -273,15 +278,6 @@ def polling(settings: Settings) -> Settings:
         return settings
     poll = replace(given, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False)
     return replace(settings, options=replace(settings.options, repositories=poll))
-
-
-def raise_open_files(server: Server) -> None:
-    connections = server.limits.max_connections
-    if not raise_limit(connections):
-        log.warning(
-            "max_connections does not fit into the limit of open files",
-            extra={"max_connections": connections, "fit": for_connections()},
-        )
 
 
 def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str], Settings]:

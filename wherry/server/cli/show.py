@@ -6,11 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import one_line
+from wherry.core.api import Form, TensorSpec, one_line
 from wherry.server.cli.settings import read_settings
 from wherry.server.options import OPTIONS
 
@@ -82,3 +82,20 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def in_words(spec: TensorSpec) -> str:
+    """What a row of the tensor is: str, image, FP32[384]."""
+    if spec.media is not None:
+        word: str = spec.media.kind
+    elif spec.form is Form.SCALARS:
+        word = _NUMBERS.get(spec.datatype.name, spec.datatype.name)
+    else:
+        word = _WORDS.get(spec.form, spec.datatype.name)
+    shape = f"[{', '.join('*' if n < 0 else str(n) for n in spec.shape)}]" if spec.shape else ""
+    return f"{word}{shape}{' = ...' if spec.optional else ''}"
+
+
+_WORDS: Final = {Form.TEXT: "str", Form.BYTES: "bytes", Form.JSON: "object"}
+#: Python's names, of what a column of them is.
+_NUMBERS: Final = {"INT64": "int", "FP64": "float", "BOOL": "bool"}

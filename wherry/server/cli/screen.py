@@ -1,0 +1,191 @@
+"""What does `wherry serve` show on a terminal while it loads models, and once they are ready?
+
+Where stderr is not a terminal, or the log is JSON, it shows nothing: there is the log.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TextIO, cast
+
+from wherry import __version__
+from wherry.core.api import BYTES, Form, LoadedModel, TensorSpec, configure
+from wherry.server.cli.show import as_json, in_words, printable
+from wherry.server.openapi.routes import DOCS
+from wherry.server.options import Options
+from wherry.server.server import Server, StartLog
+
+#: Models that are listed. `wherry models` lists all.
+MOST_MODELS: Final = 12
+#: Columns of names, before what they stand for.
+MOST_NAME: Final = 24
+#: Events of the log that the screen shows itself.
+SHOWN: Final = ("listening", "ready")
+
+_CLEAR: Final = "\r\033[K"
+BOLD, DIM, GREEN, CYAN = "1", "2", "32", "36"
+
+
+class StatusLine:
+    """A terminal whose last line is a status. What is written goes above it. Safe from any
+    thread."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+        self._lock = threading.Lock()
+        self._status = ""
+
+    def isatty(self) -> bool:
+        return self._terminal.isatty()
+
+    def write(self, text: str) -> None:
+        with self._lock:
+            self._terminal.write(f"{_CLEAR}{text}{self._status}" if self._status else text)
+
+    def flush(self) -> None:
+        self._terminal.flush()
+
+    def show(self, status: str) -> None:
+        """Show this status from now on; "" for none."""
+        columns = shutil.get_terminal_size().columns - 1
+        with self._lock:
+            if status != self._status:
+                self._status = printable(status)[:columns]
+                self._terminal.write(_CLEAR + self._status)
+                self._terminal.flush()
+
+
+class StartScreen(StartLog):
+    """Shows on a terminal what is loading, and then what is served and how to call it."""
+
+    interval = 0.1
+
+    def __init__(self, line: StatusLine, options: Options, *, colour: bool) -> None:
+        self._line = line
+        self._options = options
+        self._colour = colour
+        self._began = time.monotonic()
+
+    def importing(self, targets: Sequence[str]) -> None:
+        """Their code is being run, which may take a while."""
+        self._line.write(self._paint(f"importing {', '.join(targets)}", DIM) + "\n")
+
+    def loading(self, waiting: Mapping[str, str], seconds: float) -> None:
+        names = ", ".join("models" if name == "*" else name for name in waiting)
+        self._line.show(f"loading for {seconds:.1f} s: {names}")
+
+    def loaded(self) -> None:
+        self._line.show("")
+
+    def ready(self, server: Server) -> None:
+        self._line.write("\n".join(("", *self._screen(server), "")) + "\n")
+        self._line.flush()
+
+    def _screen(self, server: Server) -> Iterator[str]:
+        models = server.runtime.models()
+        count = f"{len(models)} model{'' if len(models) == 1 else 's'}"
+        seconds = f"{time.monotonic() - self._began:.1f} s"
+        yield f"  {self._paint(f'wherry {__version__}', BOLD)}  {count} ready in {seconds}"
+        yield ""
+        width = min(MOST_NAME, max((len(one.name) for one in models), default=0))
+        for one in models[:MOST_MODELS]:
+            yield f"  {self._paint(f'{one.name:<{width}}', GREEN)}  {signature_in_words(one)}"
+        if more := models[MOST_MODELS:]:
+            yield f"  and {len(more)} more: wherry models"
+        if not models and (folders := self._options.repositories.model_repositories):
+            yield f"  no models yet in {', '.join(folders)}"
+        yield ""
+        places = {
+            "Dashboard": server.url and f"{server.url}/",
+            "API": server.url and server.url + DOCS,
+            "gRPC": server.grpc_url,
+            "Management": server.management_url,
+            "Metrics": server.metrics_url,
+        }
+        for name, place in places.items():
+            if place:
+                yield f"  {name:<10}  {self._paint(place, CYAN)}"
+        if example := next(filter(None, (self._call(server, one) for one in models)), ""):
+            yield ""
+            yield f"  {example}"
+        yield ""
+        yield self._paint("  Ctrl-C stops the server", DIM)
+
+    def _call(self, server: Server, model: LoadedModel) -> str:
+        """A command that calls the model; "" if none is known that would do."""
+        if not server.url.startswith("http"):
+            return ""
+        row = example_row(model)
+        if row is None:
+            return ""
+        word = "generate_stream" if model.signature.streams else "generate"
+        access = self._options.access
+        key = ""
+        if access.api_keys or access.api_key_file:
+            key = ' -H "Authorization: Bearer $WHERRY_API_KEY"'
+        command = f"curl{' -N' if model.signature.streams else ''}{key}"
+        body = shlex.quote(as_json(row, None))
+        return f"{command} {server.url}/v2/models/{model.name}/{word} -d {body}"
+
+    def _paint(self, text: str, code: str) -> str:
+        text = printable(text)
+        return f"\033[{code}m{text}\033[0m" if self._colour else text
+
+
+def signature_in_words(model: LoadedModel) -> str:
+    """As its function would be written: (text: str) -> str."""
+    signature = model.signature
+    inputs = ", ".join(f"{one.name}: {in_words(one)}" for one in signature.inputs)
+    outputs = ", ".join(
+        in_words(one) if signature.returns == "single" else f"{one.name}: {in_words(one)}"
+        for one in signature.outputs
+    )
+    return printable(f"({inputs}) {'->>' if signature.streams else '->'} {outputs}")
+
+
+def example_row(model: LoadedModel) -> dict[str, Any] | None:
+    """The model's first example, or a row made from its inputs; None if JSON cannot say it."""
+    needed = [one for one in model.signature.inputs if not one.optional]
+    if any(one.form is Form.BYTES for one in needed):
+        return None
+    for row in model.config.examples:
+        if len(as_json(row, None)) < 200:
+            return dict(row)
+    made = {one.name: _made_up(one) for one in needed}
+    return None if None in made.values() else made
+
+
+def _made_up(spec: TensorSpec) -> Any:
+    if spec.form is Form.TEXT:
+        value: Any = "hello"
+    elif spec.form is Form.SCALARS:
+        value = 1 if spec.datatype is not BYTES else None
+    else:
+        return None
+    return value if spec.shape == () else [value]
+
+
+def configure_log(options: Options) -> StartScreen | None:
+    """Configure the log as the options say; the screen, if it is to be shown above the log."""
+    log = options.command_line
+    human = log.log_format == "human" and log.log_level in ("debug", "info")
+    dumb = os.environ.get("TERM") == "dumb" or not sys.stderr.isatty()
+    line = StatusLine(sys.stderr) if human and not dumb and "info" not in log.log_off else None
+    handler = configure(
+        log.log_level,
+        log.log_format,
+        cast(TextIO | None, line),
+        file=log.log_file,
+        off=log.log_off,
+    )
+    if line is None:
+        return None
+    if log.log_file is None:
+        handler.addFilter(lambda record: record.name != "wherry" or record.msg not in SHOWN)
+    return StartScreen(line, options, colour=not os.environ.get("NO_COLOR"))
