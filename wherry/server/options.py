@@ -55,7 +55,7 @@ class Listen:
     http: bool = option(True,
         "speak HTTP; without it gRPC only, and on the ports for operators what they have")
     grpc_port: int | None = option(None,
-        "speak gRPC, too, on this port (8001 is usual); 0 takes a free one",
+        "also serve gRPC on this port (8001 is usual); 0 takes a free one",
         "PORT", least=0, most=PORT)
     grpc_host: str | None = option(None, "address to listen on for gRPC; not said: --host", "HOST")
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
@@ -68,7 +68,7 @@ class Listen:
     reuse_port: bool = option(False,
         "let other processes of this user listen on the same ports, as a successor has to")
     fronts: int = option(0,
-        "parse and encode in so many processes, which share the ports; 0: in the process that owns "
+        "number of processes that parse and encode; 0: in the process that owns "
         "the models", "N", least=0, most=256)
     management_port: int | None = option(None,
         "serve model control, settings and metrics on this port only", "PORT", least=0, most=PORT)

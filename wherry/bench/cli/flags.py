@@ -147,7 +147,7 @@ def add_commands(
     top = command(
         commands,
         "top",
-        "show what a running server does, in the terminal",
+        "watch a running server in the terminal",
         "bench.top.command:top",
         "Keys: q quits; n, r, l, w, f sort by name, requests, latency, waiting, failures. Where"
         " stdout is not a terminal it prints the numbers once.",
@@ -163,7 +163,7 @@ def add_commands(
     bench = command(
         commands,
         "bench",
-        "put load on a server, say how it does",
+        "load-test a server, or a model of yours",
         "bench.cli.command:bench",
         EPILOG,
         EVERYDAY,

@@ -1,9 +1,5 @@
 """Which commands are there, and what do they take?
 
-    wherry serve app.py            wherry call sentiment "what a day"
-    wherry check app.py            wherry models          wherry config
-    wherry bench http://127.0.0.1:8000      wherry top      wherry grafana > board.json
-
 Results go to stdout, everything else to stderr. Exit codes: 0 done (serve: drained), 1 failed,
 2 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C.
 
@@ -13,99 +9,18 @@ What a command needs is imported when it runs, so that --help costs nothing.
 from __future__ import annotations
 
 import argparse
-import copy
 import difflib
 import errno
 import importlib
 import os
-import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from wherry import __version__
+from wherry.server.cli.help import Parser
 from wherry.server.cli.triton_options import in_our_words
 from wherry.server.options import OPTIONS, PREFIX
-
-WIDEST_FLAG = 28
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose --help shows the flags in `everyday` only, and --help-all all of them in their
-    groups. With no `everyday` there is one --help for all."""
-
-    def __init__(self, *args: Any, everyday: Collection[str] = (), **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", _formatter)
-        super().__init__(*args, **kwargs)
-        self.everyday = everyday
-        if everyday:
-            self.add_argument(
-                "--help-all", action=_HelpAll, nargs=0, help="show all flags, in groups, and exit"
-            )
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            close = difflib.get_close_matches(str(value), map(str, action.choices or ()), n=1)
-            if close and "did you mean" not in error.message:
-                error.message += f"; did you mean {close[0]!r}?"
-            raise
-
-    def format_usage(self) -> str:
-        if not self.everyday:
-            return super().format_usage()
-        formatter = self._get_formatter()
-        several = any(one.nargs == "*" for one in self._actions)
-        formatter.add_usage(f"%(prog)s [FLAGS] [TARGET{' ...' * several}]", [], [])
-        return formatter.format_help()
-
-    def format_help(self) -> str:
-        if not self.everyday:
-            return super().format_help()
-        kept = {"-h", "--help-all", *self.everyday}
-        actions = [
-            _in_short(one)
-            for one in self._actions
-            if not one.option_strings or kept & {*one.option_strings}
-        ]
-        return self._formatted({"": actions})
-
-    def format_help_all(self) -> str:
-        """The help with all flags."""
-        groups = {one.title or "": one._group_actions for one in self._action_groups}
-        return self._formatted(groups)
-
-    def _formatted(self, groups: dict[str, list[argparse.Action]]) -> str:
-        formatter = self._get_formatter()
-        formatter.add_text(self.description)
-        for title, actions in groups.items():
-            formatter.start_section(title or None)
-            formatter.add_arguments(actions)
-            formatter.end_section()
-        formatter.add_text(self.epilog)
-        return f"{self.format_usage()}\n{formatter.format_help()}"
-
-
-def _in_short(action: argparse.Action) -> argparse.Action:
-    """The action with the first clause of its help, and the default."""
-    short = copy.copy(action)
-    clause, _, rest = (action.help or "").partition("; ")
-    default = re.search(r" \[[^\]]*\]$", rest)
-    short.help = clause + (default[0] if default else "")
-    return short
-
-
-class _HelpAll(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        assert isinstance(parser, Parser)
-        sys.stdout.write(parser.format_help_all())
-        parser.exit()
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.HelpFormatter(prog, max_help_position=WIDEST_FLAG)
-
 
 #: The part that brings bench and top. It stands above this one.
 _BENCH = "wherry.bench.api"
@@ -117,24 +32,25 @@ LOAD_FAILED = 3
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 TARGET_HELP = (
-    "a file (app.py), a module (package.app), an object in one (app.py:sentiment), or a folder of"
-    " models (a Triton model repository)"
+    "a file (app.py), a module (package.app), an object in one (app.py:sentiment), a folder of"
+    " models (a Triton model repository), or a language model (llm:FOLDER, llm:FILE.gguf,"
+    " llm:ORG/MODEL)"
 )
 
-#: The flags of serve, check and config that their --help shows.
+#: The flags of serve that its --help shows.
 EVERYDAY = (
-    "--config", "--host", "--port", "--grpc-port", "--fronts", "--api-key-file", "--cors-origin",
-    "--max-in-flight", "--drain-timeout", "--isolation", "--instances",
-    "--request-timeout", "--reload", "--log-level", "--log-format",
+    "--config", "--host", "--port", "--grpc-port", "--fronts", "--api-key-file", "--drain-timeout",
+    "--isolation", "--instances", "--request-timeout", "--reload", "--log-level", "--log-format",
 )  # fmt: skip
+#: Those of check and config, which listen on no address.
+FEW = ("--config", "--isolation", "--instances", "--log-level")
 
 #: What a write to a full disk, or beyond a limit of it, fails with.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 PRECEDENCE = (
-    "Every flag has a variable of its name (--log-level: WHERRY_LOG_LEVEL) and a key in the file"
-    " ([server] log_level). A flag wins over its variable, that over the file, that over the"
-    " default. The file is wherry.toml, or [tool.wherry] in pyproject.toml, in this folder."
+    "A flag may also be a variable (WHERRY_LOG_LEVEL) or, with less weight, a key in wherry.toml or"
+    " in [tool.wherry] of pyproject.toml ([server] log_level)."
 )
 
 
@@ -142,7 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the process's exit code."""
     # Values may stand after a flag, too: `wherry call words --stream "a b c"`.
     given, ignored = in_our_words(sys.argv[1:] if arguments is None else arguments)
-    args, rest = parser().parse_known_args(given)
+    root = parser()
+    if not given:
+        root.exit(USAGE, root.format_help())
+    args, rest = root.parse_known_args(given)
     args.ignored = ignored
     if rest and (not hasattr(args, "value") or any(word.startswith("-") for word in rest)):
         _not_known(rest, args.of)
@@ -198,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     root = Parser(
         prog="wherry",
         description="Serve models: batched, streaming, observable.",
-        epilog="wherry COMMAND --help says more.",
+        epilog="wherry COMMAND --help: its flags and examples.",
     )
     root.add_argument("--version", action="version", version=f"wherry {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
@@ -224,7 +143,7 @@ def _add_serving(commands: Any) -> None:
         "load the models, run their examples, show their settings",
         "server.cli.check:check",
         PRECEDENCE,
-        EVERYDAY,
+        FEW,
     )
     check.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(check)
@@ -235,7 +154,7 @@ def _add_serving(commands: Any) -> None:
         "show the server's settings",
         "server.cli.show:show_settings",
         PRECEDENCE,
-        EVERYDAY,
+        FEW,
     )
     _add_settings(config)
 
@@ -277,7 +196,10 @@ def _add_questions(commands: Any) -> None:
     _add_client(models)
 
     explain = _command(
-        commands, "explain", "say why batches are as they are", "server.cli.explain:explain"
+        commands,
+        "explain",
+        "explain the batches of a model, and what would change them",
+        "server.cli.explain:explain",
     )
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")

@@ -1,6 +1,10 @@
 """What the command line prints, and with which code it exits."""
 
+import argparse
+import io
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,7 +14,8 @@ import pytest
 
 import wherry
 from wherry.bench.cli import flags as bench_flags
-from wherry.server.cli import EVERYDAY, main
+from wherry.server.cli import EVERYDAY, FEW, main, parser
+from wherry.server.cli.help import EXAMPLES, GROUPS
 from wherry.server.options import OPTIONS
 
 IN_A_CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -109,7 +114,7 @@ def test_help_is_one_screen_and_help_all_has_every_flag(
     flags = {one.flag for one in OPTIONS.values()}
     if command == "bench":
         flags = {one.name for group in bench_flags.GROUPS.values() for one in group}
-    everyday = {*(bench_flags.EVERYDAY if command == "bench" else EVERYDAY)}
+    everyday = {*{"bench": bench_flags.EVERYDAY, "serve": EVERYDAY}.get(command, FEW)}
     assert {one for one in everyday if f"  {one}" not in shown[0]} == set()
     assert {one for one in flags | everyday if f"  {one}" not in shown[1]} == set()
 
@@ -162,11 +167,64 @@ def test_a_wrong_setting_is_exit_code_2_on_stderr(
     assert captured.err == "wherry: --port: 'many': expected int, got str\n"
 
 
-def test_a_command_that_is_not_known_has_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("word", "end"),
+    [
+        ("serv", "did you mean 'serve'?"),
+        ("ls", "did you mean 'models'?"),
+        ("help", "did you mean '--help'?"),
+        ("app.py", "did you mean `wherry serve app.py`?"),
+        ("llm:org/model", "did you mean `wherry serve llm:org/model`?"),
+        ("qqqq", "wherry --help lists them"),
+    ],
+)
+def test_a_command_that_is_not_known_has_a_guess(
+    word: str, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit:
-        main(["serv"])
+        main([word])
     assert exit.value.code == 2
-    assert "did you mean 'serve'?" in capsys.readouterr().err
+    problem = capsys.readouterr().err.splitlines()[-1]
+    assert problem.startswith(f"wherry: error: there is no command {word!r}; ")
+    assert problem.endswith(end)
+
+
+def test_help_lists_each_command_once_and_each_has_examples() -> None:
+    (commands,) = [one for one in parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted(commands.choices) == sorted(name for name in EXAMPLES if name)
+
+
+@pytest.mark.parametrize("line", [one for lines in EXAMPLES.values() for one in lines])
+def test_an_example_in_the_help_is_a_command_line(line: str) -> None:
+    words = shlex.split(re.sub(r"[<>].*|^eval \"\$\((.*)\)\"$", r"\1", line))
+    assert words[0] == "wherry"
+    args, rest = parser().parse_known_args(words[1:])
+    assert args.run
+    assert not [word for word in rest if word.startswith("-")]
+
+
+def test_no_command_at_all_shows_the_help_and_is_a_mistake(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main([])
+    assert exit.value.code == 2
+    assert "  check       load the models" in capsys.readouterr().err
+
+
+def test_headings_are_bold_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = []
+    for is_terminal in (True, False):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        parser().print_help(stream)
+        shown.append(stream.getvalue())
+    assert "\x1b[1mServe:\x1b[0m\n  serve " in shown[0]
+    assert "\x1b" not in shown[1]
 
 
 def test_help_imports_neither_numpy_nor_an_event_loop() -> None:
