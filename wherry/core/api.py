@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from wherry.core.observability.logging import severities as severities
     from wherry.core.observability.machine import Machine as Machine
     from wherry.core.observability.machine import Use as Use
+    from wherry.core.observability.machine import cache_folder as cache_folder
     from wherry.core.observability.metrics import Metrics as Metrics
     from wherry.core.observability.numbers import FRESH as FRESH
     from wherry.core.observability.numbers import LoadReport as LoadReport
@@ -256,7 +257,7 @@ else:
                 "HumanFormatter JsonFormatter configure formatter_of log_internal_error one_line "
                 "severities"
             ),
-            "observability.machine": "Machine Use",
+            "observability.machine": "Machine Use cache_folder",
             "observability.metrics": "Metrics",
             "observability.numbers": (
                 "FRESH LoadReport RateWindow Reading Readings quantile reading significant summed"

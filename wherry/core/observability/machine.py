@@ -7,6 +7,7 @@ elsewhere values are None. GPUs are asked through NVML, the driver's own library
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 LIBRARY: Final = "libnvidia-ml.so.1"
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept for this user, over all servers."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wherry"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,6 @@ from wherry.core.models.model import FunctionModel, Model
 log = logging.getLogger("wherry")
 
 
-def cache_file() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "wherry" / "footprints.json"
-
-
 class MemoryUse:
     """What one model takes of its device, in bytes; 0: not known."""
 

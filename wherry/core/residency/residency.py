@@ -18,8 +18,8 @@ from wherry.core.instances.device_errors import out_of_memory
 from wherry.core.instances.instance_slots import Maker, shortage
 from wherry.core.instances.runner import InstanceRunner, Runner
 from wherry.core.models.model import Model
-from wherry.core.observability.machine import gpus
-from wherry.core.residency.footprints import Footprints, MemoryUse, cache_file
+from wherry.core.observability.machine import cache_folder, gpus
+from wherry.core.residency.footprints import Footprints, MemoryUse
 from wherry.core.residency.policy import DeviceTurns, ModelView, State, Swaps
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.core.values.request import InferRequest
@@ -216,7 +216,7 @@ class Residency:
 
     def __init__(self, budgets: Mapping[str, int], clock: Callable[[], float]) -> None:
         self._budgets = dict(budgets)
-        self._footprints = Footprints(cache_file())
+        self._footprints = Footprints(cache_folder() / "footprints.json")
         self._clock = clock
         self._changed = threading.Condition()
         self._residents: dict[Runner, Resident] = {}

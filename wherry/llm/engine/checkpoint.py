@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import ConfigError
+from wherry.core.api import ConfigError, cache_folder
 from wherry.llm.engine import gguf_file
 from wherry.llm.engine.damaged import AGAIN, brief
 from wherry.llm.engine.known import ANOTHER_ENGINE, QUANTIZER_FILES, refusals
@@ -261,11 +260,6 @@ def converted(gguf: Path) -> Path:
                 if not target.is_dir():
                     raise
     return target
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "wherry"
 
 
 def _convert(gguf: Path, target: Path) -> None:

@@ -23,6 +23,7 @@ from wherry.core.api import (
     FrameSocket,
     Garbage,
     LoadFailed,
+    cache_folder,
     for_children,
     shortage,
     start_worker,
@@ -187,8 +188,7 @@ def _unpacked(model: str, archive: Path) -> Path:
     status = archive.stat()
     identity = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "wherry" / "environments" / name
+    place = cache_folder() / "environments" / name
     if place.is_dir():
         return place
     # In Triton's words, which those who wait for minutes look for.
