@@ -246,6 +246,20 @@ def test_what_async_execute_raises_is_the_end_of_its_requests(rt: wherry.Runtime
     assert len(list(rt.stream("squares", N=[1]))) == 2
 
 
+def test_a_stream_that_outlives_its_batch_ends_before_its_model_sleeps() -> None:
+    with wherry.Runtime(device_memory={"cpu": 100}) as rt, ThreadPoolExecutor(1) as pool:
+        for name in ("add_sub", "repeat"):
+            rt.load(python_model(name), memory=60)
+        stream = rt.stream("repeat", TIMES=[-1])
+        next(stream)
+        answer = pool.submit(rt.infer, "add_sub", A=X, B=X)
+        until(lambda: rt.model("repeat").runner.residence()["state"] == "stopping")
+        assert [next(stream)["COUNT"][0] for _ in range(50)] == list(range(1, 51))
+        assert not answer.done()
+        stream.close()  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(answer.result()["SUM"], X + X)
+
+
 # Models that call models
 
 

@@ -148,6 +148,24 @@ class Dispatcher(InstanceRunner[Instance]):
     def _is_quiet(self) -> bool:
         return self._batches.is_quiet()
 
+    def _runs_nothing(self) -> bool:
+        return self._batches.table.is_quiet()
+
+    @property
+    def _is_held(self) -> bool:
+        return self._batches.is_held
+
+    def _hold(self) -> None:
+        self._hand_over(self._batches.hold(), pass_on=False)  # which only wakes callers
+
+    def _resume(self) -> Acts[Instance]:
+        return self._batches.resume(self._clock())
+
+    def _release(self, instances: Sequence[Instance]) -> None:
+        with self._lock:
+            acts = self._batches.release(instances)
+        self._hand_over(acts)
+
     def _clear_queue(self) -> Sequence[InferRequest]:
         waiting, acts = self._batches.cleared()
         self._hand_over(acts, pass_on=False)  # which only wakes callers

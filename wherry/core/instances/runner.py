@@ -347,17 +347,43 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             if self._is_quiet():
                 self.readiness.asleep()
 
-    def fall_asleep(self) -> None:
-        """Let every instance end what it runs, and unload it. What waits stays in the queue.
-        Blocks. A worker that is longer in its `unload` than `unload_timeout` is killed."""
-        with self._lock:
+    def fall_asleep(self) -> bool:
+        """Begin nothing more of what waits, let what runs end, and then unload every instance.
+        Blocks. A worker that is longer in its `unload` than `unload_timeout` is killed. False: it
+        was to `stay` before that."""
+        with self._changed:
             self.readiness.waking()
-        self.let_go(self.life.sleep())
+            self._hold()
+            self._changed.wait_for(
+                lambda: not self._is_held or self.life.closing or self._runs_nothing()
+            )
+            if not self._is_held:
+                return False
+            going = self.life.sleep()
+        self._release(going)
         ending: set[InstanceT] = set()
         while not self.life.wait_until_empty(self.config.unload_timeout):
             for instance in ending.intersection(self.life.unloading):
                 self._abandon(instance, "unload took too long (unload_timeout)")
             ending = {*self.life.unloading}
+        return True
+
+    def stay(self) -> bool:
+        """Go on with what waits, as nobody needs the room any more. False: it is too late, its
+        instances stop."""
+        with self._changed:
+            if not self._is_held or self.life.asleep:
+                return False
+            self.readiness.loaded()
+            chosen = self._resume()
+            self._changed.notify_all()
+        self._hand_over(chosen)
+        return True
+
+    def is_running(self) -> bool:
+        """Whether anything runs: with what has outlived its batch."""
+        with self._lock:
+            return not self._runs_nothing()
 
     def wake(self) -> None:
         """Load every instance again, and run what waits. Blocks. Raises LoadFailed, or
@@ -450,10 +476,27 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
     def tick(self) -> None:
         """The timer: a wait is over, or a deadline has passed."""
 
+    @property
     @abstractmethod
-    def let_go(self, instances: Sequence[InstanceT]) -> None:
-        """Have `serve` return for these when they have ended what they run, and give them nothing
-        more. Does not block."""
+    def _is_held(self) -> bool:
+        """Under the lock: does it begin nothing of what waits?"""
+
+    @abstractmethod
+    def _hold(self) -> None:
+        """Under the lock: begin nothing more of what waits. Instances that come are held, too."""
+
+    @abstractmethod
+    def _resume(self) -> Any:
+        """Under the lock: go on, and choose what starts now. `_hand_over` must follow."""
+
+    @abstractmethod
+    def _release(self, instances: Sequence[InstanceT]) -> None:
+        """Have `serve` return for these, which are held and run nothing; instances that come from
+        now on are not held."""
+
+    @abstractmethod
+    def _runs_nothing(self) -> bool:
+        """Under the lock: does no instance have a request?"""
 
     @abstractmethod
     def _stop(self) -> None:

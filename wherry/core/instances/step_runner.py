@@ -61,8 +61,8 @@ class ActiveRequests:
         self.most = most(Device())
         self._by_instance: dict[StepInstance, dict[int, Active]] = {}
         self._by_request: dict[InferRequest, Active] = {}
-        #: Instances that get nothing more.
-        self._let_go: set[StepInstance] = set()
+        #: Nothing more joins: those that are active are to end.
+        self.is_held = False
         self._keys = count(1)
 
     def __len__(self) -> int:
@@ -75,27 +75,13 @@ class ActiveRequests:
     def remove_instance(self, instance: StepInstance) -> list[Active]:
         """The instance is gone. Returns what was active on it."""
         gone = list(self._by_instance.pop(instance, {}).values())
-        self._let_go.discard(instance)
         for active in gone:
             del self._by_request[active.request]
         return gone
 
-    def let_go(self, instance: StepInstance) -> None:
-        """It gets nothing more."""
-        self._let_go.add(instance)
-
-    def take_empty(self) -> list[StepInstance]:
-        """Those that were let go and have nothing active any more, once each."""
-        empty = [one for one in self._let_go if not self._by_instance.get(one)]
-        for instance in empty:
-            self.remove_instance(instance)
-        return empty
-
     def has_room(self) -> bool:
-        return any(
-            len(active) < self.most
-            for instance, active in self._by_instance.items()
-            if instance not in self._let_go
+        return not self.is_held and any(
+            len(active) < self.most for active in self._by_instance.values()
         )
 
     def place_for(self, request: InferRequest) -> StepInstance | None:
@@ -104,9 +90,7 @@ class ActiveRequests:
         free = {
             instance: len(active)
             for instance, active in self._by_instance.items()
-            if len(active) < most
-            and instance not in self._let_go
-            and not (len(active) == 1 and self.on(instance)[0].on_trial)
+            if len(active) < most and not (len(active) == 1 and self.on(instance)[0].on_trial)
         }
         return min(free, key=free.__getitem__, default=None)
 
@@ -256,8 +240,6 @@ class StepRunner(InstanceRunner[StepInstance]):
 
         Joining and leaving are posted under the lock, in their order; to post never blocks.
         """
-        for empty in self._active.take_empty():
-            empty.close()
         while self._queue.queued_requests and self._active.has_room():
             lane = next(iter(self._queue.lanes(now)), None)
             instance = None if lane is None else self._active.place_for(lane.head)
@@ -397,18 +379,36 @@ class StepRunner(InstanceRunner[StepInstance]):
     def up(self, instance: StepInstance) -> None:
         instance.hand_out = self._hand_out
         with self._lock:
-            if not self._active.instances:
-                self._first.can_run(self._clock())
-            self._active.add_instance(instance)
             stops = self.life.is_over(instance.number)
+            if not stops:
+                if not self._active.instances:
+                    self._first.can_run(self._clock())
+                self._active.add_instance(instance)
         if stops:
             instance.close()
 
-    def let_go(self, instances: Sequence[StepInstance]) -> None:
+    def _runs_nothing(self) -> bool:
+        return not self._active
+
+    @property
+    def _is_held(self) -> bool:
+        return self._active.is_held
+
+    def _hold(self) -> None:
+        self._active.is_held = True
+
+    def _resume(self) -> Sequence[Refused]:
+        self._active.is_held = False
+        self._assign(self._clock())
+        return ()
+
+    def _release(self, instances: Sequence[StepInstance]) -> None:
         with self._lock:
+            self._active.is_held = False
             for instance in instances:
-                self._active.let_go(instance)
-            self._assign(self._clock())
+                self._active.remove_instance(instance)
+        for instance in instances:
+            instance.close()
 
     def down(self, instance: StepInstance) -> None:
         with self._changed:

@@ -70,6 +70,8 @@ class ModelBatches(Generic[SlotT]):
         #: When `tick` will be called, latest first.
         self._ticks: list[float] = []
         self._is_closing = False
+        #: No instance is given what waits: those that run are to end.
+        self.is_held = False
 
     # Requests
 
@@ -145,6 +147,24 @@ class ModelBatches(Generic[SlotT]):
         acts: Acts[SlotT] = Acts()
         self.line.send_away(acts.wake)
         return self._scheduler.clear(), acts
+
+    def hold(self) -> Acts[SlotT]:
+        """Instances are given nothing more, until `resume` or `release`."""
+        self.is_held = True
+        acts: Acts[SlotT] = Acts()
+        self.line.send_away(acts.wake)
+        return acts
+
+    def resume(self, now: float) -> Acts[SlotT]:
+        self.is_held = False
+        acts: Acts[SlotT] = Acts()
+        self._assign(acts, now)
+        return acts
+
+    def release(self, instances: Sequence[SlotT]) -> Acts[SlotT]:
+        """These stop, which were held and have nothing."""
+        self.is_held = False
+        return Acts(stop=self.table.let_go(instances))
 
     def closing(self) -> Acts[SlotT]:
         """Instances stop from now on, as soon as they have ended what they have."""
@@ -243,7 +263,7 @@ class ModelBatches(Generic[SlotT]):
     def caller_came(self, now: float) -> SlotT | None:
         """Lend a caller with one row an instance; `caller_ran` must follow. None: it must wait, if
         it may, or queue its row."""
-        if not self.table.idle:
+        if not self.table.idle or self.is_held:
             return None
         instance = self.table.idle[-1]
         if not instance.runs_in_caller or not self._scheduler.may_run_alone(now):
@@ -259,6 +279,7 @@ class ModelBatches(Generic[SlotT]):
         if (
             len(self.line.waiting) >= self.line.size
             or self.table.idle
+            or self.is_held
             or self._scheduler.queued_requests
         ):
             return None
@@ -379,7 +400,8 @@ class ModelBatches(Generic[SlotT]):
     def _assign(self, acts: Acts[SlotT], now: float) -> None:
         """Choose what the instances are given now, and when to look again."""
         scheduler, share, unused, wake_at = self._scheduler, self._share, False, inf
-        for instance in self.table.idle[::-1]:
+        most = 1 if self.is_held else self.table.ahead.most
+        for instance in () if self.is_held else self.table.idle[::-1]:
             if share is not None and not share.may_run(scheduler, now):
                 break
             action = scheduler.next_action(now, instance.number)
@@ -394,9 +416,8 @@ class ModelBatches(Generic[SlotT]):
                 wake_at = min(wake_at, action.until)
             if not scheduler.runs_sequences:
                 break
-        if unused and share is not None:
+        if (unused or self.is_held) and share is not None:
             share.nothing_to_run()
-        most = self.table.ahead.most
         while most > 1 and not self.table.idle and scheduler.queued_requests:
             least_busy = self.table.least_busy(most)
             if least_busy is None:

@@ -190,6 +190,43 @@ def test_an_instance_that_is_let_go_stops_when_it_has_ended_what_it_has() -> Non
     assert batches.answered(busy, 1.0) == Acts(stop=[busy])
 
 
+def test_a_model_that_is_held_begins_nothing_until_it_goes_on() -> None:
+    batches, (one,) = model(in_caller=True, max_batch_size=1, execution_timeout=9.0)
+    batches.arrived(requests("a"), 0.0)
+    assert batches.hold() == Acts()
+    assert given(batches.arrived(requests("b", deadline=5.0), 1.0)) == {}
+    batches.ended(one, [run_of(one.batches[0])], 2.0)
+    assert given(batches.answered(one, 2.0) or Acts()) == {}
+    other = Slot(1, in_caller=True)
+    assert given(batches.came_up(other, 2, stops=False)) == {}
+    assert batches.caller_came(3.0) is None
+    assert batches.caller_waits(Waiter[Slot]) is None
+    assert given(batches.resume(4.0)) in ({"m_0": ["b"]}, {"m_1": ["b"]})
+
+
+def test_callers_in_line_queue_their_rows_when_a_model_is_held() -> None:
+    batches, (one,) = model(in_caller=True, max_batch_size=1)
+    assert batches.caller_came(0.0) is one
+    waiter = batches.caller_waits(Waiter[Slot])
+    assert waiter is not None
+    assert batches.hold() == Acts(wake=[waiter])
+    assert waiter.is_over
+    assert waiter.instance is None
+
+
+def test_held_instances_stop_and_those_that_take_their_place_run_what_waits() -> None:
+    batches, (one, other) = model(2)
+    batches.hold()
+    batches.arrived(requests("a", deadline=5.0), 0.0)
+    assert sorted(slot.name for slot in batches.release([one, other]).stop) == ["m_0", "m_1"]
+    assert [request.id for request, _ in batches.tick(5.0).fail] == ["a"]
+    batches.arrived(requests("b"), 6.0)
+    batches.table.remove(one)
+    batches.table.remove(other)
+    batches.came_up(Slot(0), 2, stops=False)
+    assert given(batches.arrived((), 7.0)) == {"m_0": ["b"]}
+
+
 def test_an_instance_that_comes_up_too_late_stops() -> None:
     batches, _ = model(0)
     one = Slot(0)
@@ -626,6 +663,7 @@ class AnyOrder(RuleBasedStateMachine):
     def carry_out(self, acts: Acts[Slot] | None) -> None:
         if acts is None:
             return
+        assert not acts.give or not self.batches.is_held
         for one, batches in acts.give:
             if not self.ahead:
                 assert not self.running[one], "an instance was used twice"
@@ -733,6 +771,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.carry_out(self.batches.arrived((), self.now))
 
     @rule()
+    def hold(self) -> None:
+        self.carry_out(self.batches.hold())
+
+    @rule()
+    def resume(self) -> None:
+        self.carry_out(self.batches.resume(self.now))
+
+    @rule()
     def caller_comes(self) -> None:
         one = self.batches.caller_came(self.now)
         if one is not None:
@@ -787,7 +833,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_for_what_is_free(self) -> None:
         waits = self.batches.queued_requests - len(self.batches.line.waiting)
-        if self.batches.table.idle and waits:
+        if self.batches.table.idle and waits and not self.batches.is_held:
             assert self.delay
             assert self.ticks
         if self.batches.table.idle and self.batches.line.waiting:
@@ -802,6 +848,7 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "batches"):
             return
+        self.resume()
         while self.busy() or self.telling or self.rows or self.awake or self.ticks:
             while self.telling:
                 self.callers_are_told(0)
