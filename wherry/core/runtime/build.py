@@ -177,6 +177,8 @@ class Builder:
         """Give a model that serves the instances of this configuration. False if it has to be
         loaded anew for that, LoadFailed if one of them cannot be loaded: then it has those of
         before."""
+        if runner.residence().get("resident") == "when asked":
+            return False  # it may sleep, or be about to
         make = self._maker(model, config)
         slots = runner.life.slots.makers
         has = {n: one.device for n, one in slots.items() if isinstance(one, Maker)}

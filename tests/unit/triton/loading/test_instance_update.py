@@ -188,3 +188,15 @@ def test_of_a_model_of_sequences_no_instance_is_taken_away(tmp_path: Path) -> No
         config.write_text(f"{sequences} {cpu(1)}")
         control.load("m")
         assert control.runtime.model("m") is not loaded
+
+
+def test_a_model_that_may_sleep_is_loaded_anew(tmp_path: Path) -> None:
+    save(tmp_path, "m", 1)
+    grouped(tmp_path, cpu(1))
+    room: dict[str, Any] = {"device_memory": {"cpu": 1 << 40}}
+    with controlled(tmp_path, mode="explicit", load=["m"], make_model=made, **room) as control:
+        assert runner_of(control).residence()["resident"] == "when asked"
+        grouped(tmp_path, cpu(2))
+        control.load("m")
+        assert ask(control, "m") == 1
+        assert len(runner_of(control).life.slots.makers) == 2
