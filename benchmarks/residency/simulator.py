@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf
+from math import inf
 from typing import NamedTuple, Protocol
 
-from wherry.core.residency.policy import ModelView, State, Swaps
+from wherry.core.residency.policy import ArrivalRate, ModelView, State, Swaps
 
 
 class Spec(NamedTuple):
@@ -50,30 +50,6 @@ class Policy(Protocol):
 Viewer = Callable[["Run", "Model", float], ModelView]
 
 
-class DecayingRate:
-    """Requests a second, each counting less the longer it is ago."""
-
-    #: Seconds after which a request counts 1/e.
-    WINDOW = 60.0
-
-    def __init__(self, now: float) -> None:
-        self.last_arrival = -inf
-        self._start = self._counted_at = now
-        self._count = 0.0
-
-    def arrived(self, now: float, requests: int = 1) -> None:
-        self._count = self._decayed(now) + requests
-        self._counted_at = self.last_arrival = now
-
-    def rate(self, now: float) -> float:
-        """By the time since the start, too: a model that has just been started has a rate."""
-        seen = self.WINDOW * (1 - exp((self._start - now) / self.WINDOW))
-        return self._decayed(now) / max(seen, 1.0)
-
-    def _decayed(self, now: float) -> float:
-        return self._count * exp((self._counted_at - now) / self.WINDOW)
-
-
 @dataclass(slots=True)
 class Model:
     spec: Spec
@@ -82,9 +58,9 @@ class Model:
     queue: deque[Arrival] = field(default_factory=deque)
     running: int = 0
     #: When what runs has ended.
-    ends: float = 0.0
+    ends: float = -inf
     since: float = 0.0
-    arrivals: DecayingRate = field(default_factory=lambda: DecayingRate(0.0))
+    arrivals: ArrivalRate = field(default_factory=lambda: ArrivalRate(0.0))
     #: Moments of its requests, for those who know the future.
     future: Sequence[float] = ()
     #: Counts what was begun, so that an event of something given up says nothing.
@@ -116,8 +92,9 @@ def honest(run: Run, model: Model, now: float) -> ModelView:
         oldest_wait=now - model.queue[0].time if queued else 0.0,
         work_seconds=work + max(0.0, model.ends - now),
         arrival_rate=model.arrivals.rate(now),
-        last_arrival=now - model.arrivals.last_arrival,
-        running=model.running,
+        last_arrival=now - model.arrivals.last_at,
+        running=model.running > 0,
+        last_ran=max(0.0, now - model.ends),
         always=spec.always,
         priority=spec.priority,
         awake_since=model.since,

@@ -26,7 +26,7 @@ time since the last one if that is longer: a burst that is over counts no more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import exp, inf
 from typing import Literal
 
 import msgspec
@@ -44,8 +44,33 @@ BESIDE = 0.25
 #: So often what is left of that one must fit into the seconds until the next request of those who
 #: sleep for it.
 UNUSED = 10.0
+#: Seconds within which callers who send again with each answer are back.
+BACK = 0.02
+#: Seconds after which a request counts 1/e in the rate of them.
+RATE_WINDOW = 60.0
 #: Seconds that are not worth waiting for.
 LEAST_WAIT = 1e-6
+
+
+class ArrivalRate:
+    """How often a model is called."""
+
+    def __init__(self, now: float) -> None:
+        self.last_at = -inf
+        self._start = self._counted_at = now
+        self._count = 0.0
+
+    def arrived(self, now: float, requests: int = 1) -> None:
+        self._count = self._decayed(now) + requests
+        self._counted_at = self.last_at = now
+
+    def rate(self, now: float) -> float:
+        """Requests a second. By the time since the start, too: the first requests count."""
+        seen = RATE_WINDOW * (1 - exp((self._start - now) / RATE_WINDOW))
+        return self._decayed(now) / max(seen, 1.0)
+
+    def _decayed(self, now: float) -> float:
+        return self._count * exp((self._counted_at - now) / RATE_WINDOW)
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -67,8 +92,9 @@ class ModelView(msgspec.Struct, frozen=True):
     #: Requests a second, and the seconds since the last one came.
     arrival_rate: float = 0.0
     last_arrival: float = inf
-    #: Batches and streams that run.
-    running: int = 0
+    #: Whether batches or streams run, and the seconds since any did.
+    running: bool = False
+    last_ran: float = inf
     #: resident="always"
     always: bool = False
     #: With 2 it counts as waiting half as long as with 1 (Triton's rate limiter).
@@ -102,7 +128,8 @@ class ModelView(msgspec.Struct, frozen=True):
         if not self.queued:  # until so many requests, a `next_use` apart, would end after it
             gap = 1 / self.arrival_rate if self.arrival_rate else inf
             last = now - self.last_arrival
-            end = min(end - EXPECTED * gap, (end + EXPECTED * last) / (1 + EXPECTED))
+            early = min(end - EXPECTED * gap, (end + EXPECTED * last) / (1 + EXPECTED))
+            end = max(early, min(end, now - self.last_ran + BACK))
         return end if end > now + LEAST_WAIT else now
 
 
@@ -208,7 +235,8 @@ class DeviceTurns:
                 decision.why[name] = "waits for those before it in the line"
                 room.spare = 0
                 return
-            victims = _cheapest(room.ended(start), need)
+            victims = _cheapest(room.ended(start + BACK), need)
+            start = room.end_of(victims)
         fits = not victims and model.footprint <= room.free
         room.leave(victims)
         room.later -= model.footprint
@@ -297,6 +325,10 @@ class _Room:
     def ended(self, at: float) -> list[ModelView]:
         """Those whose turns have ended by then."""
         return [model for end, model in self._turns.values() if end <= at]
+
+    def end_of(self, models: Iterable[ModelView]) -> float:
+        """When the turns of these have ended."""
+        return max([self.now, *(self._turns[model.name][0] for model in models)])
 
     def leave(self, models: Iterable[ModelView]) -> None:
         """Count on the room of these."""

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from math import exp, inf
+from math import inf
 from typing import Any, Final
 
 from wherry.core.instances.device_errors import out_of_memory
@@ -20,7 +20,7 @@ from wherry.core.instances.runner import InstanceRunner, Runner
 from wherry.core.models.model import Model
 from wherry.core.observability.machine import cache_folder, gpus
 from wherry.core.residency.footprints import Footprints, MemoryUse
-from wherry.core.residency.policy import DeviceTurns, ModelView, State, Swaps
+from wherry.core.residency.policy import ArrivalRate, DeviceTurns, ModelView, State, Swaps
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.core.values.request import InferRequest
 
@@ -30,46 +30,10 @@ log = logging.getLogger("wherry")
 GPU_SHARE: Final = 0.9
 #: Seconds between two looks while a model waits for room, and else.
 OFTEN, SELDOM = 0.02, 1.0
-#: The share of the seconds of a swap for which a model that woke is taken to be asked again.
-GRACE: Final = 0.2
 #: Seconds for which those are waited for who were told when to come back.
 COME_BACK: Final = 5.0
-#: Seconds over which the rate of requests is averaged.
-RATE_WINDOW: Final = 60.0
 #: Seconds after which a model that could not be loaded is tried again, and the most of them.
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
-
-
-class ArrivalRate:
-    """How often a model is called, from looks at how many requests there were."""
-
-    def __init__(self) -> None:
-        #: Requests a second, and when the last one was seen.
-        self.rate, self.last_at = 0.0, -inf
-        self._average = 0.0
-        self._count, self._counted_at = 0, 0.0
-        #: The count when the model was not ready last.
-        self._before = 0
-
-    def look(self, count: int, now: float, ready_since: float | None, grace: float) -> None:
-        """There were `count` requests until now, at a model that is ready since then, if it is.
-        For `grace` seconds of that it is taken to be called: callers who come back with each answer
-        could not while it slept."""
-        seconds, came = now - self._counted_at, count - self._count
-        if came > 0:
-            self.last_at = now
-        if seconds > 0:
-            kept = exp(-seconds / RATE_WINDOW) if self._counted_at else 0.0
-            self._average = self._average * kept + (1 - kept) * max(0, came) / seconds
-        self._count, self._counted_at = count, now
-        self.rate = self._average
-        if ready_since is None:
-            self._before = count
-            return
-        awake = max(OFTEN, now - ready_since)
-        self.rate = max(self.rate, (count - self._before) / awake)
-        if awake < grace:
-            self.rate, self.last_at = 1 / OFTEN, now
 
 
 class LoadFailures:
@@ -104,14 +68,22 @@ class SwapTimes:
 class Resident:
     """One loaded version of a model and its place on a device."""
 
-    def __init__(self, runner: InstanceRunner[Any], device: str, memory: MemoryUse) -> None:
-        config = runner.config
-        self.runner, self.config, self.device = runner, config, device
-        self.name = f"{config.name}:{config.version}"
-        self.always = config.resident == "always"
-        self.memory = memory
-        self.state: State = "asleep"
-        self.changed_at = 0.0
+    def __init__(
+        self,
+        runner: InstanceRunner[Any],
+        name: str,
+        device: str,
+        memory: MemoryUse,
+        now: float,
+        *,
+        always: bool,
+    ) -> None:
+        """`name`: to the policy. `always`: it is never to sleep."""
+        self.runner, self.config, self.device = runner, runner.config, device
+        self.name, self.memory, self.always = name, memory, always
+        self.state: State = "ready" if always else "asleep"
+        #: When it became ready, or began to wake.
+        self.awake_since = 0.0
         self.swaps = SwapTimes()
         #: Those who wait for it to be awake without a request.
         self.waiters = 0
@@ -126,7 +98,11 @@ class Resident:
         self.wakes_beside = False
         #: It could not be loaded beside others: it is tried once more with nothing beside it.
         self.wants_all = False
-        self.arrivals = ArrivalRate()
+        self.arrivals = ArrivalRate(now)
+        #: Requests until the last look: those that came, and those that have ended.
+        self._came = self._ended = 0
+        #: When something was last seen to run, or to have run.
+        self._ran_at = -inf
 
     def footprint(self, most: int) -> int:
         """Bytes that it takes, as far as is known; else all that it may have, as it does if it was
@@ -138,12 +114,13 @@ class Resident:
 
     def view(self, most: int, now: float) -> ModelView:
         runner, statistics = self.runner, self.runner.statistics.fold()
-        waits = runner.queued_requests
-        count = statistics.success.count + statistics.fail.count + waits
-        since = self.changed_at if self.state == "ready" else None
-        self.arrivals.look(
-            count, now, since, GRACE * (self.swaps.wake_seconds + self.swaps.sleep_seconds)
-        )
+        waits, running = runner.queued_requests, runner.is_running()
+        ended = statistics.success.count + statistics.fail.count
+        if (more := ended + waits - self._came) > 0:
+            self.arrivals.arrived(now, more)
+        if running or ended != self._ended:
+            self._ran_at = now
+        self._came, self._ended = ended + waits, ended
         queued = waits + self.waiters + (now < self.expected_until)
         if now < self.failures.retry_at:
             queued = 0
@@ -152,6 +129,7 @@ class Resident:
         elif self.waits_since is None:
             self.waits_since = now
         load = runner.load()
+        ran = max((now - since for _, _, since in runner.running()), default=0.0)
         return ModelView(
             name=self.name,
             footprint=self.footprint(most),
@@ -160,13 +138,14 @@ class Resident:
             sleep_seconds=self.swaps.sleep_seconds,
             queued=queued,
             oldest_wait=0.0 if self.waits_since is None else now - self.waits_since,
-            work_seconds=load.free_after + load.waiting_seconds(load.queued_rows),
-            arrival_rate=self.arrivals.rate,
+            work_seconds=max(load.free_after, ran) + load.waiting_seconds(load.queued_rows),
+            arrival_rate=self.arrivals.rate(now),
             last_arrival=now - self.arrivals.last_at,
-            running=0 if self.state == "stopping" else len(runner.running()),
+            running=running,
+            last_ran=now - self._ran_at,
             always=self.always,
             priority=self.config.resource_priority,
-            awake_since=self.changed_at,
+            awake_since=self.awake_since,
         )
 
     def refusal(self, request: InferRequest, now: float) -> WherryError | None:
@@ -244,8 +223,7 @@ class Residency:
         if chosen == "always" and device not in self._budgets:
             return False
         memory = self._footprints.of(model, config, device, len(devices))
-        resident = Resident(runner, device, memory)
-        resident.always = chosen == "always" or config.sequence is not None
+        always = chosen == "always" or config.sequence is not None
         with self._changed:
             if device not in self._turns:
                 self._turns[device] = DeviceTurns(self._budget_of(device))
@@ -255,10 +233,13 @@ class Residency:
                     f"model {config.name!r}: its memory, {memory.declared:,} bytes on {device},"
                     f" is more than the device's budget of {budget:,} bytes (--device-memory)"
                 )
+            name = f"{config.name}:{config.version}"
+            while any(one.name == name for one in self._residents.values()):
+                name += "'"  # it is about to take the place of that one
+            resident = Resident(runner, name, device, memory, self._clock(), always=always)
             self._residents[runner] = resident
             runner.residence = resident.explain
-            if resident.always:
-                resident.state = "ready"
+            if always:
                 return False
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(
@@ -338,6 +319,8 @@ class Residency:
                 resident.expected_until = max(
                     resident.expected_until, resident.ready_at + COME_BACK
                 )
+            elif resident.waits_since is not None or now < resident.failures.retry_at:
+                return None  # others wait already
             self._is_due = True
             self._changed.notify_all()
             return error
@@ -400,26 +383,30 @@ class Residency:
         for name in decision.sleep:
             one = here[name]
             one.slept_for = ", ".join(n for n in decision.why if n != name and here[n].waits_since)
-            self._start(one, "stopping", self._put_to_sleep, now)
+            self._start(one, "stopping", self._put_to_sleep)
         for name in decision.wake:
-            if here[name].state == "asleep":
-                waking = [one for one in here.values() if one.state == "waking"]
-                for one in (here[name], *waking):
-                    one.wakes_beside = bool(waking)
-                self._start(here[name], "waking", self._wake, now)
+            resident = here[name]
+            if resident.state == "stopping":
+                if resident.runner.stay():
+                    resident.state = "ready"
+                continue
+            waking = [one for one in here.values() if one.state == "waking"]
+            for one in (resident, *waking):
+                one.wakes_beside = bool(waking)
+            self._start(resident, "waking", self._wake)
+            resident.awake_since = now
 
-    def _start(
-        self, resident: Resident, state: State, act: Callable[[Resident], None], now: float
-    ) -> None:
-        resident.state, resident.changed_at = state, now
+    def _start(self, resident: Resident, state: State, act: Callable[[Resident], None]) -> None:
         threading.Thread(
             target=act, args=(resident,), name=f"wherry-{state}-{resident.name}", daemon=True
-        ).start()
+        ).start()  # it changes no state before the lock is released
+        resident.state = state
 
     # What takes time, each in a thread of its own
 
     def _put_to_sleep(self, resident: Resident) -> None:
-        resident.runner.fall_asleep()
+        if not resident.runner.fall_asleep():
+            return  # it is ready again
         resident.swaps.sleep_seconds = resident.runner.life.unload_seconds
         self._footprints.keep(resident.memory)
         self._became(resident, "asleep")
@@ -429,8 +416,13 @@ class Residency:
         began, before = self._clock(), _held(resident.device)
         try:
             resident.runner.wake()
-        except (LoadFailed, ModelNotReady, WorkerDied) as error:
+        except WherryError as error:
             self._could_not_wake(resident, error)
+            return
+        except Exception as error:  # noqa: BLE001 - the system, as when it has no thread left
+            failed = LoadFailed(f"model {resident.config.name!r} could not be loaded: {error}")
+            failed.__cause__ = error
+            self._could_not_wake(resident, failed)
             return
         resident.swaps.woke(self._clock() - began)
         resident.failures, resident.wants_all = LoadFailures(), False
@@ -465,7 +457,9 @@ class Residency:
 
     def _became(self, resident: Resident, state: State) -> None:
         with self._changed:
-            resident.state, resident.changed_at = state, self._clock()
+            resident.state = state
+            if state == "ready":
+                resident.awake_since = self._clock()
             self._is_due = True
             self._changed.notify_all()
 

@@ -72,9 +72,9 @@ def test_a_wake_that_nobody_waits_for_any_more_is_given_up() -> None:
 
 def test_who_runs_to_its_end_for_nobody_takes_requests_again() -> None:
     turns = DeviceTurns(4)
-    stream = ready("a", running=1)
+    stream = ready("a", running=True)
     assert turns.decide([stream, waits("b")], 100.0).sleep == ["a"]
-    ends = ready("a", running=1, state="stopping", queued=2, oldest_wait=0.5)
+    ends = ready("a", running=True, state="stopping", queued=2, oldest_wait=0.5)
     assert turns.decide([ends, waits("b")], 101.0).wake == []
     assert turns.decide([ends, asleep("b")], 102.0).wake == ["a"]
     other = DeviceTurns(4)  # which has not told it to sleep: somebody unloads it
@@ -82,7 +82,7 @@ def test_who_runs_to_its_end_for_nobody_takes_requests_again() -> None:
 
 
 def test_who_is_told_to_sleep_is_not_taken_back_by_room_that_a_later_one_will_make() -> None:
-    a, b = ready("a", 4, running=1), ready("b", 6)
+    a, b = ready("a", 4, running=True), ready("b", 6)
     first, second = waits("c", 4, oldest_wait=9.0), waits("d", 2)
     decision = DeviceTurns(10).decide([a, b, first, second], 100.0)
     assert (decision.wake, decision.sleep) == ([], ["a"])
@@ -134,7 +134,7 @@ def test_a_turn_ends_early_when_nothing_waits_and_nothing_is_expected_before_its
 
 
 def test_what_runs_is_not_work_that_waits() -> None:
-    a = ready("a", running=3, work_seconds=60.0, awake_since=99.0)
+    a = ready("a", running=True, work_seconds=60.0, awake_since=99.0)
     assert DeviceTurns(4).decide([a, waits("b")], 100.0).sleep == ["a"]
 
 
@@ -212,14 +212,14 @@ def test_who_sleeps_costs_little_to_wake_again_and_ends_soon() -> None:
     slow = ready("slow", wake_seconds=20.0, arrival_rate=0.02, last_arrival=9.0)
     quick = ready("quick", wake_seconds=0.2, arrival_rate=0.05, last_arrival=9.0)
     assert DeviceTurns(8).decide([slow, quick, waits("c")], 1e6).sleep == ["quick"]
-    stream = ready("stream", running=1, work_seconds=600.0)
+    stream = ready("stream", running=True, work_seconds=600.0)
     other = ready("other", arrival_rate=0.05, last_arrival=3.0)
     assert DeviceTurns(8).decide([stream, other, waits("c")], 1e6).sleep == ["other"]
 
 
 def test_others_wake_while_a_stream_runs_to_its_end() -> None:
     turns = DeviceTurns(8)
-    stream = ready("stream", 6, running=1, work_seconds=3600.0, state="stopping")
+    stream = ready("stream", 6, running=True, work_seconds=3600.0, state="stopping")
     large, small = waits("large", 8, oldest_wait=9.0), waits("small", 2)
     decision = turns.decide([stream, large, small], 1e6)
     assert decision.why["large"] == "waits for room that is being made"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import wherry
+from wherry.core.instances.runner import InstanceRunner
 from wherry.core.values.errors import ConfigError, DeadlineExceeded, LoadFailed, ModelNotReady
 
 ROOM = 250
@@ -292,6 +293,108 @@ def test_streams_run_to_their_end_before_their_model_sleeps() -> None:
         assert second.loads >= 1
 
 
+class Endless(wherry.Model):
+    """Sends numbers until its caller leaves."""
+
+    memory = 200
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def load(self, device: wherry.Device) -> None:
+        self.loads += 1
+
+    def execute(self, x: int) -> Iterator[int]:
+        while True:
+            threading.Event().wait(0.01)
+            yield x
+
+
+class Slow(Countdown):
+    def step(self, active: list[list[int]]) -> list[wherry.Step[int]]:
+        threading.Event().wait(0.01)
+        return super().step(active)
+
+
+@pytest.mark.parametrize("kind", [Endless, Slow])
+def test_a_model_that_ends_a_stream_goes_on_if_its_room_is_not_needed_any_more(kind: Any) -> None:
+    """The only request for the other one is given up while a stream of hours keeps the room."""
+    streams, other = kind(), models(1)[0]
+    name, inputs = kind.__name__.lower(), {"n": 1 << 40} if kind is Slow else {"x": 7}
+    with (
+        wherry.Runtime(streams, other, device_memory={"cpu": ROOM}) as runtime,
+        ThreadPoolExecutor() as threads,
+    ):
+        first = runtime.stream(name, **inputs)
+        next(first)
+        left = threads.submit(runtime.infer, "m0", x=1, timeout=1.0)
+        wait_until(lambda: state(runtime, name) == "stopping")
+        second = runtime.stream(name, **inputs)
+        waits = threads.submit(next, second)
+        with pytest.raises(DeadlineExceeded):
+            left.result(30)
+        waits.result(30)
+        next(first)
+        assert (state(runtime, name), streams.loads, other.events) == ("ready", 1, [])
+        first.close()  # type: ignore[attr-defined]
+        second.close()  # type: ignore[attr-defined]
+        assert runtime.infer("m0", x=1) == 1
+
+
+def test_a_runtime_closes_while_a_model_waits_for_its_stream_to_end() -> None:
+    streams, other = Endless(), models(1)[0]
+    runtime = wherry.Runtime(streams, other, device_memory={"cpu": ROOM}).start()
+    with ThreadPoolExecutor() as threads:
+        stream = runtime.stream("endless", x=1)
+        next(stream)
+        left = threads.submit(runtime.infer, "m0", x=1)
+        wait_until(lambda: state(runtime, "endless") == "stopping")
+        runtime.close(0.5)
+        with pytest.raises(ModelNotReady):
+            left.result(10)
+        with pytest.raises(ModelNotReady):
+            for _ in stream:
+                pass
+
+
+def test_callers_who_come_back_with_each_answer_have_whole_turns() -> None:
+    """Each model has two callers of a row; of five two fit. A turn that ended with the first empty
+    queue would serve two rows."""
+    made = models(5, seconds=0.1)
+    with (
+        wherry.Runtime(*made, device_memory={"cpu": ROOM}) as runtime,
+        ThreadPoolExecutor(10) as threads,
+    ):
+        ends = time.monotonic() + 4.0
+
+        def calls(number: int) -> int:
+            rows = 0
+            while time.monotonic() < ends:
+                rows += runtime.infer(f"m{number}", x=1) == 1 + number
+            return rows
+
+        rows = list(threads.map(calls, [n % 5 for n in range(10)]))
+        loads = sum(one.events.count("load") for one in made)
+        assert min(rows) > 0
+        assert sum(rows) > 10 * loads
+
+
+def test_a_load_that_cannot_have_a_thread_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = models(1)
+    with wherry.Runtime(one, device_memory={"cpu": ROOM}) as runtime:
+        runner, left = runtime.model("m0").runner, [RuntimeError("can't start new thread")]
+        assert isinstance(runner, InstanceRunner)
+        wake = runner.life.wake
+
+        def fails_once() -> None:
+            if left:
+                raise left.pop()
+            wake()
+
+        monkeypatch.setattr(runner.life, "wake", fails_once)
+        assert runtime.infer("m0", x=1) == 1
+
+
 @pytest.fixture
 def killed_at_load(tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "kill"
@@ -320,6 +423,7 @@ def test_a_worker_that_is_killed_while_it_wakes_is_started_again(killed_at_load:
     with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
         killed_at_load.touch()
         assert runtime.infer("dies", x=7) == 7
+        wait_until(lambda: state(runtime, "dies") == "ready")
         assert runtime.model("dies").runner.residence()["footprint_bytes"] > 1 << 20
 
 
