@@ -155,16 +155,8 @@ class Dispatcher(InstanceRunner[Instance]):
     def _is_held(self) -> bool:
         return self._batches.is_held
 
-    def _hold(self) -> None:
-        self._hand_over(self._batches.hold(), pass_on=False)  # which only wakes callers
-
-    def _resume(self) -> Acts[Instance]:
-        return self._batches.resume(self._clock())
-
-    def _release(self, instances: Sequence[Instance]) -> None:
-        with self._lock:
-            acts = self._batches.release(instances)
-        self._hand_over(acts)
+    def _hold(self, held: bool) -> None:
+        self._hand_over(self._batches.hold(held), pass_on=False)  # which only wakes callers
 
     def _clear_queue(self) -> Sequence[InferRequest]:
         waiting, acts = self._batches.cleared()

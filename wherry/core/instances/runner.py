@@ -353,14 +353,16 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         was to `stay` before that."""
         with self._changed:
             self.readiness.waking()
-            self._hold()
+            self._hold(True)
             self._changed.wait_for(
                 lambda: not self._is_held or self.life.closing or self._runs_nothing()
             )
             if not self._is_held:
                 return False
             going = self.life.sleep()
-        self._release(going)
+        self.let_go(going)
+        with self._lock:
+            self._hold(False)
         ending: set[InstanceT] = set()
         while not self.life.wait_until_empty(self.config.unload_timeout):
             for instance in ending.intersection(self.life.unloading):
@@ -375,7 +377,8 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             if not self._is_held or self.life.asleep:
                 return False
             self.readiness.loaded()
-            chosen = self._resume()
+            self._hold(False)
+            chosen = self._arrived((), self._clock())
             self._changed.notify_all()
         self._hand_over(chosen)
         return True
@@ -482,17 +485,13 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         """Under the lock: does it begin nothing of what waits?"""
 
     @abstractmethod
-    def _hold(self) -> None:
-        """Under the lock: begin nothing more of what waits. Instances that come are held, too."""
+    def _hold(self, held: bool) -> None:
+        """Under the lock: change that."""
 
     @abstractmethod
-    def _resume(self) -> Any:
-        """Under the lock: go on, and choose what starts now. `_hand_over` must follow."""
-
-    @abstractmethod
-    def _release(self, instances: Sequence[InstanceT]) -> None:
-        """Have `serve` return for these, which are held and run nothing; instances that come from
-        now on are not held."""
+    def let_go(self, instances: Sequence[InstanceT]) -> None:
+        """Have `serve` return for these when they have ended what they run, and give them nothing
+        more. Does not block."""
 
     @abstractmethod
     def _runs_nothing(self) -> bool:

@@ -394,17 +394,11 @@ class StepRunner(InstanceRunner[StepInstance]):
     def _is_held(self) -> bool:
         return self._active.is_held
 
-    def _hold(self) -> None:
-        self._active.is_held = True
+    def _hold(self, held: bool) -> None:
+        self._active.is_held = held
 
-    def _resume(self) -> Sequence[Refused]:
-        self._active.is_held = False
-        self._assign(self._clock())
-        return ()
-
-    def _release(self, instances: Sequence[StepInstance]) -> None:
+    def let_go(self, instances: Sequence[StepInstance]) -> None:
         with self._lock:
-            self._active.is_held = False
             for instance in instances:
                 self._active.remove_instance(instance)
         for instance in instances:

@@ -19,6 +19,7 @@ from wherry.core.instances.instance_slots import Maker, shortage
 from wherry.core.instances.runner import InstanceRunner, Runner
 from wherry.core.models.model import Model
 from wherry.core.observability.machine import cache_folder, gpus
+from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.residency.footprints import Footprints, MemoryUse
 from wherry.core.residency.policy import ArrivalRate, DeviceTurns, ModelView, State, Swaps
 from wherry.core.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
@@ -34,6 +35,24 @@ OFTEN, SELDOM = 0.02, 1.0
 COME_BACK: Final = 5.0
 #: Seconds after which a model that could not be loaded is tried again, and the most of them.
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+
+
+class Activity:
+    """What a model has had to do, from looks at its counters."""
+
+    def __init__(self, now: float) -> None:
+        self.arrivals = ArrivalRate(now)
+        #: When something was last seen to run, or to have run.
+        self.ran_at = -inf
+        self._came = self._ended = 0
+
+    def look(self, statistics: ModelStatistics, waits: int, now: float, *, running: bool) -> None:
+        ended = statistics.success.count + statistics.fail.count
+        if ended + waits > self._came:
+            self.arrivals.arrived(now, ended + waits - self._came)
+        if running or ended != self._ended:
+            self.ran_at = now
+        self._came, self._ended = ended + waits, ended
 
 
 class LoadFailures:
@@ -98,11 +117,7 @@ class Resident:
         self.wakes_beside = False
         #: It could not be loaded beside others: it is tried once more with nothing beside it.
         self.wants_all = False
-        self.arrivals = ArrivalRate(now)
-        #: Requests until the last look: those that came, and those that have ended.
-        self._came = self._ended = 0
-        #: When something was last seen to run, or to have run.
-        self._ran_at = -inf
+        self.activity = Activity(now)
 
     def footprint(self, most: int) -> int:
         """Bytes that it takes, as far as is known; else all that it may have, as it does if it was
@@ -113,14 +128,9 @@ class Resident:
         return most if self.wants_all or not known else max(self.memory.declared, min(known, most))
 
     def view(self, most: int, now: float) -> ModelView:
-        runner, statistics = self.runner, self.runner.statistics.fold()
+        runner, activity = self.runner, self.activity
         waits, running = runner.queued_requests, runner.is_running()
-        ended = statistics.success.count + statistics.fail.count
-        if (more := ended + waits - self._came) > 0:
-            self.arrivals.arrived(now, more)
-        if running or ended != self._ended:
-            self._ran_at = now
-        self._came, self._ended = ended + waits, ended
+        activity.look(runner.statistics.fold(), waits, now, running=running)
         queued = waits + self.waiters + (now < self.expected_until)
         if now < self.failures.retry_at:
             queued = 0
@@ -139,10 +149,10 @@ class Resident:
             queued=queued,
             oldest_wait=0.0 if self.waits_since is None else now - self.waits_since,
             work_seconds=max(load.free_after, ran) + load.waiting_seconds(load.queued_rows),
-            arrival_rate=self.arrivals.rate(now),
-            last_arrival=now - self.arrivals.last_at,
+            arrival_rate=activity.arrivals.rate(now),
+            last_arrival=now - activity.arrivals.last_at,
             running=running,
-            last_ran=now - self._ran_at,
+            last_ran=now - activity.ran_at,
             always=self.always,
             priority=self.config.resource_priority,
             awake_since=self.awake_since,

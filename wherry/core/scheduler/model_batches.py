@@ -70,8 +70,7 @@ class ModelBatches(Generic[SlotT]):
         #: When `tick` will be called, latest first.
         self._ticks: list[float] = []
         self._is_closing = False
-        #: No instance is given what waits: those that run are to end.
-        self.is_held = False
+        self.is_held = False  # nothing that waits is begun
 
     # Requests
 
@@ -114,8 +113,7 @@ class ModelBatches(Generic[SlotT]):
     def cancelled(
         self, request: InferRequest
     ) -> tuple[bool, Sequence[tuple[InferRequest, WherryError]]]:
-        """A request has its outcome, wherever it is. Was it queued, and which steps will never run
-        for that?"""
+        """A request has its outcome. Was it queued, and which steps will never run for that?"""
         return self._scheduler.cancel(request), self._scheduler.broken()
 
     def tick(self, now: float) -> Acts[SlotT]:
@@ -148,23 +146,12 @@ class ModelBatches(Generic[SlotT]):
         self.line.send_away(acts.wake)
         return self._scheduler.clear(), acts
 
-    def hold(self) -> Acts[SlotT]:
-        """Instances are given nothing more, until `resume` or `release`."""
-        self.is_held = True
+    def hold(self, held: bool) -> Acts[SlotT]:
+        """Instances are given nothing more, or from the next event on what waits."""
+        self.is_held = held
         acts: Acts[SlotT] = Acts()
         self.line.send_away(acts.wake)
         return acts
-
-    def resume(self, now: float) -> Acts[SlotT]:
-        self.is_held = False
-        acts: Acts[SlotT] = Acts()
-        self._assign(acts, now)
-        return acts
-
-    def release(self, instances: Sequence[SlotT]) -> Acts[SlotT]:
-        """These stop, which were held and have nothing."""
-        self.is_held = False
-        return Acts(stop=self.table.let_go(instances))
 
     def closing(self) -> Acts[SlotT]:
         """Instances stop from now on, as soon as they have ended what they have."""
@@ -229,8 +216,7 @@ class ModelBatches(Generic[SlotT]):
         return acts
 
     def rescheduled(self, request: InferRequest, now: float) -> bool:
-        """A model wants a request once more whose batch is about to have `ended`; False if that
-        cannot be."""
+        """Queue a request once more whose batch is about to have `ended`; False: that cannot be."""
         return self._scheduler.reschedule(request, now)
 
     def _follow(self, acts: Acts[SlotT], instance: SlotT, now: float) -> None:
@@ -263,7 +249,7 @@ class ModelBatches(Generic[SlotT]):
     def caller_came(self, now: float) -> SlotT | None:
         """Lend a caller with one row an instance; `caller_ran` must follow. None: it must wait, if
         it may, or queue its row."""
-        if not self.table.idle or self.is_held:
+        if not self.table.idle:
             return None
         instance = self.table.idle[-1]
         if not instance.runs_in_caller or not self._scheduler.may_run_alone(now):
@@ -279,7 +265,6 @@ class ModelBatches(Generic[SlotT]):
         if (
             len(self.line.waiting) >= self.line.size
             or self.table.idle
-            or self.is_held
             or self._scheduler.queued_requests
         ):
             return None

@@ -320,7 +320,8 @@ class Slow(Countdown):
 def test_a_model_that_ends_a_stream_goes_on_if_its_room_is_not_needed_any_more(kind: Any) -> None:
     """The only request for the other one is given up while a stream of hours keeps the room."""
     streams, other = kind(), models(1)[0]
-    name, inputs = kind.__name__.lower(), {"n": 1 << 40} if kind is Slow else {"x": 7}
+    name = kind.__name__.lower()
+    inputs: dict[str, Any] = {"n": 1 << 40} if kind is Slow else {"x": 7}
     with (
         wherry.Runtime(streams, other, device_memory={"cpu": ROOM}) as runtime,
         ThreadPoolExecutor() as threads,

@@ -193,15 +193,14 @@ def test_an_instance_that_is_let_go_stops_when_it_has_ended_what_it_has() -> Non
 def test_a_model_that_is_held_begins_nothing_until_it_goes_on() -> None:
     batches, (one,) = model(in_caller=True, max_batch_size=1, execution_timeout=9.0)
     batches.arrived(requests("a"), 0.0)
-    assert batches.hold() == Acts()
+    assert batches.hold(True) == Acts()
     assert given(batches.arrived(requests("b", deadline=5.0), 1.0)) == {}
     batches.ended(one, [run_of(one.batches[0])], 2.0)
     assert given(batches.answered(one, 2.0) or Acts()) == {}
     other = Slot(1, in_caller=True)
     assert given(batches.came_up(other, 2, stops=False)) == {}
-    assert batches.caller_came(3.0) is None
-    assert batches.caller_waits(Waiter[Slot]) is None
-    assert given(batches.resume(4.0)) in ({"m_0": ["b"]}, {"m_1": ["b"]})
+    assert batches.hold(False) == Acts()
+    assert given(batches.arrived((), 4.0)) in ({"m_0": ["b"]}, {"m_1": ["b"]})
 
 
 def test_callers_in_line_queue_their_rows_when_a_model_is_held() -> None:
@@ -209,16 +208,17 @@ def test_callers_in_line_queue_their_rows_when_a_model_is_held() -> None:
     assert batches.caller_came(0.0) is one
     waiter = batches.caller_waits(Waiter[Slot])
     assert waiter is not None
-    assert batches.hold() == Acts(wake=[waiter])
+    assert batches.hold(True) == Acts(wake=[waiter])
     assert waiter.is_over
     assert waiter.instance is None
 
 
 def test_held_instances_stop_and_those_that_take_their_place_run_what_waits() -> None:
     batches, (one, other) = model(2)
-    batches.hold()
+    batches.hold(True)
     batches.arrived(requests("a", deadline=5.0), 0.0)
-    assert sorted(slot.name for slot in batches.release([one, other]).stop) == ["m_0", "m_1"]
+    assert sorted(slot.name for slot in batches.resized(2, [one, other]).stop) == ["m_0", "m_1"]
+    batches.hold(False)
     assert [request.id for request, _ in batches.tick(5.0).fail] == ["a"]
     batches.arrived(requests("b"), 6.0)
     batches.table.remove(one)
@@ -772,12 +772,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def hold(self) -> None:
-        self.carry_out(self.batches.hold())
+        self.carry_out(self.batches.hold(True))
 
     @rule()
-    def resume(self) -> None:
-        self.carry_out(self.batches.resume(self.now))
+    def goes_on(self) -> None:
+        self.carry_out(self.batches.hold(False))
+        self.carry_out(self.batches.arrived((), self.now))
 
+    @precondition(lambda self: not self.batches.is_held)
     @rule()
     def caller_comes(self) -> None:
         one = self.batches.caller_came(self.now)
@@ -848,7 +850,7 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "batches"):
             return
-        self.resume()
+        self.goes_on()
         while self.busy() or self.telling or self.rows or self.awake or self.ticks:
             while self.telling:
                 self.callers_are_told(0)
