@@ -186,6 +186,24 @@ def _add_call(commands: Any) -> None:
     call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")
     _add_client(call)
 
+    chat = _command(
+        commands,
+        "chat",
+        "talk with a language model",
+        "server.cli.chat:chat",
+        "Without MODEL it is the only one of the server that chats. A checkpoint is served for as"
+        " long as the chat lasts. Where stdin is not a terminal, each line is a message.",
+    )
+    chat.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a model's name, or a checkpoint: llm:FILE.gguf"
+    )
+    chat.add_argument(
+        "value", nargs="*", metavar="NAME=VALUE", help="a parameter, such as temperature=0.2"
+    )
+    chat.add_argument("--system", default="", metavar="TEXT", help="the system prompt")
+    chat.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of an answer")
+    _add_client(chat)
+
 
 def _add_questions(commands: Any) -> None:
     """models and explain: they ask a running server."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 #: The commands as `wherry --help` lists them.
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Serve": ("serve", "check", "config", "init"),
-    "Use a running server": ("call", "models", "explain", "top"),
+    "Use a running server": ("call", "chat", "models", "explain", "top"),
     "Measure and operate": ("bench", "doctor", "grafana", "completion"),
 }
 
@@ -38,6 +38,11 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "wherry call search text=shoes top_k=3": "inputs by name",
         "wherry call detect image=@photo.jpg": "a file",
         "wherry call sentiment - < rows.txt": "a row from each line",
+    },
+    "chat": {
+        "wherry chat": "with the model of a running server",
+        "wherry chat smollm temperature=0.2": "one of several",
+        "wherry chat llm:smollm.gguf": "without a server",
     },
     "models": {"wherry models --url http://gpu-1:8000": "of another machine"},
     "explain": {"wherry explain sentiment": "of a server that is in use"},

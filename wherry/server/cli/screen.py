@@ -61,20 +61,13 @@ class StatusLine:
                 self._terminal.flush()
 
 
-class StartScreen(StartLog):
-    """Shows on a terminal what is loading, and then what is served and how to call it."""
+class LoadingLine(StartLog):
+    """Shows on a terminal what is loading."""
 
     interval = 0.1
 
-    def __init__(self, line: StatusLine, options: Options, *, colour: bool) -> None:
+    def __init__(self, line: StatusLine) -> None:
         self._line = line
-        self._options = options
-        self._colour = colour
-        self._began = time.monotonic()
-
-    def importing(self, targets: Sequence[str]) -> None:
-        """Their code is being run, which may take a while."""
-        self._line.write(self._paint(f"importing {', '.join(targets)}", DIM) + "\n")
 
     def loading(self, waiting: Mapping[str, str], seconds: float) -> None:
         names = ", ".join("models" if name == "*" else name for name in waiting)
@@ -82,6 +75,20 @@ class StartScreen(StartLog):
 
     def loaded(self) -> None:
         self._line.show("")
+
+
+class StartScreen(LoadingLine):
+    """Shows what is loading, and then what is served and how to call it."""
+
+    def __init__(self, line: StatusLine, options: Options, *, colour: bool) -> None:
+        super().__init__(line)
+        self._options = options
+        self._colour = colour
+        self._began = time.monotonic()
+
+    def importing(self, targets: Sequence[str]) -> None:
+        """Their code is being run, which may take a while."""
+        self._line.write(self._paint(f"importing {', '.join(targets)}", DIM) + "\n")
 
     def ready(self, server: Server) -> None:
         self._line.write("\n".join(("", *self._screen(server), "")) + "\n")

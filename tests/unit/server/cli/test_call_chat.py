@@ -18,6 +18,7 @@ from tests.fakes import TIMEOUT
 from wherry.core.values.errors import InvalidRequest
 from wherry.server.cli import main
 from wherry.server.cli.call import write_text
+from wherry.server.cli.chat import Chat
 from wherry.server.cli.show import print_line
 from wherry.testing.servers import local_server
 
@@ -175,7 +176,7 @@ def test_what_a_model_says_controls_no_terminal(
 AT_A_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "wherry", "call", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-m", "wherry", *sys.argv[1:]])
 """
 
 
@@ -183,7 +184,7 @@ os.execv(sys.executable, [sys.executable, "-m", "wherry", "call", *sys.argv[1:]]
 def test_ctrl_c_ends_an_answer_and_its_request(url: str) -> None:
     ours, theirs = os.openpty()
     files: Any = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    command = [sys.executable, "-c", AT_A_TERMINAL, "endless", "Hello", "--url", url]
+    command = [sys.executable, "-c", AT_A_TERMINAL, "call", "endless", "Hello", "--url", url]
     with subprocess.Popen(command, start_new_session=True, **files) as process:
         os.close(theirs)
         told = b""
@@ -197,3 +198,110 @@ def test_ctrl_c_ends_an_answer_and_its_request(url: str) -> None:
     os.close(ours)
     assert {*told} <= {*b"again ^C\r\n"}
     assert LEFT.wait(TIMEOUT)
+
+
+def chat(
+    url: str, monkeypatch: pytest.MonkeyPatch, lines: str, *words: str, status: int = 0
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    assert main(["chat", *words, "--url", url]) == status
+
+
+def test_each_line_is_a_message_where_stdin_is_no_terminal(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat(url, monkeypatch, "one two\n\n/three\n", "talker", "max_tokens=1")
+    assert capsys.readouterr().out == "user: one! \nuser: /three! \n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["talkr"], 1, "did you mean 'talker'?"),
+        (["count"], 2, "model 'count' does not chat: wherry call count calls it"),
+        ([], 2, "which model? wherry chat base | endless | plain | talker"),
+        (["talker", "plain"], 2, "one model, and NAME=VALUE; what is 'plain'?"),
+        (["talker", "max_token=2"], 1, "unknown max_token"),
+        (["nowhere.gguf"], 2, "no such file: nowhere.gguf"),
+    ],
+)
+def test_a_chat_that_cannot_begin_says_what_to_do(
+    url: str,
+    words: list[str],
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chat(url, monkeypatch, "one\n", *words, status=status)
+    assert said in capsys.readouterr().err
+
+
+def test_the_only_model_that_chats_needs_no_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with local_server(talker, count) as server:
+        chat(server.url, monkeypatch, "one\n", "max_tokens=1")
+    assert capsys.readouterr().out == "user: one! \n"
+
+
+def test_a_conversation_sends_what_was_said_and_forgets_what_failed() -> None:
+    rows: list[dict[str, Any]] = []
+
+    def answer(row: dict[str, Any]) -> Iterator[Any]:
+        rows.append(row)
+        yield {"text": "a"}
+        if row["messages"][-1]["content"] == "bad":
+            raise InvalidRequest("bad")
+        if row["messages"][-1]["content"] == "long":
+            raise KeyboardInterrupt
+        yield {"text": "b", "usage": {"completion_tokens": 7}}
+
+    talk = Chat(answer, "be brief", {})
+    assert talk.say("one").startswith("7 tokens, ")
+    with pytest.raises(InvalidRequest):
+        talk.say("bad")
+    talk.say("long")
+    talk.command("/set temperature=0.5")
+    talk.say("two")
+    texts = [(one["role"], one["content"]) for one in rows[-1]["messages"]]
+    assert texts == [
+        ("system", "be brief"), ("user", "one"), ("assistant", "ab"),
+        ("user", "long"), ("assistant", "a"), ("user", "two"),
+    ]  # fmt: skip
+    assert rows[-1]["parameters"] == {"temperature": 0.5}
+    talk.command("/clear")
+    talk.command("/system")
+    talk.say("three")
+    assert rows[-1]["messages"] == [{"role": "user", "content": "three"}]
+    assert talk.command("/set x").startswith("/clear")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no terminal to be opened")
+def test_ctrl_c_ends_an_answer_and_the_chat_goes_on_until_ctrl_d(url: str) -> None:
+    LEFT.clear()
+    ours, theirs = os.openpty()
+    files: Any = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    command = [sys.executable, "-c", AT_A_TERMINAL, "chat", "endless", "--url", url]
+    with subprocess.Popen(command, start_new_session=True, **files) as process:
+        os.close(theirs)
+
+        def shows(text: bytes) -> None:
+            shown = b""
+            while text not in shown:
+                shown = shown[-4096:] + os.read(ours, 4096)
+
+        shows(b"> ")
+        os.write(ours, b"Hello\n")
+        shows(b"again again")
+        os.write(ours, b"\x03")
+        shows(b"> ")
+        assert LEFT.wait(TIMEOUT)
+        os.write(ours, b"/system a\n")
+        shows(b"from the next message on")
+        os.write(ours, b"\x04")
+        with contextlib.suppress(OSError):
+            while os.read(ours, 4096):
+                pass
+        assert process.wait(TIMEOUT) == 0
+    os.close(ours)
