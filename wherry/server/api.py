@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from wherry.server.asgi import Scope as Scope
     from wherry.server.asgi import Send as Send
     from wherry.server.asgi import asgi as asgi
+    from wherry.server.calls.admission import SMALL_BODY as SMALL_BODY
     from wherry.server.calls.call import InferCall as InferCall
     from wherry.server.calls.call import RequestValues as RequestValues
     from wherry.server.calls.offload import LARGE_BYTES as LARGE_BYTES
     from wherry.server.calls.offload import give_way as give_way
-    from wherry.server.calls.terms import client_request_id as client_request_id
     from wherry.server.cli import main as main
     from wherry.server.cli.call import client_of as client_of
     from wherry.server.cli.settings import read_settings as read_settings
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from wherry.server.http.answers import request_id_of as request_id_of
     from wherry.server.http.answers import respond as respond
     from wherry.server.http.exchange import JSON as JSON
-    from wherry.server.http.exchange import Body as Body
     from wherry.server.http.exchange import Exchange as Exchange
     from wherry.server.http.exchange import Headers as Headers
     from wherry.server.http.exchange import HttpRequest as HttpRequest
-    from wherry.server.http.exchange import PassedOn as PassedOn
     from wherry.server.http.route import ANY_TEXT as ANY_TEXT
     from wherry.server.http.route import EVENTS as EVENTS
     from wherry.server.http.route import FILE as FILE
@@ -72,9 +70,9 @@ else:
         __name__,
         {
             "asgi": "AsgiApp Receive Scope Send asgi",
+            "calls.admission": "SMALL_BODY",
             "calls.call": "RequestValues InferCall",
             "calls.offload": "LARGE_BYTES give_way",
-            "calls.terms": "client_request_id",
             "cli": "main",
             "cli.call": "client_of",
             "cli.settings": "read_settings",
@@ -83,7 +81,7 @@ else:
             "content.multipart": "NamedValue named_values",
             "grpc.proto": "Schema load",
             "http.answers": "EventStream describe new_request_id request_id_of respond",
-            "http.exchange": "Body Exchange Headers HttpRequest JSON PassedOn",
+            "http.exchange": "Exchange Headers HttpRequest JSON",
             "http.route": (
                 "ANY_TEXT EVENTS FILE Handler OF_INFERENCE Operation READS Route STREAMED TEXT "
                 "generation inference json_of list_of named object_of tells"

@@ -108,13 +108,9 @@ class LoadedModel:
     def name(self) -> str:
         return self.config.name
 
-    def reported_name(self, requested_name: str | None = None) -> str:
-        """What an answer calls it: as it was asked for, else by the first of its served names."""
-        return requested_name or next(iter(self.config.served_names), self.name)
-
-    def is_called(self, name: str) -> bool:
-        """Whether the model itself is meant by this name, and no variant of it."""
-        return name == self.name or name in self.config.served_names
+    def reported_name(self) -> str:
+        """What an answer calls it if its request did not: the first of its served names."""
+        return next(iter(self.config.served_names), self.name)
 
     @property
     def version(self) -> str:

@@ -11,7 +11,6 @@ from wherry.core.api import PromptTooLong
 from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice
 from wherry.llm.openai.generation import ChoiceDelta
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
-from wherry.llm.openai.tokens import CountAnswer
 
 
 class AnthropicErrorFields(msgspec.Struct):
@@ -141,7 +140,6 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
     apart that were not computed again."""
 
     kind, prefix = "message", "msg"
-    error_form = staticmethod(error_body)
 
     def __init__(self, chat: ChatAnswer, most_tokens: int, *, tells_cached: bool) -> None:
         super().__init__(chat)
@@ -221,12 +219,6 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
             output_tokens=usage.completion_tokens,
             output_tokens_details=msgspec.UNSET if thought is None else ThinkingTokens(thought),
         )
-
-
-class MessageCountAnswer(CountAnswer):
-    """How many tokens a conversation has."""
-
-    error_form = staticmethod(error_body)
 
 
 def _delta(part: AnswerPart, delta: MessageDelta) -> MessageEvent:

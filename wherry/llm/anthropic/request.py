@@ -326,9 +326,11 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             chat_template_kwargs=self._thinking(),
         )
 
-    def count(self) -> dict[str, Any]:
-        """The inputs of a model that counts the tokens of this conversation."""
-        return {"task": "tokenize", **self.chat().call().inputs}
+    def call(self) -> ChatCall:
+        """What counting the tokens of this conversation asks of a model."""
+        call = self.chat().call()
+        call.inputs["task"] = "tokenize"
+        return call
 
     def named(self, blamed: str) -> str:
         """Return the name that a field which the engine blames has in this request."""

@@ -40,17 +40,6 @@ def text_of(content: Any) -> Any:
     return BETWEEN_PARTS.join(known) if len(known) == len(texts) else content
 
 
-def in_texts(messages: Sequence[dict[str, Any]]) -> Messages:
-    """A conversation whose contents are texts, for a model that renders it without a template.
-    Messages that are so already are the same."""
-    return [
-        message
-        if isinstance(content := message.get("content"), str)
-        else {**message, "content": text_of(content)}
-        for message in messages
-    ]
-
-
 class ChatForm:
     """The form that one chat template takes; `render` is that template."""
 

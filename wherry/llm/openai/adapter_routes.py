@@ -10,19 +10,18 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 
 from wherry.core.api import AccessDenied, Buffer, VariantStore
-from wherry.llm.openai.errors import BadField, fail
+from wherry.llm.openai.client_request import ClientRequest
+from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.models import AbleModels
-from wherry.llm.openai.reading import NotDone, decoded, read_and_start
+from wherry.llm.openai.reading import NotDone, decoded
 from wherry.server.api import (
     ANY_TEXT,
     TEXT,
     Exchange,
     Handler,
-    HttpEntry,
     Operation,
     Route,
     json_of,
-    respond,
 )
 
 #: It changes what the server has: who may load models may load adapters.
@@ -58,9 +57,8 @@ AdapterRequest = TypeVar("AdapterRequest", LoadAdapter, UnloadAdapter)
 class AdapterRoutes:
     """The two routes of one server; its model control says whether they are open."""
 
-    def __init__(self, entry: HttpEntry) -> None:
-        self._entry = entry
-        self._models = AbleModels(entry.runtime)
+    def __init__(self, models: AbleModels) -> None:
+        self._models = models
 
     def routes(self) -> dict[str, Route]:
         load = partial(self._change, LoadAdapter, _load, "added")
@@ -79,11 +77,13 @@ class AdapterRoutes:
     ) -> None:
         """Have the model's adapters changed by another thread: it looks at files."""
 
-        def read(body: Buffer, ignored: list[str] | None) -> AdapterRequest:
-            return decoded(body, kind, ignored)
+        entry = self._models.entry
 
-        def start(exchange: Exchange, adapter: AdapterRequest) -> None:
-            if self._entry.control.mode != "explicit":
+        def read(request: ClientRequest, body: Buffer) -> AdapterRequest:
+            return decoded(body, kind, request.ignored)
+
+        def start(request: ClientRequest, adapter: AdapterRequest) -> None:
+            if entry.control.mode != "explicit":
                 raise AccessDenied(
                     "adapters are loaded and unloaded by clients only in the model control mode"
                     " 'explicit': start the server with --model-control-mode explicit"
@@ -92,11 +92,11 @@ class AdapterRoutes:
 
             def tell(_: None) -> None:
                 message = f"Success: LoRA adapter '{adapter.lora_name}' {done} successfully."
-                respond(exchange, message.encode(), content_type="text/plain; charset=utf-8")
+                request.respond(message.encode(), "text/plain; charset=utf-8")
 
-            self._entry.off_loop(exchange, lambda: change(store, adapter), tell, fail, reads=False)
+            request.off_loop(lambda: change(store, adapter), tell, reads=False)
 
-        read_and_start(self._entry, read, start, exchange)
+        ClientRequest(entry, exchange).read(read, start)
 
 
 def _route(change: Handler, summary: str, takes: type[msgspec.Struct]) -> Route:

@@ -147,8 +147,9 @@ class ChatAnswer(OpenAIAnswer):
         self._prompt_tokens: list[int] | None = None
         self._prompt_logprobs: list[Any] | None = None
         self._calls = calls
-        #: Of what its calls are named: clients may send one X-Request-Id several times.
-        self._named = new_request_id()
+        #: Of what its calls are named, once there is one: clients may send one X-Request-Id several
+        #: times.
+        self._named = ""
         self._style = AnswerStyle()
         self._texts: dict[int, AnswerText] = {}
         #: How many calls each choice has made.
@@ -225,6 +226,7 @@ class ChatAnswer(OpenAIAnswer):
             made = choice.message.tool_calls or []
             choice.message.tool_calls = made
             if call.name:
+                self._named = self._named or new_request_id()
                 id = call.id or call_id(f"{self._named}/{index}", number, self._style.tools)
                 begun = CalledFunction(name=call.name, arguments="")
                 made.append(AnswerCall(id=id, type="function", function=copy(begun)))

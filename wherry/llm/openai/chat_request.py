@@ -16,7 +16,7 @@ from wherry.llm.openai.generation_request import (
     OF_GENERATIONS,
     AnswerForm,
     AnswerParts,
-    Inputs,
+    ModelCall,
     Request,
 )
 from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in, named
@@ -88,6 +88,17 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     return part if kind == "text" else {"type": "text", "text": text}
 
 
+def in_texts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation whose contents are texts, for a model that renders it without a template.
+    Messages that are so already are the same."""
+    return [
+        message
+        if isinstance(content := message.get("content"), str)
+        else {**message, "content": text_of(content)}
+        for message in messages
+    ]
+
+
 def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -136,14 +147,6 @@ def function_of(tool: Mapping[str, Any], where: str) -> FunctionSpec:
     if read.type != "function" or read.function is None:
         raise BadField(f"{where}.type", "only functions are supported")
     return read.function
-
-
-def note_not_followed(places: list[str], ignored: list[str] | None) -> None:
-    """Append what no grammar can follow to what is ignored; BadField if nothing may be."""
-    if places and ignored is None:
-        raise BadField(places[0], "calls cannot be made to follow it: leave it out")
-    if ignored is not None:
-        ignored += places
 
 
 class NamedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -207,15 +210,11 @@ class AllowedCalls:
     forced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChatCall:
+@dataclass(slots=True, kw_only=True)
+class ChatCall(ModelCall):
     """What a chat asks of a model, and of its answer."""
 
-    #: The model's inputs: conversation, wishes, tools, variables of the template.
-    inputs: Inputs
     calls: AllowedCalls
-    #: What no grammar can follow in the schemas that calls must have: its places.
-    not_followed: list[str]
     shown: AnswerParts
     #: The text that stands in front of the answer.
     echo: str
@@ -273,10 +272,10 @@ class ChatRequest(Request):
             inputs["template"] = template
         return ChatCall(
             inputs,
-            AllowedCalls(functions, most, forced=bool(forced)),
-            not_followed,
-            self.shown(thoughts=self.include_reasoning is not False),
-            self._echoed(inputs["messages"][-1]) if self.echo else "",
+            not_followed=not_followed,
+            calls=AllowedCalls(functions, most, forced=bool(forced)),
+            shown=self.shown(thoughts=self.include_reasoning is not False),
+            echo=self._echoed(inputs["messages"][-1]) if self.echo else "",
         )
 
     def _sampling(self, call: AnswerForm | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, TokenUsage
-from wherry.llm.openai.generation_request import AnswerParts, Prompts, Request
+from wherry.llm.openai.generation_request import AnswerParts, ModelCall, Request
 from wherry.llm.openai.reading import Alternatives, Whole
 
 #: Each is a request of its own to the model.
@@ -31,11 +31,11 @@ class CompletionRequest(Request):
     #: False: without what the checkpoint puts before a text.
     add_special_tokens: bool | None = None
 
-    def inputs(self) -> Prompts:
+    def call(self) -> ModelCall:
         """The model's inputs for each prompt."""
         texts = self.prompts()
         own = [{"prompt" if isinstance(one, str) else "token_ids": one} for one in texts]
-        return Prompts.of(own, {"parameters": self.sampling()}, "prompt")
+        return ModelCall.of(own, {"parameters": self.sampling()}, "prompt")
 
     def prompts(self) -> list[str | list[int]]:
         """One or several, each a text or tokens."""

@@ -7,24 +7,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from wherry.core.api import (
-    FollowedRequest,
-    InferRequest,
-    InferResponse,
-    LoadedModel,
-    Reply,
-    RequestTrace,
-    StreamReply,
-)
-from wherry.llm.engine.chat_form import in_texts
-from wherry.llm.openai.errors import BadField, ErrorForm, described, error_object, fail
-from wherry.llm.openai.generation_request import AnswerParts, Inputs, Prompts
-from wherry.server.api import JSON, EventStream, Exchange, HttpEntry, respond
+from wherry.core.api import Buffer, InferResponse, LoadedModel
+from wherry.llm.openai.chat_request import in_texts
+from wherry.llm.openai.client_request import OPENAI, ClientForm, ClientRequest
+from wherry.llm.openai.errors import BadField
+from wherry.llm.openai.generation_request import AnswerParts, Inputs, ModelCall
+from wherry.llm.openai.models import AbleModels
+from wherry.llm.openai.reading import decoded
+from wherry.server.api import JSON, EventStream, Exchange, InferCall, RequestValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +116,6 @@ class OpenAIAnswer(ABC):
     prefix: str
     #: What ends a stream of them.
     last: bytes | None = b"[DONE]"
-    #: How its protocol writes an error.
-    error_form: ErrorForm = staticmethod(error_object)
 
     def __init__(
         self,
@@ -224,85 +216,94 @@ class GenerationRequest(Protocol):
         """Return the name that a field which the engine blames has in this request."""
 
 
+class PromptCall(InferCall):
+    """One prompt of a generation, by its number: its responses and its outcome are for that."""
+
+    __slots__ = ()
+
+    takes_streams = True
+    codec: int
+    client: Generation
+
+    def respond(self, response: InferResponse) -> None:
+        self.client.respond(self, response)
+
+    def write(self, response: InferResponse) -> None:
+        self.client.settle(self, response)
+
+    def fail(self, error: Exception) -> None:
+        self.client.settle(self, error)
+
+
 class Generation:
     """Submits a generation, and answers in one piece or chunk by chunk as the client reads."""
 
     def __init__(
         self,
-        entry: HttpEntry,
-        exchange: Exchange,
+        request: ClientRequest,
         loaded: LoadedModel,
         fields: GenerationRequest,
         answer: OpenAIAnswer,
     ) -> None:
-        self._entry = entry
-        self._exchange = exchange
+        self._request = request
         self._loaded = loaded
         self._fields = fields
         self._answer = answer
+        self._names = {spec.name for spec in loaded.signature.inputs}
         self._per_prompt = fields.n or 1
         #: By the number of the prompt.
-        self._open: dict[int, InferRequest] = {}
+        self._open: dict[int, PromptCall] = {}
         self._failed: Exception | None = None
-        #: Called when the whole answer is known.
-        self._at_the_end: Callable[[], None] = _nothing
         #: Whose response each event carries that the client has not read yet.
-        self._unread: deque[Reply[InferResponse]] = deque()
-        self._events = EventStream(exchange, self._read) if fields.stream else None
+        self._unread: deque[PromptCall | None] = deque()
+        self._events = request.events(self._read) if fields.stream else None
 
-    def submit(self, prompts: Prompts) -> None:
-        """Send a request for each prompt; what is refused at once is raised, and none is sent."""
-        request, port = self._exchange.request, self._entry.port()
-        terms = self._entry.terms(request.headers)
-        trace = request.head.trace
-        shared = self._shared(prompts.shared)
-        admitted: list[InferRequest] = []
-        for number, (own, nbytes) in enumerate(zip(prompts.own, prompts.nbytes, strict=True)):
-            columns = self._loaded.row_columns((), {**shared, **(self._known(own) if own else own)})
-            made = self._loaded.request(
-                columns,
-                1,
-                self._reply(number),
-                id=self._answer.id,
-                timeout=terms.timeout,
-                priority=self._fields.priority or 0,
-                tenant=terms.tenant_of(request.caller),
-            )
-            made.nbytes = nbytes
-            admitted.append(made)
-        self._entry.admission.enter_all(admitted)
-        # Not before: each refers to this object, and what is refused is to be freed at once.
-        self._open = dict(enumerate(admitted))
-        if trace is not None:
-            self._follow(trace)
-        self._exchange.on_disconnect = self._cancel
-        self._exchange.request.body = b""  # free it: the columns hold what is needed
-        for each in admitted:
-            port.submit(self._loaded, each)
+    def submit(self, model_call: ModelCall) -> None:
+        """Send a request for each prompt; what is refused at once is raised, or fails all of
+        them."""
+        entry, exchange = self._request.entry, self._request.exchange
+        request, loaded = exchange.request, self._loaded
+        terms = entry.terms(request.head.headers, request.head.trace)
+        shared = self._shared(model_call.inputs)
+        columns = [
+            loaded.row_columns((), {**shared, **self._known(own)} if own else shared)
+            for own in model_call.own
+        ]
+        parameters = {"priority": self._fields.priority} if self._fields.priority else {}
+        if terms.trace is not None:
+            about = request_attributes(self._fields, self._answer.kind)
+            terms.trace.draft.attributes.update(about)
+        for number, column in enumerate(columns):
+            values = RequestValues(column, 1, self._answer.id, parameters)
+            small = 1  # beyond doubt: it was not measured
+            if model_call.nbytes is not None:
+                values.held_bytes, small = model_call.nbytes[number], 0
+            call = PromptCall(entry, loaded, number, self)
+            try:
+                call.send(values, terms, request.caller, body_bytes=small)
+            except Exception as error:  # of any kind: the others are answered, too
+                if not self._open:
+                    raise
+                self._stop(error)
+                break
+            self._open[number] = call
+        exchange.on_disconnect = self._cancel
+        request.body = b""  # free it: the columns hold what is needed
         if self._events is not None:
             self._events.keep_alive()
 
-    def _follow(self, trace: RequestTrace) -> None:
-        """Have what is asked for, and what comes of it, in the request's span."""
-        loaded, attributes = self._loaded, trace.draft.attributes
-        for each in self._open.values():
-            FollowedRequest(trace, loaded.name, loaded.version).follow(each)
-        attributes.update(request_attributes(self._fields, self._answer.kind))
-        # Once it is known, which is before its span ends: both are of the loop's thread.
-        self._at_the_end = lambda: attributes.update(answered_with(self._answer))
-
     def _shared(self, inputs: Inputs) -> Inputs:
         """What all prompts have, as the model has it. A variant of the model is a parameter."""
-        fields = self._fields.model
-        if fields is not None and not self._loaded.is_called(fields) and "task" not in inputs:
-            inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": fields}}
-        if self._loaded.signature.input("stream") is not None:
+        name, config = self._fields.model, self._loaded.config
+        if name not in (None, config.name, *config.served_names) and "task" not in inputs:
+            inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": name}}
+        if "stream" in self._names:
             inputs = {**inputs, "stream": bool(self._fields.stream)}
         return self._known(inputs)
 
     def _known(self, inputs: Inputs) -> Inputs:
         """The inputs that the model has; what it has not must not have been asked for."""
-        names = {spec.name for spec in self._loaded.signature.inputs}
+        names = self._names
         if "messages" in inputs and "template" not in names:  # which renders them as they are
             inputs = {**inputs, "messages": in_texts(inputs["messages"])}
         for name in inputs.keys() - names:
@@ -314,78 +315,71 @@ class Generation:
                 )
         return {name: value for name, value in inputs.items() if name in names}
 
-    def _reply(self, number: int) -> Reply[InferResponse]:
-        responded, settled = partial(self._respond, number), partial(self._settled, number)
-        port = self._entry.port()
-        if not self._loaded.signature.streams:
-            return Reply(settled, port)
-        return StreamReply(
-            lambda reply, response: port.call(partial(responded, reply), response),
-            lambda reply: port.call(settled, reply),
-        )
-
     # In the loop
 
-    def _respond(self, number: int, reply: Reply[InferResponse], response: InferResponse) -> None:
+    def respond(self, call: PromptCall, response: InferResponse) -> None:
+        """Take a response to a prompt, and send what it adds."""
         if self._failed is not None:
             return
         try:
             piece = self._answer.piece(self._loaded, response)
-            index = number * self._per_prompt + piece.index
-            self._send(self._answer.take(replace(piece, index=index)), reply)
+            index = call.codec * self._per_prompt + piece.index
+            self._send(self._answer.take(replace(piece, index=index)), call)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._stop(error)
+
+    def settle(self, call: PromptCall, outcome: InferResponse | Exception) -> None:
+        """Take the outcome of a prompt; that of the last one ends the answer."""
+        if isinstance(outcome, Exception):
+            self._stop(outcome)
+        elif outcome.outputs:  # a stream's end is an empty response
+            self.respond(call, outcome)
+        del self._open[call.codec]
+        if not self._open:
+            self._end()
+
+    def _stop(self, error: Exception) -> None:
+        """Fail, with the first error that there is."""
+        if self._failed is None:
             self._failed = error
             self._cancel()
 
-    def _send(self, choices: Sequence[msgspec.Struct], reply: Reply[InferResponse] | None) -> None:
+    def _cancel(self) -> None:
+        for call in list(self._open.values()):
+            call.cancel()
+
+    def _send(self, choices: Sequence[msgspec.Struct], call: PromptCall | None) -> None:
         if self._events is None or not choices:
-            if isinstance(reply, StreamReply):
-                reply.consumed()
+            if call is not None and call.stream is not None:
+                call.consumed()
             return
         chunks = [self._answer.chunk(choice) for choice in choices]
         for chunk in chunks[:-1]:
             self._send_event(self._events, chunk)
-        self._send_event(self._events, chunks[-1], reply)
+        self._send_event(self._events, chunks[-1], call)
 
     def _send_event(
-        self, events: EventStream, event: msgspec.Struct, reply: Reply[InferResponse] | None = None
+        self, events: EventStream, event: msgspec.Struct, call: PromptCall | None = None
     ) -> None:
         """Send an event, named by its type if it has one."""
-        self._unread.append(reply if reply is not None else Reply(_nobody))
+        self._unread.append(call)
         events.send(msgspec.json.encode(event), getattr(event, "type", ""))
 
     def _read(self) -> None:
         """Note that the client has read an event: the model may go on."""
-        reply = self._unread.popleft()
-        if isinstance(reply, StreamReply):
-            reply.consumed()
-
-    def _settled(self, number: int, reply: Reply[InferResponse]) -> None:
-        self._entry.admission.leave()
-        outcome = reply.outcome
-        if isinstance(outcome, Exception):
-            if self._failed is None:
-                self._failed = outcome
-                self._cancel()
-        elif outcome.outputs:  # a stream's end is an empty response
-            self._respond(number, reply, outcome)
-        self._open.pop(number, None)
-        if not self._open:
-            self._end()
-
-    def _cancel(self) -> None:
-        for request in list(self._open.values()):
-            self._loaded.cancel(request)
+        if (call := self._unread.popleft()) is not None:
+            call.consumed()
 
     def _end(self) -> None:
-        self._exchange.on_disconnect = None
+        self._request.exchange.on_disconnect = None
         try:
             if self._failed is None:
-                last = self._answer.end()
-                self._at_the_end()
+                answer, last = self._answer, self._answer.end()
+                if (trace := self._request.exchange.request.head.trace) is not None:
+                    # Before its span ends: both are of the loop's thread.
+                    trace.draft.attributes.update(answered_with(answer))
                 if self._events is None:
-                    answer = self._answer
-                    respond(self._exchange, answer.body(), content_type=answer.media_type)
+                    self._request.respond(answer.body(), answer.media_type)
                 else:
                     self._finish(self._events, last)
                 return
@@ -398,31 +392,57 @@ class Generation:
         for event in self._answer.closing():
             self._send_event(events, event)
         if self._answer.last is not None:
-            self._unread.append(Reply(_nobody))
+            self._unread.append(None)
             events.send(self._answer.last)
         events.end()
 
     def _fail(self, error: Exception) -> None:
         """Answer with the error's status if nothing was sent yet, else end the stream with it."""
-        form = self._answer.error_form
         if self._events is None or not self._events.started:
             if self._events is not None:
                 self._events.abandon()
-            fail(self._exchange, error, self._fields.named, form)
+            self._request.fail(error, self._fields.named)
             return
-        _, body, _ = described(self._exchange, error, self._fields.named, form)
+        _, body, _ = self._request.described(error, self._fields.named)
         name, event = self._answer.failure(body)
-        self._unread.append(Reply(_nobody))
+        self._unread.append(None)
         self._events.send(event, name)
         self._events.end()
 
 
-def _nothing() -> None:
-    """Do nothing."""
+#: Makes the answer that begins: of the request, its model, its fields, and what these ask of it.
+Answering = Callable[[ClientRequest, LoadedModel, Any, Any], OpenAIAnswer]
 
 
-def _nobody(_: Reply[InferResponse]) -> None:
-    """The reply of an event that belongs to no response."""
+class GenerationRoute:
+    """Has each request answered by a generation, of a model with an ability."""
+
+    def __init__(
+        self,
+        models: AbleModels,
+        kind: type[msgspec.Struct],
+        ability: str,
+        answering: Answering,
+        form: ClientForm = OPENAI,
+    ) -> None:
+        self._models = models
+        self._kind = kind
+        self._ability = ability
+        self._answering = answering
+        self._form = form
+
+    def __call__(self, exchange: Exchange) -> None:
+        ClientRequest(self._models.entry, exchange, self._form).read(self._read, self._start)
+
+    def _read(self, request: ClientRequest, body: Buffer) -> tuple[GenerationRequest, ModelCall]:
+        fields: Any = decoded(body, self._kind, request.ignored)
+        return fields, request.checked(fields.call(), body)
+
+    def _start(self, request: ClientRequest, read: tuple[GenerationRequest, ModelCall]) -> None:
+        fields, call = read
+        loaded = self._models.able(fields.model, self._ability)
+        answer = self._answering(request, loaded, fields, call)
+        Generation(request, loaded, fields, answer).submit(call)
 
 
 # What a span says of a generation, by OpenTelemetry's conventions for generative AI: numbers and

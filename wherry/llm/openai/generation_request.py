@@ -6,7 +6,7 @@ The fields beyond OpenAI's own are those that vLLM's users send as `extra_body`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -47,20 +47,25 @@ class AnswerParts:
     thoughts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """The model's inputs for each prompt of a request, and those that all of them share."""
+@dataclass(slots=True)
+class ModelCall:
+    """What a request asks of a model."""
 
-    own: Sequence[Inputs]
-    shared: Inputs
-    #: Bytes of the inputs of each prompt, the shared ones among them.
-    nbytes: Sequence[int]
+    #: The model's inputs for each prompt.
+    inputs: Inputs
+    #: Those that each prompt has for itself.
+    own: Sequence[Inputs] = ({},)
+    #: Bytes of the inputs of each prompt, the shared ones among them; None: not measured.
+    nbytes: Sequence[int] | None = None
+    #: What no grammar can follow in the schemas that calls of tools must have: its places.
+    not_followed: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, own: Sequence[Inputs], shared: Inputs, field: str = "") -> Prompts:
-        """Measure them, which takes as long as reading them did. BadField, for the field of the
-        prompts, if they are too many for what they share."""
-        once = value_bytes(shared)
+    def of(cls, own: Sequence[Inputs], inputs: Inputs, field: str) -> ModelCall:
+        """Several prompts, measured. BadField, for their field, if they are too many for what they
+        share."""
+        made = cls(inputs, own)
+        once = made.measure()
         if len(own) > 1 and len(own) * once > MOST_SHARED_BYTES:
             most = MOST_SHARED_BYTES // once
             raise BadField(
@@ -68,19 +73,21 @@ class Prompts:
                 f"holds {len(own)}, and the fields that hold for each of them have {once} bytes;"
                 f" send at most {most or 1} at a time beside these",
             )
-        parameters = shared.get("parameters") or {}
+        parameters = inputs.get("parameters") or {}
         if len(own) > 1 and (logprobs := _logprobs(own, parameters)) > MOST_LOGPROBS:
             raise BadField(
                 field,
                 f"holds {len(own)}, with up to {logprobs} log probabilities together; send at most"
                 f" {MOST_LOGPROBS * len(own) // logprobs or 1} at a time",
             )
-        return cls(own, shared, [once + value_bytes(each) for each in own])
+        return made
 
-    @classmethod
-    def single(cls, inputs: Inputs) -> Prompts:
-        """One prompt, by all its inputs."""
-        return cls.of([{}], inputs)
+    def measure(self) -> int:
+        """Count the bytes of each prompt, which takes as long as reading them did; return those of
+        what they share."""
+        once = value_bytes(self.inputs)
+        self.nbytes = [once + value_bytes(each) for each in self.own]
+        return once
 
 
 def _logprobs(own: Sequence[Inputs], parameters: Mapping[str, Any]) -> int:
@@ -328,15 +335,15 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """What the answer must look like: it is that of a call, or of a text, which then may be of
         a format."""
         formed = self.response_format if call is None else None
-        if formed is not None and (form := formed.constraint()):
-            yield "response_format", form
+        if formed is not None and (constraint := formed.constraint()):
+            yield "response_format", constraint
         if self.structured_outputs is not None:
             yield "structured_outputs", self.structured_outputs.constraint()
-        for field, name in FORMS.items():
-            value = getattr(self, f"guided_{field}")
+        for form, name in FORMS.items():
+            value = getattr(self, f"guided_{form}")
             if value is not None:
-                value = schema_of(value, f"guided_{field}") if field == "json" else value
-                yield f"guided_{field}", {name: value}
+                value = schema_of(value, f"guided_{form}") if form == "json" else value
+                yield f"guided_{form}", {name: value}
         if call is not None:
             yield call
 

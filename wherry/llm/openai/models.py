@@ -14,7 +14,6 @@ from wherry.core.api import (
     Form,
     LoadedModel,
     ModelNotFound,
-    Runtime,
     Signature,
     TensorSpec,
     VariantStore,
@@ -28,7 +27,7 @@ from wherry.llm.openai.errors import (
     fail,
 )
 from wherry.llm.openai.task_requests import BESIDE
-from wherry.server.api import Exchange, Handler, Operation, Route
+from wherry.server.api import Exchange, Handler, HttpEntry, Operation, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +179,15 @@ class ModelName(NamedTuple):
 class AbleModels:
     """The models of one server that can answer such requests."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, entry: HttpEntry) -> None:
+        self.entry = entry
+        self._runtime = entry.runtime
         #: Whether a model has one of some abilities, as the models were at a generation.
         self._served: dict[Sequence[str], bool] = {}
         self._generation = -1
-        #: What models have told of their contexts, as long as they are there.
+        #: What models can do by their signatures, as long as they are there.
+        self._abilities: WeakKeyDictionary[LoadedModel, set[str]] = WeakKeyDictionary()
+        #: What models have told of their contexts.
         self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
 
     def route(
@@ -282,7 +284,10 @@ class AbleModels:
         """The model of this name, or without one the only model that has the first ability, or if
         none has it the next. UnknownModel, BadField."""
         loaded = self.named(self._only(any_of) if name is None else name)
-        if not any(ABLE[ability](loaded) for ability in any_of):
+        able = self._abilities.get(loaded)
+        if able is None:
+            able = self._abilities[loaded] = abilities(loaded)
+        if able.isdisjoint(any_of):
             ability = any_of[0]
             raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
         return loaded

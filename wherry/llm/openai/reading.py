@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from wherry.core.api import Buffer, InvalidRequest, RequestTooLarge
-from wherry.llm.openai.errors import BadField, ErrorForm, error_object, fail
-from wherry.server.api import (
-    JSON,
-    LARGE_BYTES,
-    Body,
-    Exchange,
-    Headers,
-    HttpEntry,
-    PassedOn,
-    check_values,
-    client_request_id,
-    request_id_of,
-)
+from wherry.llm.openai.errors import BadField
+from wherry.server.api import LARGE_BYTES, check_values
 
 #: What 64 bits hold: a larger number could not even be carried to the model.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -310,88 +299,3 @@ def _parts(kind: Any) -> Iterator[Any]:
     if get_origin(kind) is not Literal:
         for part in get_args(kind):
             yield from _parts(part)
-
-
-HEADER: Final = "X-Wherry-Ignored"
-ID: Final = "X-Request-Id"
-
-
-def with_ignored_fields(
-    exchange: Exchange, ignored: Sequence[str], ids: Sequence[str] = (ID,)
-) -> Exchange:
-    """The exchange, whose answer has these fields in a header, and the request's id in others:
-    clients hand it to their callers."""
-    headers = [(HEADER, header_of(ignored))] if ignored else []
-    if client_request_id(exchange.request.headers):  # which comes back by itself in the first
-        ids = ids[1:]
-    return _Noting(exchange, headers, ids) if headers or ids else exchange
-
-
-class _Noting(PassedOn):
-    __slots__ = ("_ids", "_own")
-
-    def __init__(self, inner: Exchange, own: Headers, ids: Sequence[str]) -> None:
-        super().__init__(inner)
-        self._own = own
-        self._ids = ids
-
-    def respond(
-        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
-    ) -> None:
-        super().respond(status, body, content_type=content_type, headers=self._with(headers))
-
-    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
-        super().start(status, content_type=content_type, headers=self._with(headers))
-
-    def _with(self, headers: Headers) -> Headers:
-        """These headers and the own ones; an error has its id already."""
-        names = {name for name, _ in headers}
-        ids = [(name, request_id_of(self)) for name in self._ids]
-        return (*headers, *(own for own in (*self._own, *ids) if own[0] not in names))
-
-
-T = TypeVar("T")
-#: Decodes a body, and appends the names of the fields that it ignores to a list; None: there are
-#: none.
-Reader = Callable[[Buffer, list[str] | None], T]
-Start = Callable[[Exchange, T], None]
-
-
-def read_and_start(
-    entry: HttpEntry,
-    read: Reader[T],
-    start: Start[T],
-    exchange: Exchange,
-    form: ErrorForm = error_object,
-    *,
-    is_json: bool = True,
-    ids: Sequence[str] = (ID,),
-) -> None:
-    """Have `read` decode the body, here or in another thread, and then call `start` here.
-
-    Errors of both are answered in the protocol's `form`. `ids` are the headers with the request's
-    id, of which the first is X-Request-Id.
-    """
-    ignored: list[str] | None = None if entry.common.openai.strict_fields else []
-
-    def refuse(exchange: Exchange, error: Exception) -> None:
-        fail(with_ignored_fields(exchange, (), ids), error, form=form)
-
-    def read_large() -> T:
-        body = entry.body(exchange)
-        if is_json:
-            check_values(body)
-        return read(body, ignored)
-
-    def begin(parsed: T) -> None:
-        start(with_ignored_fields(exchange, ignored or (), ids), parsed)
-
-    try:
-        entry.admission.check()
-        body = entry.small_body(exchange)
-        if body is not None:
-            begin(read(body, ignored))
-        else:
-            entry.off_loop(exchange, read_large, begin, refuse, reads=True)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-        refuse(exchange, error)

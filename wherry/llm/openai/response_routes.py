@@ -15,12 +15,12 @@ import msgspec
 
 from wherry.core.api import Buffer
 from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.chat_request import ChatCall, note_not_followed
+from wherry.llm.openai.chat_request import ChatCall
+from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.errors import BadField, NotKept, PreviousNotKept, UnknownRoute, fail
 from wherry.llm.openai.generation import Generation
-from wherry.llm.openai.generation_request import Prompts
 from wherry.llm.openai.models import AbleModels
-from wherry.llm.openai.reading import UNKNOWN, decoded, read_and_start
+from wherry.llm.openai.reading import UNKNOWN, decoded
 from wherry.llm.openai.response_answer import (
     PREFIXES,
     ResponseAnswer,
@@ -28,19 +28,17 @@ from wherry.llm.openai.response_answer import (
     ResponseObject,
 )
 from wherry.llm.openai.response_request import NOTHING_KEPT, ResponsesRequest
-from wherry.llm.openai.tokens import ResponseCountAnswer, ResponseTokens
+from wherry.llm.openai.tokens import ResponseTokens, TokenizerAnswer, response_tokens
 from wherry.server.api import (
     ANY_TEXT,
     LARGE_BYTES,
     Exchange,
-    HttpEntry,
     Operation,
     Route,
     check_values,
     generation,
     inference,
     named,
-    request_id_of,
     respond,
     tells,
 )
@@ -181,7 +179,6 @@ class ResponseContext:
     #: The JSON of the request's own items.
     input_items: bytes = field(init=False)
     call: ChatCall = field(init=False)
-    prompts: Prompts = field(init=False)
 
     def __post_init__(self) -> None:
         self.references = list(self.parsed.references())
@@ -196,24 +193,25 @@ class ResponseContext:
     def read(self) -> ResponseContext:
         self.input_items = msgspec.json.encode(self.parsed.items())
         self.call = self.parsed.chat(self.before).call("parameters")
-        self.prompts = Prompts.single(self.call.inputs)
+        self.call.measure()
         return self
 
 
 class ResponseRoutes:
     """The routes below /v1/responses of one server, and the responses that it keeps."""
 
-    def __init__(self, entry: HttpEntry, models: AbleModels) -> None:
-        self._entry = entry
+    def __init__(self, models: AbleModels) -> None:
         self._models = models
-        self._kept = KeptResponses(entry.common.openai.max_kept_responses)
+        self._kept = KeptResponses(models.entry.common.openai.max_kept_responses)
 
     def routes(self) -> dict[str, Route]:
         def ending_in(
-            start: Callable[[Exchange, ResponseContext], None], operation: Operation
+            start: Callable[[ClientRequest, ResponseContext], None], operation: Operation
         ) -> Route:
-            find = partial(self._find, start)
-            post = partial(read_and_start, self._entry, self._read, find)
+            def post(exchange: Exchange) -> None:
+                find = partial(self._find, start)
+                ClientRequest(self._models.entry, exchange).read(self._read, find)
+
             return self._models.route(post, operation, "chat")
 
         made = generation(
@@ -259,7 +257,8 @@ class ResponseRoutes:
 
     # A new response
 
-    def _read(self, body: Buffer, ignored: list[str] | None) -> ResponseContext:
+    def _read(self, request: ClientRequest, body: Buffer) -> ResponseContext:
+        ignored = request.ignored
         parsed = decoded(body, ResponsesRequest, ignored)
         parsed.check_kept(keeps=bool(self._kept))
         if left_out := parsed.hosted():
@@ -274,24 +273,23 @@ class ResponseRoutes:
         context = ResponseContext(parsed)
         if context.refers:
             return context
-        context.read()
-        note_not_followed(context.call.not_followed, ignored)
+        request.checked(context.read().call, body)
         return context
 
     def _find(
         self,
-        start: Callable[[Exchange, ResponseContext], None],
-        exchange: Exchange,
+        start: Callable[[ClientRequest, ResponseContext], None],
+        request: ClientRequest,
         context: ResponseContext,
     ) -> None:
         """Look up what the request refers to, and start; reading much is for another thread."""
         parsed = context.parsed
         if not context.refers:
-            start(exchange, context)
+            start(request, context)
             return
-        before, named = self._referred(context, exchange.request.caller)
+        before, named = self._referred(context, request.exchange.request.caller)
         kept, earlier = [*before, *named.values()], sum(turn.nbytes for turn in before)
-        if earlier > (most := self._entry.max_body_bytes):
+        if earlier > (most := request.entry.max_body_bytes):
             raise _too_large("previous_response_id", earlier)
 
         def read() -> ResponseContext:
@@ -309,9 +307,9 @@ class ResponseRoutes:
 
         # An item counts as often as it is named.
         if sum(turn.nbytes for turn in kept) * (1 + len(context.references)) > LARGE_BYTES:
-            self._entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
+            request.off_loop(read_large, partial(start, request), reads=True)
         else:
-            start(exchange, read())
+            start(request, read())
 
     def _referred(
         self, context: ResponseContext, owner: str
@@ -330,25 +328,26 @@ class ResponseRoutes:
             named[of] = turn
         return before, named
 
-    def _start(self, exchange: Exchange, context: ResponseContext) -> None:
-        parsed = context.parsed
+    def _start(self, request: ClientRequest, context: ResponseContext) -> None:
+        parsed, sent = context.parsed, request.exchange.request
         loaded = self._models.able(parsed.model, "chat")
         # What is kept is found by its id alone: it must not be guessed from another's, nor be one
         # that the client has sent already.
-        exchange.request.own_id = id = secrets.token_hex(16)
-        chat = ChatAnswer(loaded.reported_name(parsed.model), id, context.call.calls)
+        sent.own_id = id = secrets.token_hex(16)
+        chat = ChatAnswer(parsed.model or loaded.reported_name(), id, context.call.calls)
         keeps = bool(self._kept) and parsed.store is not False
-        keep = partial(self._keep, context, exchange.request.caller) if keeps else None
+        keep = partial(self._keep, context, sent.caller) if keeps else None
         repeated = {**parsed.repeated(), "store": keeps}
         answer = ResponseAnswer(chat, repeated, keep, parsed.call_names())
-        Generation(self._entry, exchange, loaded, parsed, answer).submit(context.prompts)
+        Generation(request, loaded, parsed, answer).submit(context.call)
 
-    def _count(self, exchange: Exchange, context: ResponseContext) -> None:
+    def _count(self, request: ClientRequest, context: ResponseContext) -> None:
         parsed = msgspec.structs.replace(context.parsed, stream=None)
         loaded = self._models.able(parsed.model, "tokens")
-        answer = ResponseCountAnswer(loaded.reported_name(parsed.model), request_id_of(exchange))
-        context.prompts.shared["task"] = "tokenize"
-        Generation(self._entry, exchange, loaded, parsed, answer).submit(context.prompts)
+        name = parsed.model or loaded.reported_name()
+        answer = TokenizerAnswer(name, request.id, response_tokens)
+        context.call.inputs["task"] = "tokenize"
+        Generation(request, loaded, parsed, answer).submit(context.call)
 
     def _keep(self, context: ResponseContext, owner: str, response: ResponseObject) -> bool:
         """Keep a response, and return whether it is."""
@@ -384,7 +383,8 @@ class ResponseRoutes:
         """A page of the items of the response's own input."""
         page = partial(_page, _query(exchange), turn)
         if len(turn.input_items) > LARGE_BYTES:
-            self._entry.off_loop(exchange, page, partial(respond, exchange), fail, reads=False)
+            entry = self._models.entry
+            entry.off_loop(exchange, page, partial(respond, exchange), fail, reads=False)
         else:
             respond(exchange, page())
 

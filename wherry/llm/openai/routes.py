@@ -11,31 +11,31 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.core.api import Buffer
+from wherry.core.api import Buffer, LoadedModel
 from wherry.llm.openai.adapter_routes import AdapterRoutes
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
-from wherry.llm.openai.chat_request import ChatCall, ChatRequest, note_not_followed
+from wherry.llm.openai.chat_request import ChatCall, ChatRequest
+from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
 from wherry.llm.openai.errors import BadField, UnknownRoute, fail
-from wherry.llm.openai.generation import Generation, OpenAIAnswer
-from wherry.llm.openai.generation_request import Prompts
+from wherry.llm.openai.generation import Answering, GenerationRoute
+from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.models import ABLE, AbleModels, ModelName
-from wherry.llm.openai.reading import Reader, Start, decoded, read_and_start
+from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.response_routes import ResponseRoutes
 from wherry.llm.openai.task_routes import TaskRoutes
 from wherry.llm.openai.tokens import (
-    Conversion,
     DetokenizeRequest,
-    PromptAnswer,
     TokenizeRequest,
     TokenList,
-    TokensAnswer,
     TokensText,
+    answered_by,
+    token_list,
+    tokens_text,
 )
 from wherry.server.api import (
     EVENTS,
@@ -44,7 +44,6 @@ from wherry.server.api import (
     Route,
     generation,
     inference,
-    request_id_of,
     respond,
     tells,
 )
@@ -76,9 +75,8 @@ _Looked: Final = msgspec.defstruct(
 class Invocations:
     """The route of one server; `routes` are those that may be meant, by their paths."""
 
-    def __init__(self, entry: HttpEntry, routes: Mapping[str, Route]) -> None:
-        self._entry = entry
-        self._models = AbleModels(entry.runtime)
+    def __init__(self, models: AbleModels, routes: Mapping[str, Route]) -> None:
+        self._models = models
         self._routes = routes
 
     def routes(self) -> dict[str, Route]:
@@ -87,16 +85,18 @@ class Invocations:
         return {PATH: self._models.route(self._invoke, operation, *ABLE)}
 
     def _invoke(self, exchange: Exchange) -> None:
-        read_and_start(self._entry, _look, self._pass_on, exchange)
+        ClientRequest(self._models.entry, exchange).read(_look, self._pass_on)
 
-    def _pass_on(self, exchange: Exchange, looked: tuple[str | None, Mapping[str, str]]) -> None:
+    def _pass_on(
+        self, request: ClientRequest, looked: tuple[str | None, Mapping[str, str]]
+    ) -> None:
         model, paths = looked
         loaded = self._models.able(model, *paths)
         path = next(path for able, path in paths.items() if ABLE[able](loaded))
-        self._routes[path].handlers["POST"](exchange)
+        self._routes[path].handlers["POST"](request.exchange)
 
 
-def _look(body: Buffer, _ignored: list[str] | None) -> tuple[str | None, Mapping[str, str]]:
+def _look(_request: ClientRequest, body: Buffer) -> tuple[str | None, Mapping[str, str]]:
     """The model of a body, and the paths that may be meant. BadField."""
     looked: Any = decoded(body, _Looked)
     for name, paths in MEANT.items():
@@ -105,9 +105,6 @@ def _look(body: Buffer, _ignored: list[str] | None) -> tuple[str | None, Mapping
             return looked.model, paths
     raise BadField(None, f"the body has none of {', '.join(MEANT)}, which tell what is wanted")
 
-
-T = TypeVar("T")
-Converted = TypeVar("Converted", bound=Conversion)
 
 MODELS: Final = "/v1/models"
 
@@ -150,8 +147,8 @@ class OpenAI:
 
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
-        self._models = AbleModels(entry.runtime)
-        self._responses = ResponseRoutes(entry, self._models)
+        self._models = AbleModels(entry)
+        self._responses = ResponseRoutes(self._models)
         self._created = int(time.time())
 
     def routes(self) -> dict[str, Route]:
@@ -160,44 +157,43 @@ class OpenAI:
         routes = {
             "/version": Route({"GET": self._version}, "metadata", operations=version),
             **self._of_models(),
-            **TaskRoutes(self._entry).routes(),
-            **AdapterRoutes(self._entry).routes(),
+            **TaskRoutes(self._models).routes(),
+            **AdapterRoutes(self._models).routes(),
             f"{MODELS}/{{model*}}": Route(
                 {"GET": self._show}, "metadata", operations=one, needs=(*ABLE,)
             ),
             **self._responses.patterns(),
             "/v1/{rest*}": Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"),
         }
-        return {**Invocations(self._entry, routes).routes(), **routes}
+        return {**Invocations(self._models, routes).routes(), **routes}
 
     def _of_models(self) -> dict[str, Route]:
         # Those that do not begin with /v1 stand where vLLM has them.
-        of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
-        of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
-        chat = partial(self._read, _read_chat, self._start_chat)
-        completion = partial(self._read, _read_completion, self._start_completion)
+        def made(kind: type[Any], ability: str, answering: Answering) -> GenerationRoute:
+            return GenerationRoute(self._models, kind, ability, answering)
+
         route = self._models.route
         listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
         return {
             MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
             "/v1/chat/completions": route(
-                chat,
+                made(ChatRequest, "chat", _chat),
                 generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
                 "chat",
             ),
             "/v1/completions": route(
-                completion,
+                made(CompletionRequest, "completions", _completion),
                 generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
                 "completions",
             ),
             **self._responses.routes(),
             "/tokenize": route(
-                of_prompts,
+                made(TokenizeRequest, "tokens", answered_by(token_list)),
                 inference("The tokens of a text or a conversation", TokenizeRequest, TokenList),
                 "tokens",
             ),
             "/detokenize": route(
-                of_tokens,
+                made(DetokenizeRequest, "tokens", answered_by(tokens_text)),
                 inference("The text of tokens", DetokenizeRequest, TokensText),
                 "tokens",
             ),
@@ -246,70 +242,23 @@ class OpenAI:
     def _version(self, exchange: Exchange) -> None:
         respond(exchange, msgspec.json.encode(VersionText(self._entry.common.version)))
 
-    # Requests
 
-    def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
-        read_and_start(self._entry, read, start, exchange)
-
-    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, ChatCall, Prompts]) -> None:
-        parsed, call, prompts = read
-        loaded = self._models.able(parsed.model, "chat")
-        name, id = loaded.reported_name(parsed.model), request_id_of(exchange)
-        answer = ChatAnswer(name, id, call.calls, echo=call.echo, shown=call.shown)
-        Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
-
-    def _start_completion(
-        self, exchange: Exchange, read: tuple[CompletionRequest, Prompts]
-    ) -> None:
-        parsed, prompts = read
-        loaded = self._models.able(parsed.model, "completions")
-        answer = TextAnswer(
-            loaded.reported_name(parsed.model),
-            request_id_of(exchange),
-            parsed.echoes(),
-            parsed.n or 1,
-            parsed.shown(),
-        )
-        if loaded.signature.input("parameters"):
-            # OpenAI's own default, which gives way to what is asked for.
-            most = max(16, parsed.min_tokens or 0)
-            prompts.shared["parameters"].setdefault("max_tokens", most)
-        Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
-
-    def _convert(
-        self,
-        fields: type[Conversion],
-        answers: type[OpenAIAnswer],
-        exchange: Exchange,
-    ) -> None:
-        """Tokens of a text, or the text of tokens."""
-
-        def start(exchange: Exchange, read: tuple[Conversion, Prompts]) -> None:
-            parsed, prompts = read
-            loaded = self._models.able(parsed.model, "tokens")
-            answer = answers(loaded.reported_name(parsed.model), request_id_of(exchange))
-            Generation(self._entry, exchange, loaded, parsed, answer).submit(prompts)
-
-        self._read(partial(_read_conversion, fields), start, exchange)
+def _chat(
+    request: ClientRequest, loaded: LoadedModel, fields: ChatRequest, call: ChatCall
+) -> ChatAnswer:
+    name = fields.model or loaded.reported_name()
+    return ChatAnswer(name, request.id, call.calls, echo=call.echo, shown=call.shown)
 
 
-def _read_chat(body: Buffer, ignored: list[str] | None) -> tuple[ChatRequest, ChatCall, Prompts]:
-    parsed = decoded(body, ChatRequest, ignored)
-    call = parsed.call()
-    note_not_followed(call.not_followed, ignored)
-    return parsed, call, Prompts.single(call.inputs)
-
-
-def _read_conversion(
-    kind: type[Converted], body: Buffer, ignored: list[str] | None
-) -> tuple[Converted, Prompts]:
-    parsed = decoded(body, kind, ignored)
-    return parsed, Prompts.single(parsed.inputs())
-
-
-def _read_completion(body: Buffer, ignored: list[str] | None) -> tuple[CompletionRequest, Prompts]:
-    parsed = decoded(body, CompletionRequest, ignored)
-    return parsed, parsed.inputs()
+def _completion(
+    request: ClientRequest, loaded: LoadedModel, fields: CompletionRequest, call: ModelCall
+) -> TextAnswer:
+    if loaded.signature.input("parameters"):
+        # OpenAI's own default, which gives way to what is asked for.
+        most = max(16, fields.min_tokens or 0)
+        call.inputs["parameters"].setdefault("max_tokens", most)
+    name, n = fields.model or loaded.reported_name(), fields.n or 1
+    return TextAnswer(name, request.id, fields.echoes(), n, fields.shown())
 
 
 def _missing(_rest: str, exchange: Exchange) -> None:

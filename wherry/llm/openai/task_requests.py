@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from wherry.core.api import Column, Columns, InvalidRequest, LoadedModel, column_of_value
-from wherry.llm.engine.chat_form import in_texts
-from wherry.llm.openai.chat_request import conversation
+from wherry.llm.openai.chat_request import conversation, in_texts
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.reading import NotDone, Positive, Whole
 

@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from wherry.core.api import Buffer, LoadedModel
+from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.generation import Generation
-from wherry.llm.openai.generation_request import Prompts
+from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.models import AbleModels, hearing_fit
-from wherry.llm.openai.reading import decoded, read_and_start
+from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.task_requests import EmbeddingRequest, RerankRequest, ScoreRequest
 from wherry.llm.openai.tasks import (
     PairScores,
@@ -41,14 +42,12 @@ from wherry.server.api import (
     STREAMED,
     TEXT,
     Exchange,
-    HttpEntry,
     Operation,
     Route,
     inference,
     list_of,
     named_values,
     object_of,
-    request_id_of,
 )
 
 #: Abilities of models for pairs of texts, the better one first.
@@ -108,9 +107,8 @@ def _hearing(summary: str) -> Operation:
 class TaskRoutes:
     """The routes of one server."""
 
-    def __init__(self, entry: HttpEntry) -> None:
-        self._entry = entry
-        self._models = AbleModels(entry.runtime)
+    def __init__(self, models: AbleModels) -> None:
+        self._models = models
 
     def routes(self) -> dict[str, Route]:
         route = self._models.route
@@ -129,32 +127,34 @@ class TaskRoutes:
     def _answer(
         self, fields: type[msgspec.Struct], able: tuple[str, ...], task_of: Any, exchange: Exchange
     ) -> None:
-        def read(body: Buffer, ignored: list[str] | None) -> tuple[LoadedModel, Any, Task]:
-            parsed: Any = decoded(body, fields, ignored)
+        def read(request: ClientRequest, body: Buffer) -> tuple[LoadedModel, Any, Task]:
+            parsed: Any = decoded(body, fields, request.ignored)
             loaded = self._models.able(parsed.model, *able)
             task: Task = task_of(loaded, parsed)
             task.values.counted().parameters["priority"] = parsed.priority or 0
             return loaded, parsed, task
 
-        def start(exchange: Exchange, read: tuple[LoadedModel, Any, Task]) -> None:
+        def start(request: ClientRequest, read: tuple[LoadedModel, Any, Task]) -> None:
             loaded, parsed, task = read
-            RowsCall(self._entry, loaded, task, exchange).submit(parsed)
+            RowsCall(request.entry, loaded, task, request).submit(parsed)
 
-        read_and_start(self._entry, read, start, exchange)
+        ClientRequest(self._models.entry, exchange).read(read, start)
 
     def _hear(self, ability: str, task: str, exchange: Exchange) -> None:
-        def read(body: Buffer, ignored: list[str] | None) -> tuple[TranscriptionRequest, bytes]:
-            return read_form(named_values(exchange.request.head, body), ignored)
+        def read(request: ClientRequest, body: Buffer) -> tuple[TranscriptionRequest, bytes]:
+            return read_form(named_values(exchange.request.head, body), request.ignored)
 
-        def start(exchange: Exchange, form: tuple[TranscriptionRequest, bytes]) -> None:
+        def start(request: ClientRequest, form: tuple[TranscriptionRequest, bytes]) -> None:
             parsed, audio = form
             loaded = self._models.able(parsed.model, ability)
             fit = hearing_fit(loaded.signature)
             assert fit is not None
             inputs = {**parsed.inputs(), fit.audio.name: audio}
-            answer = TranscriptionAnswer(loaded, request_id_of(exchange), parsed, task)
+            answer = TranscriptionAnswer(loaded, request.id, parsed, task)
             if fit.translates:
                 inputs["task"] = task
-            Generation(self._entry, exchange, loaded, parsed, answer).submit(Prompts.single(inputs))
+            call = ModelCall(inputs)
+            call.measure()
+            Generation(request, loaded, parsed, answer).submit(call)
 
-        read_and_start(self._entry, read, start, exchange, is_json=False)
+        ClientRequest(self._models.entry, exchange).read(read, start, is_json=False)

@@ -22,7 +22,8 @@ from wherry.core.api import (
     LoadedModel,
     TensorSpec,
 )
-from wherry.llm.openai.errors import BadField, fail
+from wherry.llm.openai.client_request import ClientRequest
+from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation import request_attributes
 from wherry.llm.openai.models import VectorFit, score_fit, vector_fit
 from wherry.llm.openai.task_requests import (
@@ -33,14 +34,11 @@ from wherry.llm.openai.task_requests import (
     columns_beside,
 )
 from wherry.server.api import (
-    Exchange,
     HttpEntry,
     InferCall,
     RequestValues,
     give_way,
     is_large,
-    request_id_of,
-    respond,
 )
 
 Numbers = np.ndarray[Any, Any]
@@ -137,12 +135,13 @@ class RowsCall(InferCall):
     """One request of several rows, batched with other callers', to a model that does not stream."""
 
     entry: HttpEntry
-    client: Exchange
+    client: ClientRequest
     codec: Task
 
     def submit(self, request: TaskRequest) -> None:
         """Send the request; what is refused at once is raised."""
-        exchange, head = self.client, self.client.request.head
+        exchange = self.client.exchange
+        head = exchange.request.head
         terms = self.entry.terms(head.headers, head.trace)
         if head.trace is not None:
             head.trace.draft.attributes.update(request_attributes(request, self.codec.operation))
@@ -151,19 +150,19 @@ class RowsCall(InferCall):
         exchange.on_disconnect = self.cancel
 
     def write(self, response: InferResponse) -> None:
-        self.client.on_disconnect = None
-        write = partial(self.codec.encode, response, request_id_of(self.client))
+        self.client.exchange.on_disconnect = None
+        write = partial(self.codec.encode, response, self.client.id)
         if is_large(response.outputs):
-            self.entry.off_loop(self.client, write, self._send, fail, reads=False)
+            self.client.off_loop(write, self._send, reads=False)
         else:
             self._send(write())
 
     def fail(self, error: Exception) -> None:
-        self.client.on_disconnect = None
-        fail(self.client, error)
+        self.client.exchange.on_disconnect = None
+        self.client.fail(error)
 
     def _send(self, body: Sequence[Buffer]) -> None:
-        respond(self.client, b"".join(body))
+        self.client.respond(b"".join(body))
 
 
 def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
@@ -189,7 +188,7 @@ def embedding(loaded: LoadedModel, request: EmbeddingRequest) -> Task:
         vectors: Numbers = np.asarray(response.outputs[fit.vector.name], np.dtype("<f4"))
         about = Vectors(
             object="list",
-            model=loaded.reported_name(request.model),
+            model=request.model or loaded.reported_name(),
             usage=_usage(response, tokens),
             id=f"embd-{id}",
             created=int(time.time()),
@@ -303,7 +302,7 @@ def rerank(loaded: LoadedModel, request: RerankRequest) -> Task:
         ranking = Ranking(
             id=f"rerank-{id}",
             object="list",
-            model=loaded.reported_name(request.model),
+            model=request.model or loaded.reported_name(),
             results=results,
             usage=_usage(response),
         )
@@ -325,7 +324,7 @@ def score(loaded: LoadedModel, request: ScoreRequest) -> Task:
             id=f"score-{id}",
             object="list",
             created=int(time.time()),
-            model=loaded.reported_name(request.model),
+            model=request.model or loaded.reported_name(),
             data=data,
             usage=_usage(response),
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from wherry.llm.openai.chat_request import ChatRequest, Tools
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer
+from wherry.llm.openai.generation import Answering, ChoiceDelta, OpenAIAnswer
+from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.reading import Whole
 
 
@@ -21,8 +23,8 @@ class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
 
-    def inputs(self) -> dict[str, Any]:
-        """The model's inputs."""
+    def call(self) -> ModelCall:
+        """What this asks of the model."""
         raise NotImplementedError
 
     def named(self, blamed: str) -> str:
@@ -43,7 +45,7 @@ class TokenizeRequest(Conversion):
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
-    def inputs(self) -> dict[str, Any]:
+    def call(self) -> ModelCall:
         """Return the inputs of a chat or of a prompt; the answer is its tokens."""
         if (self.prompt is None) == (self.messages is None):
             raise BadField("prompt", "give either prompt or messages")
@@ -51,7 +53,7 @@ class TokenizeRequest(Conversion):
             special = self.add_special_tokens is not False
             parameters = {} if special else {"add_special_tokens": False}
             parameters |= self._parameters()
-            return {"task": "tokenize", "prompt": self.prompt, "parameters": parameters}
+            return ModelCall({"task": "tokenize", "prompt": self.prompt, "parameters": parameters})
         chat = ChatRequest(
             messages=self.messages,
             tools=self.tools,
@@ -61,9 +63,10 @@ class TokenizeRequest(Conversion):
             chat_template=self.chat_template,
             add_special_tokens=self.add_special_tokens,
         )
-        inputs = chat.call().inputs
-        inputs["parameters"] |= self._parameters()
-        return {"task": "tokenize", **inputs}
+        call = chat.call()
+        call.inputs["parameters"] |= self._parameters()
+        call.inputs["task"] = "tokenize"
+        return call
 
     def _parameters(self) -> dict[str, bool]:
         return {"report_prompt_tokens": True} if self.return_token_strs else {}
@@ -78,8 +81,8 @@ class DetokenizeRequest(Conversion):
 
     tokens: list[Whole]
 
-    def inputs(self) -> dict[str, Any]:
-        return {"task": "detokenize", "token_ids": self.tokens}
+    def call(self) -> ModelCall:
+        return ModelCall({"task": "detokenize", "token_ids": self.tokens})
 
     def named(self, blamed: str) -> str:
         return {"prompt": "tokens"}.get(blamed, blamed)
@@ -113,65 +116,55 @@ class ResponseTokens(msgspec.Struct):
     input_tokens: int
 
 
-class TokensAnswer(OpenAIAnswer):
-    """The tokens of a prompt, in vLLM's form."""
+class TokenizerAnswer(OpenAIAnswer):
+    """The only piece of an answer, which is `made` of it."""
 
     kind = prefix = "tokenize"
 
+    def __init__(
+        self, model: str, request_id: str, made: Callable[[ChoiceDelta], msgspec.Struct]
+    ) -> None:
+        super().__init__(model, request_id)
+        self._made = made
+
     def add(self, piece: ChoiceDelta) -> list[msgspec.Struct]:
-        tokens = [int(token) for token in piece.token_ids]
-        self._list = TokenList(
-            count=len(tokens),
-            max_model_len=piece.usage.get("context_tokens"),
-            tokens=tokens,
-            token_strs=piece.details.get("token_strs"),
-        )
+        self._whole = self._made(piece)
         return []
 
     def end(self) -> list[msgspec.Struct]:
         return []
 
-    def whole(self) -> TokenList:
-        return self._list
+    def whole(self) -> msgspec.Struct:
+        return self._whole
 
 
-class PromptAnswer(OpenAIAnswer):
+def answered_by(made: Callable[[ChoiceDelta], msgspec.Struct]) -> Answering:
+    """Answer with what is made of the only piece."""
+    return lambda request, loaded, fields, _: TokenizerAnswer(
+        fields.model or loaded.reported_name(), request.id, made
+    )
+
+
+def token_list(piece: ChoiceDelta) -> TokenList:
+    """The tokens of a prompt, in vLLM's form."""
+    return TokenList(
+        count=len(piece.token_ids),
+        max_model_len=piece.usage.get("context_tokens"),
+        tokens=list(piece.token_ids),
+        token_strs=piece.details.get("token_strs"),
+    )
+
+
+def tokens_text(piece: ChoiceDelta) -> TokensText:
     """The text of tokens, in vLLM's form."""
-
-    kind = prefix = "detokenize"
-
-    def add(self, piece: ChoiceDelta) -> list[msgspec.Struct]:
-        self._text = piece.text
-        return []
-
-    def end(self) -> list[msgspec.Struct]:
-        return []
-
-    def whole(self) -> TokensText:
-        return TokensText(self._text)
+    return TokensText(piece.text)
 
 
-class CountAnswer(OpenAIAnswer):
-    """How many tokens a conversation has."""
-
-    kind = ""
-    prefix = "count"
-
-    def add(self, piece: ChoiceDelta) -> list[msgspec.Struct]:
-        self._count = len(piece.token_ids)
-        return []
-
-    def end(self) -> list[msgspec.Struct]:
-        return []
-
-    def whole(self) -> CountedTokens | ResponseTokens:
-        return CountedTokens(self._count)
+def counted_tokens(piece: ChoiceDelta) -> CountedTokens:
+    """How many tokens a conversation has, in Anthropic's form."""
+    return CountedTokens(len(piece.token_ids))
 
 
-class ResponseCountAnswer(CountAnswer):
-    """The same of a response that is not made."""
-
-    kind = "response.input_tokens"
-
-    def whole(self) -> ResponseTokens:
-        return ResponseTokens("response.input_tokens", self._count)
+def response_tokens(piece: ChoiceDelta) -> ResponseTokens:
+    """The same of a response, in OpenAI's form."""
+    return ResponseTokens("response.input_tokens", len(piece.token_ids))

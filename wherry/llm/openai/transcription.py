@@ -138,7 +138,7 @@ class TranscriptionAnswer(OpenAIAnswer):
     def __init__(
         self, loaded: LoadedModel, request_id: str, request: TranscriptionRequest, task: str
     ) -> None:
-        super().__init__(loaded.reported_name(request.model), request_id)
+        super().__init__(request.model or loaded.reported_name(), request_id)
         self._request = request
         self._task = task
         self._form = request.response_format

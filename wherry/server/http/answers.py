@@ -33,8 +33,9 @@ def new_request_id() -> str:
 def request_id_of(exchange: Exchange) -> str:
     """The client's X-Request-Id, or an id that is made once for each request."""
     request = exchange.request
-    if request_headers := client_request_id(request.headers):
-        return request_headers
+    headers = request.head.headers
+    if "x-request-id" in headers and (request_id := client_request_id(headers)):
+        return request_id
     request.own_id = request.own_id or new_request_id()
     return request.own_id
 
@@ -49,7 +50,7 @@ def respond(
     compress: bool = True,
 ) -> None:
     """Answer in one piece: with the client's request id, compressed if the client wants that."""
-    request_headers = exchange.request.headers
+    request_headers = exchange.request.head.headers
     if "x-request-id" in request_headers and (request_id := client_request_id(request_headers)):
         headers = (*headers, ("X-Request-Id", request_id))
     if compress and "accept-encoding" in request_headers and status < 300:
@@ -125,8 +126,9 @@ class IdleTimer(Protocol):
 class EventStream:
     """One streamed answer. The first event decides its status, or a ping that comes before it.
 
-    `consumed` is called once for each event that the client has room for. With `keep_alive` a
-    stream that is silent for one to two PING_INTERVALs says so with a comment.
+    `headers` go out beside its own. `consumed` is called once for each event that the client has
+    room for. With `keep_alive` a stream that is silent for one to two PING_INTERVALs says so with a
+    comment.
     """
 
     content_type = CONTENT_TYPE
@@ -136,8 +138,10 @@ class EventStream:
         exchange: Exchange,
         consumed: Callable[[], None],
         call_later: Callable[[float, Callable[[], Any]], IdleTimer] | None = None,
+        headers: Headers = (),
     ) -> None:
         self._exchange = exchange
+        self._headers = headers
         self._consumed = consumed
         self._unread = 0
         self._started = False
@@ -196,7 +200,9 @@ class EventStream:
         if request_id and status == 200:
             headers = (("X-Request-Id", request_id),)
         self._exchange.start(
-            status, content_type=self.content_type, headers=(*UNBUFFERED, *headers)
+            status,
+            content_type=self.content_type,
+            headers=(*UNBUFFERED, *headers, *self._headers),
         )
 
     def _tick(self) -> None:

@@ -182,7 +182,7 @@ def test_fields_reach_the_engine_by_its_names() -> None:
 def test_the_assistant_s_last_message_goes_on() -> None:
     said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "The answer is ("}]
     assert asked(messages=said).chat().continue_final_message
-    assert asked(CountRequest, messages=said).count()["template"]["continue_final_message"]
+    assert asked(CountRequest, messages=said).call().inputs["template"]["continue_final_message"]
 
 
 def test_a_form_may_be_asked_for_by_both_names() -> None:

@@ -10,8 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from tests.http_exchange import MemoryExchange
 from wherry.core.values.errors import InvalidRequest
-from wherry.llm.engine.chat_form import in_texts
-from wherry.llm.openai.chat_request import ChatRequest, conversation
+from wherry.llm.openai.chat_request import ChatRequest, conversation, in_texts
 from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.errors import BadField, described
 from wherry.llm.openai.reading import decoded, header_of

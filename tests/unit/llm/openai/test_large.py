@@ -11,7 +11,7 @@ import pytest
 import wherry
 from tests.http_exchange import served
 from wherry.core.values.errors import RequestTooLarge
-from wherry.llm.openai import routes, tasks
+from wherry.llm.openai import tasks
 from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.reading import decoded
@@ -39,12 +39,12 @@ def complete(prompt: list[str]) -> list[str]:
 def test_a_long_chat_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def noted(body: Any, ignored: Any) -> Any:
+    def noted(fields: ChatRequest) -> Any:
         threads.append(threading.current_thread().name)
-        return read(body, ignored)
+        return call(fields)
 
-    read = routes._read_chat
-    monkeypatch.setattr(routes, "_read_chat", noted)
+    call = ChatRequest.call
+    monkeypatch.setattr(ChatRequest, "call", noted)
     with served(chat) as client:
         answer = client.post("/v1/chat/completions", CHAT)
     assert answer.json["choices"][0]["message"]["content"] == "word"

@@ -8,15 +8,15 @@ from wherry.core.values.reply import Reply
 from wherry.core.values.request import InferRequest, InferResponse, value_bytes
 from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.errors import BadField
-from wherry.llm.openai.generation_request import Prompts
+from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.reading import decoded
 from wherry.server.calls.admission import Admission
 
 
 def test_what_prompts_share_is_one_object_and_counts_for_each() -> None:
     shared = {"parameters": {"allowed_token_ids": [1] * 1000}}
-    prompts = Prompts.of([{"prompt": "a"}, {"prompt": "b"}], shared, "prompt")
-    assert prompts.shared is shared
+    prompts = ModelCall.of([{"prompt": "a"}, {"prompt": "b"}], shared, "prompt")
+    assert prompts.inputs is shared
     assert prompts.nbytes == [value_bytes(shared) + value_bytes({"prompt": "a"})] * 2
 
 
@@ -24,16 +24,16 @@ def test_a_large_field_beside_many_prompts_is_refused_before_it_is_multiplied() 
     tokens = [1] * 10_000
     body = msgspec.json.encode({"prompt": ["a"] * 300, "allowed_token_ids": tokens})
     with pytest.raises(BadField, match=r"prompt: holds 300, .*; send at most \d+ at a time") as no:
-        decoded(body, CompletionRequest).inputs()
+        decoded(body, CompletionRequest).call()
     assert no.value.field == "prompt"
     one = msgspec.json.encode({"prompt": ["a"], "allowed_token_ids": tokens})
-    assert len(decoded(one, CompletionRequest).inputs().own) == 1
+    assert len(decoded(one, CompletionRequest).call().own) == 1
 
 
 def test_log_probabilities_are_counted_over_all_prompts() -> None:
     def read(**fields: object) -> int:
         body = {"prompt": ["a"] * 100, "logprobs": 20, **fields}
-        return len(decoded(msgspec.json.encode(body), CompletionRequest).inputs().own)
+        return len(decoded(msgspec.json.encode(body), CompletionRequest).call().own)
 
     assert read() == read(n=4, max_tokens=100) == 100
     with pytest.raises(BadField, match=r"prompt: holds 100, with up to 2\d{6} .*; send at most 49"):

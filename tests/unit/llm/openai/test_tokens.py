@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from wherry.llm.openai.generation import ChoiceDelta
-from wherry.llm.openai.tokens import PromptAnswer, TokensAnswer
+from wherry.llm.openai.tokens import TokenizerAnswer, token_list, tokens_text
 
 
 def test_tokens_come_with_their_number_and_the_room_there_is() -> None:
-    answer = TokensAnswer("m", "x")
-    tokens = np.array([3, 1, 2])
+    answer = TokenizerAnswer("m", "x", token_list)
+    tokens = [3, 1, 2]
     usage = {"prompt_tokens": 3, "context_tokens": 256}
-    piece = ChoiceDelta(0, "", "stop", usage=usage, token_ids=tokens)  # type: ignore[arg-type]
+    piece = ChoiceDelta(0, "", "stop", usage=usage, token_ids=tokens)
     assert answer.add(piece) + answer.end() == []
     assert msgspec.to_builtins(answer.whole()) == {
         "count": 3, "max_model_len": 256, "tokens": [3, 1, 2], "token_strs": None
@@ -21,6 +20,6 @@ def test_tokens_come_with_their_number_and_the_room_there_is() -> None:
 
 
 def test_a_text_is_a_prompt() -> None:
-    answer = PromptAnswer("m", "x")
+    answer = TokenizerAnswer("m", "x", tokens_text)
     assert answer.add(ChoiceDelta(0, "Hi", "stop")) + answer.end() == []
     assert msgspec.to_builtins(answer.whole()) == {"prompt": "Hi"}

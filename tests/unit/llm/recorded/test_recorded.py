@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.http_exchange import Client, MemoryExchange, served
-from tests.unit.llm.recorded.models import MODELS
-from tests.unit.llm.recorded.requests import Ask, asks
+from tests.unit.llm.recorded.recorded_models import MODELS
+from tests.unit.llm.recorded.recorded_requests import Ask, asks
 from wherry.server.v2.common import Common, OpenAISettings
 
 ANSWERS = Path(__file__).with_name("answers.json")

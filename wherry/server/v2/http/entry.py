@@ -99,7 +99,7 @@ class HttpEntry(Entry):
         request = exchange.request
         if len(request.body) > LARGE_BYTES:
             return None
-        if "content-encoding" not in request.headers:
+        if "content-encoding" not in request.head.headers:
             return request.body
         try:
             return self.body(exchange, LARGE_BYTES)
