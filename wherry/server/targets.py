@@ -28,7 +28,6 @@ from wherry.core.api import (
     LoadFailed,
     Model,
     Runtime,
-    WherryError,
     import_file,
     import_from,
 )
@@ -341,7 +340,7 @@ def _frames_of(*prefixes: str) -> re.Pattern[str]:
 
 
 #: How a traceback's last line begins if the error is wherry's.
-_OWN_ERRORS = f"{WherryError.__module__}."
+_OWN_ERRORS = "wherry."
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _NOT_THE_USERS = ("<frozen importlib", _PACKAGE, importlib.__file__)
 _MACHINERY = _frames_of(*_NOT_THE_USERS)

@@ -140,12 +140,13 @@ def _add_serving(commands: Any) -> None:
     check = _command(
         commands,
         "check",
-        "load the models, run their examples, show their settings",
+        "load the models, run their examples, show what is set",
         "server.cli.check:check",
         PRECEDENCE,
-        FEW,
+        ("--all", *FEW),
     )
     check.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
+    check.add_argument("--all", action="store_true", help="show all settings of each model")
     _add_settings(check)
 
     config = _command(

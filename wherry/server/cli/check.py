@@ -25,7 +25,6 @@ from wherry.core.api import (
     ModelConfig,
     Runtime,
     SequenceStep,
-    TensorSpec,
     WherryError,
     configure,
 )
@@ -39,7 +38,7 @@ from wherry.server.cli.serve import (
     tell_load_failure,
 )
 from wherry.server.cli.settings import Settings, read_settings
-from wherry.server.cli.show import as_json, print_line, print_table, shown
+from wherry.server.cli.show import as_json, print_line, print_table, shown, signature_in_words
 from wherry.server.options import OPTIONS
 from wherry.server.targets import TargetRaised, load_targets
 from wherry.triton.api import Found, RepositoryFolders, members, not_here
@@ -148,7 +147,10 @@ def check(args: argparse.Namespace) -> int:
         models = load_targets(targets)
         runtime = runtime_of(settings, models)
         with runtime:
-            healthy = [_check_model(runtime, loaded, settings) for loaded in runtime.models()]
+            healthy = [
+                _check_model(runtime, loaded, settings, show_all=flags["all"])
+                for loaded in runtime.models()
+            ]
             if settings.options.repositories.model_repositories:
                 healthy.append(_check_repositories(runtime, settings))
     except (TargetRaised, LoadFailed) as error:
@@ -156,19 +158,25 @@ def check(args: argparse.Namespace) -> int:
     return 0 if all(healthy) else LOAD_FAILED
 
 
-def _check_model(runtime: Runtime, loaded: LoadedModel, settings: Settings) -> bool:
+def _check_model(
+    runtime: Runtime, loaded: LoadedModel, settings: Settings, *, show_all: bool
+) -> bool:
     count = len(loaded.runner.instances)
     kind = "pipeline" if loaded.is_pipeline else f"{count} instance{'s' if count > 1 else ''}"
     print_line(f"{loaded.name} (version {loaded.version}, {kind})")
-    print_line("  inputs   " + ", ".join(_tensor(spec) for spec in loaded.signature.inputs))
-    print_line("  outputs  " + ", ".join(_tensor(spec) for spec in loaded.signature.outputs))
+    print_line(f"  takes    {signature_in_words(loaded.signature)}")
     outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
     if not loaded.config.examples:
-        print_line("  no examples: give the model some, and they are run here")
+        print_line("  no examples; examples=[{...}] of the model are run here")
     if memory := _memory_of_workers(loaded.runner.instances):
         print_line(f"  memory   {memory}")
     print_line("")
-    print_table(_rows_of_config(loaded, settings), indent="  ")
+    rows = list(_rows_of_config(loaded, settings))
+    listed = rows if show_all else [row for row in rows if row[2] != "default"]
+    print_table(listed, indent="  ")
+    if not show_all:
+        others = "other settings have" if listed else "settings have all"
+        print_line(f"  the {others} their defaults; --all lists them")
     print_line("")
     return all(outcomes)
 
@@ -223,12 +231,6 @@ def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[s
         elif field.name == "warmup":
             value = f"{len(value)} rows"
         yield field.name, shown(value), origin
-
-
-def _tensor(spec: TensorSpec) -> str:
-    shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
-    content = "" if spec.media is None else f" ({spec.media.kind})"
-    return f"{spec.name} {spec.datatype}{shape}{content}{' (optional)' if spec.optional else ''}"
 
 
 def _brief(value: Any) -> Any:

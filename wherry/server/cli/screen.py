@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO, cast
 
 from wherry import __version__
 from wherry.core.api import BYTES, Form, LoadedModel, TensorSpec, configure
-from wherry.server.cli.show import as_json, in_words, printable
+from wherry.server.cli.show import as_json, printable, signature_in_words
 from wherry.server.openapi.routes import DOCS
 from wherry.server.options import Options
 from wherry.server.server import Server, StartLog
@@ -102,7 +102,8 @@ class StartScreen(LoadingLine):
         yield ""
         width = min(MOST_NAME, max((len(one.name) for one in models), default=0))
         for one in models[:MOST_MODELS]:
-            yield f"  {self._paint(f'{one.name:<{width}}', GREEN)}  {signature_in_words(one)}"
+            name = self._paint(f"{one.name:<{width}}", GREEN)
+            yield f"  {name}  {signature_in_words(one.signature)}"
         if more := models[MOST_MODELS:]:
             yield f"  and {len(more)} more: wherry models"
         if not models and (folders := self._options.repositories.model_repositories):
@@ -143,17 +144,6 @@ class StartScreen(LoadingLine):
     def _paint(self, text: str, code: str) -> str:
         text = printable(text)
         return f"\033[{code}m{text}\033[0m" if self._colour else text
-
-
-def signature_in_words(model: LoadedModel) -> str:
-    """As its function would be written: (text: str) -> str."""
-    signature = model.signature
-    inputs = ", ".join(f"{one.name}: {in_words(one)}" for one in signature.inputs)
-    outputs = ", ".join(
-        in_words(one) if signature.returns == "single" else f"{one.name}: {in_words(one)}"
-        for one in signature.outputs
-    )
-    return printable(f"({inputs}) {'->>' if signature.streams else '->'} {outputs}")
 
 
 def example_row(model: LoadedModel) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import Form, TensorSpec, one_line
+from wherry.core.api import Form, Signature, TensorSpec, one_line
 from wherry.server.cli.settings import read_settings
 from wherry.server.options import OPTIONS
 
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
 
 def print_table(rows: Iterable[tuple[str, str, str]], indent: str = "") -> None:
     rows = list(rows)
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    first, second = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     for name, value, origin in rows:
         print_line(f"{indent}{name:<{first}}  {value:<{second}}  {origin}")
 
@@ -84,7 +84,18 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
-def in_words(spec: TensorSpec) -> str:
+def signature_in_words(signature: Signature) -> str:
+    """As its function would be written: (text: str) -> str."""
+    inputs = ", ".join(f"{one.name}: {_in_words(one)}" for one in signature.inputs)
+    outputs = ", ".join(
+        _in_words(one) if signature.returns == "single" else f"{one.name}: {_in_words(one)}"
+        for one in signature.outputs
+    )
+    stream = "stream of " * signature.streams
+    return printable(f"({inputs}) -> {stream}{outputs}")
+
+
+def _in_words(spec: TensorSpec) -> str:
     """What a row of the tensor is: str, image, FP32[384]."""
     if spec.media is not None:
         word: str = spec.media.kind

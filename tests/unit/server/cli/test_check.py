@@ -149,3 +149,56 @@ def test_what_a_checkpoint_needs_is_said_before_it_is_loaded(
     for target in ("app.py", "llm:some/model", f"vllm:{folder}"):
         print_checkpoint(target)
     assert not capsys.readouterr().out
+
+
+MODELS = """
+import wherry
+
+@wherry.model(max_batch_size=8, examples=[{"text": "a", "k": 2}])
+def repeat(text: list[str], k: list[int] = 1) -> list[str]:
+    return [one * n for one, n in zip(text, k)]
+
+@wherry.model
+def plain(flag: bool) -> bytes:
+    return b""
+"""
+
+
+def test_a_check_shows_signatures_and_what_differs_from_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checked_app.py").write_text(MODELS)
+    shown = []
+    for flags in (["--isolation", "thread"], ["--isolation", "thread", "--all"]):
+        assert main(["check", "checked_app.py", *flags]) == 0
+        shown.append(re.sub(r"\(\d+\.\d ms\)", "(...)", capsys.readouterr().out))
+    assert shown[0].splitlines() == [
+        "repeat (version 1, 1 instance)",
+        "  takes    (text: str, k: int = ...) -> str",
+        '  example  {"text":"a","k":2}',
+        '           -> "aa"  (...)',
+        "",
+        "  max_batch_size  8       model",
+        "  isolation       thread  flag --isolation",
+        "  the other settings have their defaults; --all lists them",
+        "",
+        "plain (version 1, 1 instance)",
+        "  takes    (flag: bool) -> bytes",
+        "  no examples; examples=[{...}] of the model are run here",
+        "",
+        "  isolation  thread  flag --isolation",
+        "  the other settings have their defaults; --all lists them",
+        "",
+    ]
+    assert re.search(r"^  max_queue_size +1024 +default$", shown[1], re.M)
+    assert "--all" not in shown[1]
+
+
+def test_a_model_with_defaults_only_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "default_app.py").write_text(MODELS.replace("max_batch_size=8, ", ""))
+    assert main(["check", "default_app.py"]) == 0
+    assert "  the settings have all their defaults; --all lists them\n" in capsys.readouterr().out
