@@ -306,12 +306,13 @@ def _missing(error: BaseException) -> str:
     top = error.name.partition(".")[0]
     if top in sys.modules or Path(top).exists() or Path(f"{top}.py").exists():
         return ""  # a part of something that is there
-    return f"; install it: {sys.executable} -m pip install {_PACKAGES.get(top, top)}"
+    return f"; install it: {sys.executable} -m pip install {PACKAGES.get(top, top)}"
 
 
 #: Packages that are called otherwise than their module.
-_PACKAGES = {
-    "cv2": "opencv-python-headless", "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml",
+PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
+    "faiss": "faiss-cpu", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml",
 }  # fmt: skip
 
 

@@ -240,9 +240,12 @@ def _add_around(commands: Any) -> None:
     doctor = _command(
         commands,
         "doctor",
-        "look at this machine: versions, devices, limits, ports",
+        "look at this machine: versions, devices, limits, ports, packages",
         "server.cli.doctor:doctor",
         "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
+    )
+    doctor.add_argument(
+        "target", nargs="*", metavar="TARGET", help="what is to be served: are its packages here?"
     )
     doctor.add_argument("--json", action="store_true", help="one JSON object a line")
     doctor.add_argument(

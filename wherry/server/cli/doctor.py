@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from wherry import __version__
-from wherry.core.api import Machine, gpu_count, try_gpus
+from wherry.core.api import ConfigError, Machine, gpu_count, try_gpus
+from wherry.llm.api import is_checkpoint
 from wherry.server.cli.show import as_json, print_line, printable
 from wherry.server.connections.limits import Limits
+from wherry.server.targets import PACKAGES
 
 FAILED = 1
 #: What stands before a finding.
@@ -36,6 +38,8 @@ MARKS = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 def doctor(args: argparse.Namespace) -> int:
     """Look at the machine, print a line for each finding; 1 if something is wrong."""
     found = list(look({"--port": args.port, "--grpc-port": args.grpc_port}))
+    for target in args.target:
+        found += look_at_target(target)
     if args.gpu:
         found += look_at_gpus()
     if args.json:
@@ -80,6 +84,20 @@ def of_extra(name: str, missing: Collection[str], versions: Mapping[str, str]) -
         return Finding("note", f"extra {name}", text, f"pip install 'wherry[{name}]'")
     text = ", ".join(f"{package} {version}" for package, version in versions.items())
     return Finding("ok", f"extra {name}", text)
+
+
+def of_extras(missing: Collection[str]) -> Finding:
+    """Extras of the package that are not installed, of which some may not be needed."""
+    remedy = "wherry doctor app.py says what app.py needs; pip install 'wherry[EXTRA]'"
+    return Finding("ok", "other extras", f"not installed: {', '.join(missing)}", remedy)
+
+
+def of_module(module: str, where: str, is_there: bool, version: str) -> Finding:
+    """A module that a target imports at a place."""
+    if is_there:
+        return Finding("ok", f"import {module}", version or "installed")
+    remedy = f"{sys.executable} -m pip install {PACKAGES.get(module, module)}"
+    return Finding("wrong", f"import {module}", f"not installed; {where} needs it", remedy)
 
 
 def of_gpus(devices: Mapping[int, str], hidden: bool) -> Iterator[Finding]:
@@ -192,13 +210,33 @@ def _programs() -> Iterator[Finding]:
         remedy = "use Linux, or WSL: processes as workers need it"
         yield Finding("wrong", "system", "Windows is not supported", remedy)
     needed = _packages()
+    absent = []
     for extra in ("", *sorted(needed.keys() - _OF_DEVELOPERS - {""})):
         there = {name: version for name in needed[extra] if (version := _version(name))}
         found = of_extra(extra, set(needed[extra]) - set(there), there)
-        if extra:
+        if not there and extra:
+            absent.append(extra)
+        elif extra:
             yield found
         elif found.state != "ok":
             yield Finding("wrong", "packages", found.found, "pip install --force-reinstall wherry")
+    if absent:
+        yield of_extras(absent)
+
+
+def look_at_target(target: str) -> Iterator[Finding]:
+    """The packages that a target needs; nothing of it is imported."""
+    from wherry.server.cli.needs import engine_of, is_installed, modules_of
+
+    try:
+        if is_checkpoint(target):
+            yield Finding("ok", "engine", engine_of(target))
+        else:
+            for module, where in modules_of(target).items():
+                version = _version(PACKAGES.get(module, module))
+                yield of_module(module, where, is_installed(module), version)
+    except ConfigError as error:
+        yield Finding("wrong", "target", str(error))
 
 
 def _packages() -> dict[str, list[str]]:

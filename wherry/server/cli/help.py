@@ -51,7 +51,11 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "wherry bench app.py": "start a server, and find its best load",
         "wherry bench http://gpu-1:8000 --model m": "one that runs",
     },
-    "doctor": {"wherry doctor": "this machine", "wherry doctor --gpu": "and its GPUs"},
+    "doctor": {
+        "wherry doctor": "this machine",
+        "wherry doctor app.py": "and the packages that app.py imports",
+        "wherry doctor --gpu": "and its GPUs, closely",
+    },
     "grafana": {"wherry grafana > board.json": "then import it into Grafana"},
     "completion": {'eval "$(wherry completion bash)"': "in ~/.bashrc"},
 }
