@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from wherry.server.targets import load_targets as load_targets
     from wherry.server.v2.describe import model_config as model_config
     from wherry.server.v2.describe import statistics as statistics
+    from wherry.server.v2.http.entry import HeadNotes as HeadNotes
     from wherry.server.v2.http.entry import HttpEntry as HttpEntry
     from wherry.server.v2.long_arrays import check_values as check_values
     from wherry.server.v2.output_codec import is_large as is_large
@@ -91,7 +92,7 @@ else:
             "server": "Server",
             "targets": "load_targets",
             "v2.describe": "model_config statistics",
-            "v2.http.entry": "HttpEntry",
+            "v2.http.entry": "HeadNotes HttpEntry",
             "v2.long_arrays": "check_values",
             "v2.output_codec": "is_large",
         },

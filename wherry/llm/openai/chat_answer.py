@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from wherry.core.api import LoadedModel
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
 from wherry.llm.formats.calls import MessagePart, ToolCall
 from wherry.llm.formats.families import FORCED
-from wherry.llm.openai.chat_request import AllowedCalls
+from wherry.llm.openai.chat_request import AllowedCalls, ChatCall, ChatRequest
+from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, TokenUsage
 from wherry.llm.openai.generation_request import AnswerParts
 from wherry.server.api import new_request_id
@@ -155,11 +157,19 @@ class ChatAnswer(OpenAIAnswer):
         #: How many calls each choice has made.
         self._made: dict[int, int] = {}
 
+    @classmethod
+    def begun(
+        cls, request: ClientRequest, loaded: LoadedModel, fields: ChatRequest, call: ChatCall
+    ) -> ChatAnswer:
+        """The answer to a request, before its first piece."""
+        name = fields.model or loaded.reported_name()
+        return cls(name, request.id, call.calls, echo=call.echo, shown=call.shown)
+
     def add(self, piece: ChoiceDelta) -> list[ChunkChoice]:
         chunks: list[ChunkChoice] = []
         choice = self.choices.get(piece.index)
         if choice is None:
-            choice = self.choices[piece.index] = self._begun(piece)
+            choice = self.choices[piece.index] = self._choice(piece)
             chunks.append(_chunk(piece.index, role="assistant", content=""))
             if self._echo:
                 chunks.append(_chunk(piece.index, content=self._echo))
@@ -180,7 +190,7 @@ class ChatAnswer(OpenAIAnswer):
             chunks[-1].token_ids = list(piece.token_ids)
         return chunks
 
-    def _begun(self, piece: ChoiceDelta) -> ChatChoice:
+    def _choice(self, piece: ChoiceDelta) -> ChatChoice:
         if style := piece.details.get("style"):
             self._style = AnswerStyle(**style)
         style = replace(self._style, tools=FORCED) if self._calls.forced else self._style

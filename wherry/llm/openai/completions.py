@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from wherry.core.api import LoadedModel
+from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation import ChoiceDelta, OpenAIAnswer, TokenUsage
 from wherry.llm.openai.generation_request import AnswerParts, ModelCall, Request
@@ -135,6 +137,18 @@ class TextAnswer(OpenAIAnswer):
         #: What is told of each prompt, which comes with the first piece of its first answer.
         self._prompts: dict[int, Mapping[str, Any]] = {}
         self._offsets: dict[int, TokenOffsets] = {}
+
+    @classmethod
+    def begun(
+        cls, request: ClientRequest, loaded: LoadedModel, fields: CompletionRequest, call: ModelCall
+    ) -> TextAnswer:
+        """The answer to a request, before its first piece."""
+        if loaded.signature.input("parameters"):
+            # OpenAI's own default, which gives way to what is asked for.
+            most = max(16, fields.min_tokens or 0)
+            call.inputs["parameters"].setdefault("max_tokens", most)
+        name, n = fields.model or loaded.reported_name(), fields.n or 1
+        return cls(name, request.id, fields.echoes(), n, fields.shown())
 
     def add(self, piece: ChoiceDelta) -> list[TextChoice]:
         self.usage.add(piece.usage)

@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from wherry.core.api import Buffer, InferResponse, LoadedModel
+from wherry.core.api import Buffer, InferResponse, LoadedModel, StreamReply
 from wherry.llm.openai.chat_request import in_texts
 from wherry.llm.openai.client_request import OPENAI, ClientForm, ClientRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import AnswerParts, Inputs, ModelCall
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.reading import decoded
-from wherry.server.api import JSON, EventStream, Exchange, InferCall, RequestValues
+from wherry.server.api import JSON, EventStream, Exchange, HeadNotes, InferCall, RequestValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class Generation:
         self._open: dict[int, PromptCall] = {}
         self._failed: Exception | None = None
         #: Whose response each event carries that the client has not read yet.
-        self._unread: deque[PromptCall | None] = deque()
+        self._unread: deque[StreamReply[InferResponse] | None] = deque()
         self._events = request.events(self._read) if fields.stream else None
 
     def submit(self, model_call: ModelCall) -> None:
@@ -263,7 +263,8 @@ class Generation:
         them."""
         entry, exchange = self._request.entry, self._request.exchange
         request, loaded = exchange.request, self._loaded
-        terms = entry.terms(request.head.headers, request.head.trace)
+        notes: HeadNotes = request.head.notes or entry.note(request.head)
+        terms = notes.terms
         shared = self._shared(model_call.inputs)
         columns = [
             loaded.row_columns((), {**shared, **self._known(own)} if own else shared)
@@ -362,13 +363,13 @@ class Generation:
         self, events: EventStream, event: msgspec.Struct, call: PromptCall | None = None
     ) -> None:
         """Send an event, named by its type if it has one."""
-        self._unread.append(call)
+        self._unread.append(None if call is None else call.stream)
         events.send(msgspec.json.encode(event), getattr(event, "type", ""))
 
     def _read(self) -> None:
         """Note that the client has read an event: the model may go on."""
-        if (call := self._unread.popleft()) is not None:
-            call.consumed()
+        if (stream := self._unread.popleft()) is not None:
+            stream.consumed()
 
     def _end(self) -> None:
         self._request.exchange.on_disconnect = None

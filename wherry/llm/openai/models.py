@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, get_args
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from wherry.core.api import (
     Form,
@@ -182,12 +182,12 @@ class AbleModels:
     def __init__(self, entry: HttpEntry) -> None:
         self.entry = entry
         self._runtime = entry.runtime
-        #: Whether a model has one of some abilities, as the models were at a generation.
-        self._served: dict[Sequence[str], bool] = {}
+        #: As the models were at a generation: whether one has one of some abilities, and which one
+        #: of a name has. Not kept alive: an unloaded model must give its memory back.
         self._generation = -1
-        #: What models can do by their signatures, as long as they are there.
-        self._abilities: WeakKeyDictionary[LoadedModel, set[str]] = WeakKeyDictionary()
-        #: What models have told of their contexts.
+        self._served: dict[Sequence[str], bool] = {}
+        self._able: WeakValueDictionary[tuple[str | None, Sequence[str]], LoadedModel]
+        #: What models have told of their contexts, as long as they are there.
         self._contexts: WeakKeyDictionary[LoadedModel, int] = WeakKeyDictionary()
 
     def route(
@@ -215,14 +215,20 @@ class AbleModels:
 
     def _serves(self, any_of: Sequence[str]) -> bool:
         """Whether a model has one of these abilities, or may have when it is ready."""
-        registry = self._runtime.registry
-        if self._generation != registry.generation:
-            # As it is before: what changes meanwhile is seen next.
-            self._generation, self._served = registry.generation, {}
+        self._look_again()
         found = self._served.get(any_of)
         if found is None:
-            found = self._served[any_of] = registry.awaits() or any(map(self.names, any_of))
+            awaits = self._runtime.registry.awaits()
+            found = self._served[any_of] = awaits or any(map(self.names, any_of))
         return found
+
+    def _look_again(self) -> None:
+        """Forget what was found, if models have come or gone since."""
+        generation = self._runtime.registry.generation
+        if self._generation != generation:
+            self._served, self._able = {}, WeakValueDictionary()
+            # As it was before: what changes meanwhile is seen next. Last: others may be here, too.
+            self._generation = generation
 
     def names(self, ability: str | None = None) -> list[str]:
         """Those with this ability; None: with any."""
@@ -283,13 +289,15 @@ class AbleModels:
     def able(self, name: str | None, *any_of: str) -> LoadedModel:
         """The model of this name, or without one the only model that has the first ability, or if
         none has it the next. UnknownModel, BadField."""
-        loaded = self.named(self._only(any_of) if name is None else name)
-        able = self._abilities.get(loaded)
-        if able is None:
-            able = self._abilities[loaded] = abilities(loaded)
-        if able.isdisjoint(any_of):
+        self._look_again()
+        if (found := self._able.get((name, any_of))) is not None:
+            return found
+        able, loaded = self._able, self.named(self._only(any_of) if name is None else name)
+        if not any(ABLE[ability](loaded) for ability in any_of):
             ability = any_of[0]
             raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
+        if name in (None, loaded.name, *loaded.config.served_names):  # variants come and go
+            able[name, any_of] = loaded
         return loaded
 
     def store(self, name: str | None) -> VariantStore:

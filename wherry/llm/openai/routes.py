@@ -15,15 +15,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.core.api import Buffer, LoadedModel
+from wherry.core.api import Buffer
 from wherry.llm.openai.adapter_routes import AdapterRoutes
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
-from wherry.llm.openai.chat_request import ChatCall, ChatRequest
+from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
 from wherry.llm.openai.errors import BadField, UnknownRoute, fail
 from wherry.llm.openai.generation import Answering, GenerationRoute
-from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.models import ABLE, AbleModels, ModelName
 from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.response_routes import ResponseRoutes
@@ -177,12 +176,12 @@ class OpenAI:
         return {
             MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
             "/v1/chat/completions": route(
-                made(ChatRequest, "chat", _chat),
+                made(ChatRequest, "chat", ChatAnswer.begun),
                 generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
                 "chat",
             ),
             "/v1/completions": route(
-                made(CompletionRequest, "completions", _completion),
+                made(CompletionRequest, "completions", TextAnswer.begun),
                 generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
                 "completions",
             ),
@@ -241,24 +240,6 @@ class OpenAI:
 
     def _version(self, exchange: Exchange) -> None:
         respond(exchange, msgspec.json.encode(VersionText(self._entry.common.version)))
-
-
-def _chat(
-    request: ClientRequest, loaded: LoadedModel, fields: ChatRequest, call: ChatCall
-) -> ChatAnswer:
-    name = fields.model or loaded.reported_name()
-    return ChatAnswer(name, request.id, call.calls, echo=call.echo, shown=call.shown)
-
-
-def _completion(
-    request: ClientRequest, loaded: LoadedModel, fields: CompletionRequest, call: ModelCall
-) -> TextAnswer:
-    if loaded.signature.input("parameters"):
-        # OpenAI's own default, which gives way to what is asked for.
-        most = max(16, fields.min_tokens or 0)
-        call.inputs["parameters"].setdefault("max_tokens", most)
-    name, n = fields.model or loaded.reported_name(), fields.n or 1
-    return TextAnswer(name, request.id, fields.echoes(), n, fields.shown())
 
 
 def _missing(_rest: str, exchange: Exchange) -> None:

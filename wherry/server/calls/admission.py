@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from wherry.core.api import (
     Budget,
@@ -106,17 +105,6 @@ class Admission:
             return False
         self.in_flight += requests
         return True
-
-    def enter_all(self, requests: Sequence[InferRequest]) -> None:
-        """`enter` all of them, or none."""
-        for count, request in enumerate(requests):
-            try:
-                self.enter(request)
-            except TooManyBytes:
-                self.in_flight -= count
-                for entered in requests:
-                    entered.reservations = ()
-                raise
 
     def leave(self) -> None:
         self.in_flight -= 1

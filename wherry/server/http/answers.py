@@ -196,8 +196,8 @@ class EventStream:
         if self._started:
             return
         self._started = True
-        request_id = client_request_id(self._exchange.request.headers)
-        if request_id and status == 200:
+        sent = self._exchange.request.head.headers
+        if status == 200 and "x-request-id" in sent and (request_id := client_request_id(sent)):
             headers = (("X-Request-Id", request_id),)
         self._exchange.start(
             status,

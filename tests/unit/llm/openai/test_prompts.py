@@ -3,14 +3,24 @@
 import msgspec
 import pytest
 
-from wherry.core.values.errors import TooManyBytes
-from wherry.core.values.reply import Reply
-from wherry.core.values.request import InferRequest, InferResponse, value_bytes
+import wherry
+from tests.fakes import until
+from tests.http_exchange import served
+from wherry.core.values.request import value_bytes
 from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.reading import decoded
 from wherry.server.calls.admission import Admission
+from wherry.server.v2.common import Common
+
+echo_rows: list[str] = []
+
+
+@wherry.model
+def echo(prompt: str) -> str:
+    echo_rows.append(prompt)
+    return prompt
 
 
 def test_what_prompts_share_is_one_object_and_counts_for_each() -> None:
@@ -47,12 +57,13 @@ def test_log_probabilities_are_counted_over_all_prompts() -> None:
                 read(prompt=prompt, max_tokens=1, **more)
 
 
-def test_requests_that_are_refused_together_hold_nothing_although_they_live_on() -> None:
+def test_prompts_that_are_too_much_together_are_refused_and_hold_nothing() -> None:
     admission = Admission(max_bytes=10 * 2**20)
-    requests = [
-        InferRequest({"x": [b""]}, 1, Reply[InferResponse](lambda _: None), nbytes=4 * 2**20)
-        for _ in range(3)
-    ]
-    with pytest.raises(TooManyBytes):
-        admission.enter_all(requests)
-    assert (admission.held_bytes, admission.in_flight, len(requests)) == (0, 0, 3)
+    body = {"prompt": ["a" * 4 * 2**20] * 3}
+    with served(echo, common=Common(admission=admission)) as client:
+        refused = client.post("/v1/completions", body)
+        assert (refused.status, admission.in_flight) == (503, 0)
+        assert "max_queue_bytes" in refused.json["error"]["message"]
+        until(lambda: admission.held_bytes == 0)
+        assert echo_rows == []  # none of them was run
+        assert client.post("/v1/completions", {"prompt": ["a", "b"]}).status == 200

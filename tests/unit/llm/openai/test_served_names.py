@@ -71,6 +71,23 @@ def test_a_model_that_is_not_named_is_called_by_its_first_served_name(client: Cl
     assert whole.json["model"] == HUB
 
 
+def test_a_chat_finds_the_models_as_they_are_now(client: Client) -> None:
+    @wherry.model(name="tell")
+    def other(messages: Sequence[dict[str, Any]]) -> str:
+        return "other"
+
+    def said() -> str:
+        answer = asked(client, "/v1/chat/completions", "tell", messages=SAID)
+        return str(answer["choices"][0]["message"]["content"])
+
+    assert [said(), said()] == ["Hi", "Hi"]
+    client.runtime.load(other)
+    assert [said(), said()] == ["other", "other"]
+    client.runtime.unload("tell")
+    gone = client.post("/v1/chat/completions", {"model": "tell", "messages": SAID})
+    assert gone.status == 404
+
+
 def test_clients_are_told_of_served_names_in_their_order(client: Client) -> None:
     listed = client.ask("GET", "/v1/models").json["data"]
     assert [(one["id"], one["root"]) for one in listed] == [

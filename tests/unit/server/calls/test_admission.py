@@ -42,16 +42,6 @@ def test_what_is_answered_is_free_once_nothing_holds_the_request() -> None:
     assert admission.in_flight == 1
 
 
-def test_of_several_requests_all_are_taken_or_none() -> None:
-    admission = Admission(max_bytes=4 * MIB)
-    requests = [request_of(1) for _ in range(5)]
-    with pytest.raises(TooManyBytes):
-        admission.enter_all(requests)
-    assert admission.in_flight == 0
-    del requests
-    admission.enter_all([request_of(1) for _ in range(4)])
-
-
 def test_small_requests_are_bounded_too() -> None:
     admission = Admission(max_bytes=4 * MIB)
     for _ in range(64):
