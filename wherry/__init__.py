@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from wherry.core.models.model import Device, Model, model, pipeline
     from wherry.core.models.step_model import Step, StepModel
+    from wherry.core.observability.progress import progress
     from wherry.core.pipelines.pipeline import gather, in_order, split_text
     from wherry.core.runtime.runtime import Runtime
     from wherry.core.values.datatypes import (
@@ -133,6 +134,7 @@ __all__ = [
     "in_order",
     "model",
     "pipeline",
+    "progress",
     "split_text",
 ]
 
@@ -164,6 +166,7 @@ _HOMES = {
     "in_order": "wherry.core.pipelines.pipeline",
     "model": "wherry.core.models.model",
     "pipeline": "wherry.core.models.model",
+    "progress": "wherry.core.observability.progress",
     "split_text": "wherry.core.pipelines.pipeline",
 }
 

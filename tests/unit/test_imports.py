@@ -26,7 +26,7 @@ PUBLIC = {
     "SequenceLost", "SequenceState", "SequenceStep",
     "RequestTooLarge", "Runtime", "Server", "Step", "StepModel", "Unsupported",
     "WherryError", "WorkerDied", "__version__", "asgi", "gather", "in_order", "model", "pipeline",
-    "split_text", "Audio", "AudioSpec", "File", "FileSpec", "Image", "ImageSpec",
+    "progress", "split_text", "Audio", "AudioSpec", "File", "FileSpec", "Image", "ImageSpec",
 }  # fmt: skip
 
 

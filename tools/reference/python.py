@@ -14,7 +14,16 @@ from wherry.core.values.errors import WherryError
 #: Of `wherry`: what belongs together, in the order in which one meets it. Datatypes and errors
 #: have tables below.
 SECTIONS = {
-    "Models": ["model", "Model", "Device", "pipeline", "gather", "in_order", "split_text"],
+    "Models": [
+        "model",
+        "Model",
+        "Device",
+        "pipeline",
+        "gather",
+        "in_order",
+        "split_text",
+        "progress",
+    ],
     "Models in this process": ["Runtime"],
     "Models behind a server": ["Server", "asgi", "Client"],
     "Images, audio and files": ["Image", "ImageSpec", "Audio", "AudioSpec", "File", "FileSpec"],

@@ -34,6 +34,11 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 #: Characters that could control a terminal, forge a log line, or turn its direction.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 
+#: The logger of reports on how far a load is.
+PROGRESS: Final = "wherry.progress"
+#: Seconds from one line about that to the next.
+PROGRESS_SECONDS: Final = 10.0
+
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 
@@ -148,6 +153,7 @@ def configure(
     handler = logging.StreamHandler(stream) if file is None else _to_file(file)
     colour = file is None and _colour_is_welcome(stream, os.environ)
     handler.setFormatter(formatter_of(format, colour=colour))
+    handler.addFilter(FewLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -252,6 +258,23 @@ class OncePerCause:
             for cause, (logged_at, more) in self._logged.items()
             if more or now - logged_at < self.interval
         }
+
+
+class FewLines(logging.Filter):
+    """Lets a report of each model's stage through every ten seconds, and all other records. Safe
+    from any thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._lines = OncePerCause(PROGRESS_SECONDS)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != PROGRESS:
+            return True
+        stage = (getattr(record, "model", ""), record.getMessage())
+        with self._lock:
+            return self._lines.came(stage, time.monotonic()) is not None
 
 
 def cut(text: str, most: int) -> str:

@@ -24,6 +24,7 @@ from wherry.core.api import (
     InvalidRequest,
     ModelDescription,
     ModelNotFound,
+    Signature,
     WherryError,
     advice,
     by_place,
@@ -33,7 +34,7 @@ from wherry.server.cli.show import as_json, print_line, write
 Row = dict[str, Any]
 
 
-def chats(model: ModelDescription) -> bool:
+def chats(model: ModelDescription | Signature) -> bool:
     """Whether a text for the model is what a user says to it."""
     forms = {tensor.name: tensor.form for tensor in model.inputs}
     texts = {tensor.name for tensor in model.outputs if tensor.form is Form.TEXT}

@@ -5,6 +5,7 @@ Where stderr is not a terminal, or the log is JSON, it shows nothing: there is t
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from typing import Any, Final, TextIO, cast
 
 from wherry import __version__
 from wherry.core.api import BYTES, Form, LoadedModel, TensorSpec, configure
+from wherry.server.cli.call import chats
 from wherry.server.cli.show import as_json, printable, signature_in_words
 from wherry.server.openapi.routes import DOCS
 from wherry.server.options import Options
@@ -25,6 +27,10 @@ from wherry.server.server import Server, StartLog
 MOST_MODELS: Final = 12
 #: Columns of names, before what they stand for.
 MOST_NAME: Final = 24
+#: The logger of wherry.progress().
+PROGRESS: Final = "wherry.progress"
+#: Characters of a bar.
+_BAR: Final = 20
 #: Events of the log that the screen shows itself.
 SHOWN: Final = ("listening", "ready")
 
@@ -68,10 +74,23 @@ class LoadingLine(StartLog):
 
     def __init__(self, line: StatusLine) -> None:
         self._line = line
+        #: What each model's load last said of itself.
+        self._stages: dict[str, str] = {}
 
     def loading(self, waiting: Mapping[str, str], seconds: float) -> None:
-        names = ", ".join("models" if name == "*" else name for name in waiting)
-        self._line.show(f"loading for {seconds:.1f} s: {names}")
+        names = ", ".join(
+            f"{'models' if name == '*' else name}{self._stages.get(name, '')}" for name in waiting
+        )
+        self._line.show(f"loading for {seconds:.1f} s: {names}{self._stages.get('', '')}")
+
+    def takes(self, record: logging.LogRecord) -> bool:
+        """Note a record of the log that a load has made. False if it is not to be logged, too."""
+        is_progress = record.name == PROGRESS
+        if is_progress or (record.name == "wherry" and hasattr(record, "model")):
+            done, total = getattr(record, "done", 0), getattr(record, "total", 0)
+            text = printable(record.getMessage())
+            self._stages[getattr(record, "model", "")] = f" ({text}{_bar(done, total)})"
+        return not is_progress
 
     def loaded(self) -> None:
         self._line.show("")
@@ -94,6 +113,9 @@ class StartScreen(LoadingLine):
         self._line.write("\n".join(("", *self._screen(server), "")) + "\n")
         self._line.flush()
 
+    def takes(self, record: logging.LogRecord) -> bool:
+        return super().takes(record) and (record.name != "wherry" or record.msg not in SHOWN)
+
     def _screen(self, server: Server) -> Iterator[str]:
         models = server.runtime.models()
         count = f"{len(models)} model{'' if len(models) == 1 else 's'}"
@@ -103,7 +125,10 @@ class StartScreen(LoadingLine):
         width = min(MOST_NAME, max((len(one.name) for one in models), default=0))
         for one in models[:MOST_MODELS]:
             name = self._paint(f"{one.name:<{width}}", GREEN)
-            yield f"  {name}  {signature_in_words(one.signature)}"
+            words = (
+                "a language model" if chats(one.signature) else signature_in_words(one.signature)
+            )
+            yield f"  {name}  {words}"
         if more := models[MOST_MODELS:]:
             yield f"  and {len(more)} more: wherry models"
         if not models and (folders := self._options.repositories.model_repositories):
@@ -112,6 +137,9 @@ class StartScreen(LoadingLine):
         places = {
             "Dashboard": server.url and f"{server.url}/",
             "API": server.url and server.url + DOCS,
+            "OpenAI": server.url
+            and any(chats(one.signature) for one in models)
+            and f"{server.url}/v1",
             "gRPC": server.grpc_url,
             "Management": server.management_url,
             "Metrics": server.metrics_url,
@@ -129,6 +157,10 @@ class StartScreen(LoadingLine):
         """A command that calls the model; "" if none is known that would do."""
         if not server.url.startswith("http"):
             return ""
+        if chats(model.signature):
+            return f"wherry chat {model.name}" + f" --url {server.url}" * (
+                ":8000" not in server.url
+            )
         row = example_row(model)
         if row is None:
             return ""
@@ -144,6 +176,14 @@ class StartScreen(LoadingLine):
     def _paint(self, text: str, code: str) -> str:
         text = printable(text)
         return f"\033[{code}m{text}\033[0m" if self._colour else text
+
+
+def _bar(done: int, total: int) -> str:
+    """How much is done, where that is known."""
+    if not total:
+        return f" {done}" if done else ""
+    full = min(_BAR, _BAR * done // total)
+    return f" [{'#' * full}{'-' * (_BAR - full)}] {done}/{total}"
 
 
 def example_row(model: LoadedModel) -> dict[str, Any] | None:
@@ -183,6 +223,7 @@ def configure_log(options: Options) -> StartScreen | None:
     )
     if line is None:
         return None
+    screen = StartScreen(line, options, colour=not os.environ.get("NO_COLOR"))
     if log.log_file is None:
-        handler.addFilter(lambda record: record.name != "wherry" or record.msg not in SHOWN)
-    return StartScreen(line, options, colour=not os.environ.get("NO_COLOR"))
+        handler.filters.insert(0, screen.takes)  # before that which drops reports of progress
+    return screen

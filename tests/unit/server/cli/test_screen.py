@@ -2,15 +2,15 @@
 
 import io
 import logging
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 
 import wherry
 from tests.unit.server.asking import upper
-from wherry.server.cli.screen import StartScreen, StatusLine, configure_log
+from wherry.server.cli.screen import LoadingLine, StartScreen, StatusLine, configure_log
 from wherry.server.cli.settings import read_settings
 from wherry.server.options import Options, from_keywords
 from wherry.server.server import Server
@@ -117,3 +117,36 @@ def test_what_the_screen_says_is_not_logged_beside_it(
     expected = ["listening", "model ready", "ready"] if screen is None else ["model ready"]
     assert (screen is None) != stream.isatty()
     assert events == expected
+
+
+def record_of(message: str, name: str = "wherry", **fields: object) -> logging.LogRecord:
+    return logging.makeLogRecord({"name": name, "msg": message, **fields})
+
+
+def test_a_model_that_loads_shows_its_stage_and_how_far_that_is() -> None:
+    screen = LoadingLine(StatusLine(terminal := Terminal()))
+    assert screen.takes(record_of("converting the file", model="b"))
+    assert screen.takes(record_of("hello", "other", model="a"))
+    screen.loading({"a": "loading", "b": "loading"}, 1.25)
+    assert terminal.lines() == ["loading for 1.2 s: a, b (converting the file)"]
+    assert not screen.takes(record_of("reading", "wherry.progress", model="b", done=5, total=10))
+    screen.loading({"b": "loading"}, 2)
+    bar = "[##########----------]"
+    assert terminal.lines() == [f"loading for 2.0 s: b (reading {bar} 5/10)"]
+    assert not screen.takes(record_of("reading", "wherry.progress", done=7))
+    screen.loading({"*": "loading"}, 3)
+    assert terminal.lines() == ["loading for 3.0 s: models (reading 7)"]
+    screen.loaded()
+    assert terminal.lines() == [""]
+
+
+@wherry.model
+def talker(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "hello"
+
+
+def test_a_language_model_is_talked_with() -> None:
+    shown = screen_of(talker)
+    assert "  talker  a language model\n" in shown
+    assert "  OpenAI      URL/v1\n" in shown
+    assert "  wherry chat talker --url URL\n" in shown
