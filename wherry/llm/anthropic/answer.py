@@ -7,8 +7,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.core.api import PromptTooLong
+from wherry.core.api import LoadedModel, PromptTooLong
+from wherry.llm.anthropic.request import MessagesRequest
 from wherry.llm.openai.chat_answer import AnswerToken, ChatAnswer, ChatChoice
+from wherry.llm.openai.chat_request import ChatCall
+from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.generation import ChoiceDelta
 from wherry.llm.openai.parts import AnswerPart, PartedAnswer
 
@@ -148,6 +151,20 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
         self._content: list[AnswerBlock] = []
         #: Why it ended, and the text at which; None while it goes on.
         self._stop: tuple[str | None, str | None] = None, None
+
+    @classmethod
+    def of_request(
+        cls, request: ClientRequest, loaded: LoadedModel, fields: MessagesRequest, call: ChatCall
+    ) -> MessageAnswer:
+        """The answer to a request, before its first piece."""
+        has, inputs = loaded.signature.input, call.inputs
+        if not has("parameters"):  # each request has to have it: it is no wish
+            for name in ("max_tokens", "clip_max_tokens"):
+                inputs["parameters"].pop(name)
+        if not has("template"):  # to which it would be a hint
+            inputs.pop("template", None)
+        chat = ChatAnswer(fields.model or loaded.reported_name(), request.id, call.calls)
+        return cls(chat, fields.max_tokens, tells_cached=fields.marks_cache())
 
     def begun(self, piece: ChoiceDelta | None) -> list[MessageEvent]:
         message = self.whole()

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wherry.core.api import LoadedModel
 from wherry.llm.anthropic.answer import MessageAnswer, MessageEvent, MessageObject, error_body
 from wherry.llm.anthropic.request import CountRequest, MessagesRequest
-from wherry.llm.openai.chat_answer import ChatAnswer
-from wherry.llm.openai.chat_request import ChatCall
-from wherry.llm.openai.client_request import ClientForm, ClientRequest
+from wherry.llm.openai.client_request import ClientForm
 from wherry.llm.openai.errors import UnknownRoute, fail
 from wherry.llm.openai.generation import GenerationRoute
 from wherry.llm.openai.models import AbleModels
@@ -32,7 +29,7 @@ class Anthropic:
 
     def routes(self) -> dict[str, Route]:
         models = self._models
-        message = GenerationRoute(models, MessagesRequest, "chat", _message, FORM)
+        message = GenerationRoute(models, MessagesRequest, "chat", MessageAnswer.of_request, FORM)
         count = GenerationRoute(models, CountRequest, "tokens", answered_by(counted_tokens), FORM)
         generated = generation(
             "Continue a conversation, in Anthropic's form",
@@ -50,19 +47,6 @@ class Anthropic:
                 dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"
             ),
         }
-
-
-def _message(
-    request: ClientRequest, loaded: LoadedModel, fields: MessagesRequest, call: ChatCall
-) -> MessageAnswer:
-    has, inputs = loaded.signature.input, call.inputs
-    if not has("parameters"):  # each request has to have it: it is no wish
-        for name in ("max_tokens", "clip_max_tokens"):
-            inputs["parameters"].pop(name)
-    if not has("template"):  # to which it would be a hint
-        inputs.pop("template", None)
-    chat = ChatAnswer(fields.model or loaded.reported_name(), request.id, call.calls)
-    return MessageAnswer(chat, fields.max_tokens, tells_cached=fields.marks_cache())
 
 
 def _missing(_rest: str, exchange: Exchange) -> None:

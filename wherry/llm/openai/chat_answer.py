@@ -152,13 +152,13 @@ class ChatAnswer(OpenAIAnswer):
         #: Of what its calls are named, once there is one: clients may send one X-Request-Id several
         #: times.
         self._named = ""
-        self._style = AnswerStyle()
+        self._style, self._plain = AnswerStyle(), True
         self._texts: dict[int, AnswerText] = {}
         #: How many calls each choice has made.
         self._made: dict[int, int] = {}
 
     @classmethod
-    def begun(
+    def of_request(
         cls, request: ClientRequest, loaded: LoadedModel, fields: ChatRequest, call: ChatCall
     ) -> ChatAnswer:
         """The answer to a request, before its first piece."""
@@ -193,8 +193,9 @@ class ChatAnswer(OpenAIAnswer):
     def _choice(self, piece: ChoiceDelta) -> ChatChoice:
         if style := piece.details.get("style"):
             self._style = AnswerStyle(**style)
-        style = replace(self._style, tools=FORCED) if self._calls.forced else self._style
-        if self._calls.functions or not style.plain:
+            self._plain = self._style.plain
+        if self._calls.functions or not self._plain:
+            style = replace(self._style, tools=FORCED) if self._calls.forced else self._style
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         token_ids: list[int] | None = [] if self.shown.token_ids else None
         message = ChatMessage(content=self._echo)

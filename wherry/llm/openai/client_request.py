@@ -79,7 +79,8 @@ class ClientRequest:
             return read(self, body)
 
         try:
-            entry.admission.check()
+            if entry.admission.max_in_flight is not None:
+                entry.admission.check()
             body = entry.small_body(self.exchange)
             if body is not None:
                 start(self, read(self, body))

@@ -139,7 +139,7 @@ class TextAnswer(OpenAIAnswer):
         self._offsets: dict[int, TokenOffsets] = {}
 
     @classmethod
-    def begun(
+    def of_request(
         cls, request: ClientRequest, loaded: LoadedModel, fields: CompletionRequest, call: ModelCall
     ) -> TextAnswer:
         """The answer to a request, before its first piece."""

@@ -62,33 +62,9 @@ def functions_of(tools: Sequence[ResponseTool]) -> list[Json]:
     return made
 
 
-def hosted(tools: Sequence[ResponseTool]) -> list[str]:
-    """The places of tools that would be run by the server."""
-    return [f"tools[{place}]" for place, tool in enumerate(tools) if tool.type in HOSTED]
-
-
-def repeated(tools: Sequence[ResponseTool]) -> list[ResponseTool]:
-    """Those that are offered, as a response repeats them: with null for what is not given."""
-    offered = [msgspec.structs.replace(tool) for tool in tools if tool.type not in HOSTED]
-    for tool in offered:
-        tool.description = None if tool.description is msgspec.UNSET else tool.description
-        tool.strict = None if tool.strict is msgspec.UNSET else tool.strict
-    return offered
-
-
 def flat_name(namespace: str, name: str) -> str:
     """What a model calls a function."""
     return f"{namespace}{SEPARATOR}{name}" if namespace else name
-
-
-def call_names(tools: Sequence[ResponseTool]) -> dict[str, Json]:
-    """How a call of a function of a namespace is named in items, by the name that it has to a
-    model."""
-    return {
-        flat_name(namespace, tool.name): {"name": tool.name, "namespace": namespace}
-        for namespace, tool in _functions(tools)
-        if namespace
-    }
 
 
 def _functions(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, ResponseTool]]:
@@ -220,11 +196,25 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def hosted(self) -> list[str]:
         """The places of tools that OpenAI's server would run, and none runs here."""
-        return hosted(self.tools or ())
+        return [f"tools[{n}]" for n, tool in enumerate(self.tools or ()) if tool.type in HOSTED]
 
-    def call_names(self) -> dict[str, dict[str, Any]]:
-        """How calls are named in items, where that is not how the model names them."""
-        return call_names(self.tools or ())
+    def call_names(self) -> dict[str, Json]:
+        """How a call of a function of a namespace is named in items, by the name that it has to a
+        model."""
+        return {
+            flat_name(namespace, tool.name): {"name": tool.name, "namespace": namespace}
+            for namespace, tool in _functions(self.tools or ())
+            if namespace
+        }
+
+    def offered(self) -> list[ResponseTool]:
+        """The tools that the model is told of, as a response repeats them: with null for what is
+        not given."""
+        tools = [msgspec.structs.replace(t) for t in self.tools or () if t.type not in HOSTED]
+        for tool in tools:
+            tool.description = None if tool.description is msgspec.UNSET else tool.description
+            tool.strict = None if tool.strict is msgspec.UNSET else tool.strict
+        return tools
 
     def items(self) -> list[dict[str, Any]]:
         """The items of the request's own input."""
@@ -289,7 +279,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "top_p": self.top_p,
             "top_logprobs": self.top_logprobs or 0,
             "text": ResponseText(form or TextFormat(type="text")),
-            "tools": repeated(self.tools or ()),
+            "tools": self.offered(),
             "tool_choice": self.tool_choice or "auto",
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "reasoning": self.reasoning or Reasoning(),

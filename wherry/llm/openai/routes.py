@@ -176,12 +176,12 @@ class OpenAI:
         return {
             MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
             "/v1/chat/completions": route(
-                made(ChatRequest, "chat", ChatAnswer.begun),
+                made(ChatRequest, "chat", ChatAnswer.of_request),
                 generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
                 "chat",
             ),
             "/v1/completions": route(
-                made(CompletionRequest, "completions", TextAnswer.begun),
+                made(CompletionRequest, "completions", TextAnswer.of_request),
                 generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
                 "completions",
             ),
