@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from wherry.server.http.route import inference as inference
     from wherry.server.http.route import json_of as json_of
     from wherry.server.http.route import list_of as list_of
-    from wherry.server.http.route import named as named
     from wherry.server.http.route import object_of as object_of
     from wherry.server.http.route import tells as tells
     from wherry.server.options import OPTIONS as OPTIONS
@@ -85,7 +84,7 @@ else:
             "http.exchange": "Exchange Headers HttpRequest JSON",
             "http.route": (
                 "ANY_TEXT EVENTS FILE Handler OF_INFERENCE Operation READS Route STREAMED TEXT "
-                "generation inference json_of list_of named object_of tells"
+                "generation inference json_of list_of object_of tells"
             ),
             "options": "OPTIONS PREFIX",
             "protocol": "HttpProtocol PROTOCOLS",

@@ -22,7 +22,6 @@ from wherry.llm.openai.generation import Generation
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.reading import UNKNOWN, decoded
 from wherry.llm.openai.response_answer import (
-    PREFIXES,
     ResponseAnswer,
     ResponseEvent,
     ResponseObject,
@@ -30,7 +29,6 @@ from wherry.llm.openai.response_answer import (
 from wherry.llm.openai.response_request import NOTHING_KEPT, ResponsesRequest
 from wherry.llm.openai.tokens import ResponseTokens, TokenizerAnswer, response_tokens
 from wherry.server.api import (
-    ANY_TEXT,
     LARGE_BYTES,
     Exchange,
     Operation,
@@ -38,7 +36,6 @@ from wherry.server.api import (
     check_values,
     generation,
     inference,
-    named,
     respond,
     tells,
 )
@@ -130,21 +127,6 @@ class KeptResponses:
 
 
 PATH: Final = "/v1/responses"
-#: Items of one page of a response's input, the most and those without being asked.
-MOST_ITEMS, ITEMS = 100, 20
-
-#: The query of a page of items.
-PAGE: Final = (
-    named("order", "query", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
-    named(
-        "limit",
-        "query",
-        {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS, "default": ITEMS},
-    ),
-    named("after", "query", ANY_TEXT),
-)
-
-
 Json = dict[str, Any]
 
 
@@ -154,16 +136,6 @@ class ResponseDeleted(msgspec.Struct, kw_only=True):
     id: str
     object: Literal["response"]
     deleted: Literal[True]
-
-
-class ResponseItems(msgspec.Struct, kw_only=True):
-    """A page of items."""
-
-    object: Literal["list"]
-    data: list[Json]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 @dataclass(slots=True)
@@ -231,29 +203,13 @@ class ResponseRoutes:
     def patterns(self) -> dict[str, Route]:
         """The routes of a kept response."""
 
-        def of_kept(**methods: tuple[Callable[[Exchange, KeptTurn], None], Operation]) -> Route:
-            return Route(
-                {name: partial(self._of, do) for name, (do, _) in methods.items()},
-                "inference",
-                operations={name: operation for name, (_, operation) in methods.items()},
-                needs=("chat",),
-            )
-
-        shown = tells("A response that is kept", ResponseObject, 404)
-        deleted = tells("Forget a response", ResponseDeleted, 404)
-        items = tells(
-            "The items of a response's input, page by page",
-            ResponseItems,
-            400,
-            404,
-            parameters=PAGE,
-        )
-        return {
-            f"{PATH}/{{response}}": of_kept(
-                GET=(self._show, shown), DELETE=(self._delete, deleted)
-            ),
-            f"{PATH}/{{response}}/input_items": of_kept(GET=(self._items, items)),
+        operations = {
+            "GET": tells("A response that is kept", ResponseObject, 404),
+            "DELETE": tells("Forget a response", ResponseDeleted, 404),
         }
+        handlers = dict.fromkeys(operations, self._one)
+        route = Route(handlers, "inference", operations=operations, needs=("chat",))
+        return {f"{PATH}/{{response}}": route}
 
     # A new response
 
@@ -357,61 +313,26 @@ class ResponseRoutes:
 
     # One that is kept
 
-    def _of(self, do: Callable[[Exchange, KeptTurn], None], id: str, exchange: Exchange) -> None:
+    def _one(self, id: str, exchange: Exchange) -> None:
+        """Show a response, or forget it."""
+        request = exchange.request
         try:
             if not self._kept:
                 off = "this server keeps no responses (--max-kept-responses 0, or --fronts)"
-                raise UnknownRoute(f"{exchange.request.path} is not among the routes: {off}")
-            turn = self._kept.find(id, exchange.request.caller)
+                raise UnknownRoute(f"{request.path} is not among the routes: {off}")
+            turn = self._kept.find(id, request.caller)
             if turn is None:
                 raise NotKept(f"Response with id '{id[:80]}' not found.")
-            do(exchange, turn)
+            if request.method == "DELETE":
+                self._kept.remove(id)
+                gone = ResponseDeleted(id=id, object="response", deleted=True)
+                respond(exchange, msgspec.json.encode(gone))
+                return
+            if parse_qs(request.query).get("stream", ["false"])[-1].lower() not in ("false", "0"):
+                raise BadField("stream", "no events are kept: ask for the response without it")
+            respond(exchange, turn.response)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)
-
-    def _show(self, exchange: Exchange, turn: KeptTurn) -> None:
-        if _query(exchange).get("stream", "false").lower() not in ("false", "0"):
-            raise BadField("stream", "no events are kept: ask for the response without it")
-        respond(exchange, turn.response)
-
-    def _delete(self, exchange: Exchange, turn: KeptTurn) -> None:
-        self._kept.remove(turn.id)
-        gone = ResponseDeleted(id=turn.id, object="response", deleted=True)
-        respond(exchange, msgspec.json.encode(gone))
-
-    def _items(self, exchange: Exchange, turn: KeptTurn) -> None:
-        """A page of the items of the response's own input."""
-        page = partial(_page, _query(exchange), turn)
-        if len(turn.input_items) > LARGE_BYTES:
-            entry = self._models.entry
-            entry.off_loop(exchange, page, partial(respond, exchange), fail, reads=False)
-        else:
-            respond(exchange, page())
-
-
-def _page(query: Mapping[str, str], turn: KeptTurn) -> bytes:
-    """The JSON of some items of a response's own input."""
-    input_items = msgspec.json.decode(turn.input_items)
-    items = [_numbered(item, turn.id, n) for n, item in enumerate(input_items)]
-    order = query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise BadField("order", "must be asc or desc")
-    if order == "desc":
-        items.reverse()
-    if after := query.get("after"):
-        places = [n for n, item in enumerate(items) if item["id"] == after]
-        if not places:
-            raise BadField("after", f"no item '{after[:80]}' is in this input")
-        items = items[places[0] + 1 :]
-    limit = query.get("limit", str(ITEMS))
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_ITEMS):
-        raise BadField("limit", f"must be a whole number from 1 to {MOST_ITEMS}")
-    page = items[: int(limit)]
-    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    more = len(page) < len(items)
-    return msgspec.json.encode(
-        ResponseItems(object="list", data=page, first_id=first, last_id=last, has_more=more)
-    )
 
 
 def _too_large(field: str, nbytes: int) -> BadField:
@@ -431,11 +352,6 @@ def _check_sizes(
             raise _too_large(where, total)
 
 
-def _query(exchange: Exchange) -> dict[str, str]:
-    """The last value of each name in the query."""
-    return {name: values[-1] for name, values in parse_qs(exchange.request.query).items()}
-
-
 def _response_of(item: str) -> str:
     """The id of the response that has the item of this id."""
     return f"resp_{item.split('_')[-2]}" if item.count("_") > 1 else ""
@@ -448,21 +364,3 @@ def _items_of(turn: KeptTurn) -> list[Json]:
 
 def _by_id(turn: KeptTurn) -> list[tuple[str, Json]]:
     return [(item["id"], item) for item in msgspec.json.decode(turn.response)["output"]]
-
-
-def _numbered(item: Json, id: str, number: int) -> Json:
-    """An item of an input, with an id, and of the type that it may go without."""
-    made = {"type": "message", **item}
-    prefix = _INPUT_PREFIXES.get(made["type"], "msg")
-    made.setdefault("id", f"{prefix}_in_{id.removeprefix('resp_')}_{number}")
-    if isinstance(text := made.get("content"), str):
-        kind = "output_text" if made.get("role") == "assistant" else "input_text"
-        made["content"] = [{"type": kind, "text": text}]
-    return made
-
-
-_INPUT_PREFIXES: Final = {
-    "function_call": PREFIXES["call"],
-    "function_call_output": "fco",
-    "reasoning": PREFIXES["reasoning"],
-}

@@ -98,33 +98,10 @@ def test_what_is_kept_is_told_deleted_and_gone(client: Client) -> None:
     assert client.get(f"{path}/else").status == 404
     gone = {"id": first["id"], "object": "response", "deleted": True}
     assert client.ask("DELETE", path).json == gone
-    for method, where in (("GET", path), ("DELETE", path), ("GET", f"{path}/input_items")):
-        assert client.ask(method, where).status == 404
+    for method in ("GET", "DELETE"):
+        assert client.ask(method, path).status == 404
     refused = asked(client, "?", previous_response_id=first["id"])
     assert error(refused) == (400, "previous_response_id", "previous_response_not_found")
-
-
-def test_the_items_of_an_input_come_page_by_page(client: Client) -> None:
-    given = [{"role": "user", "content": str(number)} for number in range(5)]
-    first = asked(client, given).json
-    path = f"{RESPONSES}/{first['id']}/input_items"
-
-    def page(query: str) -> tuple[list[str], bool]:
-        found = client.get(f"{path}?{query}").json
-        ends = (found["data"][0]["id"], found["data"][-1]["id"])
-        assert (found["first_id"], found["last_id"]) == ends
-        return [item["content"][0]["text"] for item in found["data"]], found["has_more"]
-
-    assert page("") == (["4", "3", "2", "1", "0"], False)
-    assert page("order=asc&limit=2") == (["0", "1"], True)
-    after = client.get(f"{path}?order=asc&limit=2").json["last_id"]
-    assert page(f"order=asc&after={after}") == (["2", "3", "4"], False)
-    for query in ("limit=0", "limit=1e9", "after=x", "order=up"):
-        assert error(client.get(f"{path}?{query}"))[:2] == (400, query.split("=")[0])
-    # Of this turn alone, and a text is an item, too.
-    second = asked(client, "And?", previous_response_id=first["id"]).json
-    (item,) = client.get(f"{RESPONSES}/{second['id']}/input_items").json["data"]
-    assert item["content"] == [{"type": "input_text", "text": "And?"}]
 
 
 def test_another_key_finds_nothing(client: Client) -> None:

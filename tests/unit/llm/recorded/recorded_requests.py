@@ -138,8 +138,6 @@ def _responses() -> Iterator[Ask]:
     yield Ask(f"{RESPONSES}/$last", method="GET")
     yield Ask(f"{RESPONSES}/$last?stream=true", method="GET")
     yield Ask(f"{RESPONSES}/$last/input_items", method="GET")
-    yield Ask(f"{RESPONSES}/$last/input_items?order=asc&limit=1", method="GET")
-    yield Ask(f"{RESPONSES}/$last/input_items?limit=0", method="GET")
     yield Ask(f"{RESPONSES}/$last", method="DELETE")
     yield Ask(f"{RESPONSES}/$last", method="GET")
     yield _post(f"{RESPONSES}/input_tokens", model="engine", input="Hi")
