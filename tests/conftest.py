@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
@@ -127,6 +128,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "llm" if file.startswith(together) else file
 
     return Scheduling(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Beside others, a test that passes sends one report: xdist's six messages took more than
+    most tests do."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(autouse=True, scope="module")
