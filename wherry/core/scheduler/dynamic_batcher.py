@@ -345,6 +345,8 @@ class DynamicBatcher(Batcher):
             return self.max_batch_size, "full"
         if lane.passed:
             return self.max_batch_size, "mixed"
+        if lane.head.attempts:  # a worker has died with it: it runs alone
+            return self.max_batch_size, "no_arrivals_expected"
         if lane.earliest_deadline() <= last:
             return self.max_batch_size, "deadline"  # waiting could only make it late
         return (

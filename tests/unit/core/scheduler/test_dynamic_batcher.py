@@ -415,6 +415,18 @@ def test_a_request_whose_worker_died_comes_back_alone_even_into_a_full_queue() -
     assert ids(b.next_action(2.0)) == ["next"]
 
 
+def test_a_request_whose_worker_died_does_not_wait_for_company_that_it_may_not_have() -> None:
+    b = batcher(4, max_queue_delay=10.0)
+    lost = request("lost")
+    b.enqueue(lost, 0.0)
+    b.next_action(10.0)
+    b.enqueue(request("next"), 11.0)
+    lost.attempts, lost.enqueued_at = 1, 10.5
+    b.requeue(lost, 11.0, alone=True)
+    assert ids(b.next_action(11.0)) == ["lost"]
+    assert b.next_action(11.0) == Wait(until=21.0)
+
+
 def test_clear_empties_the_queue() -> None:
     b = batcher()
     requests = [request("a"), request("b", key=1)]
