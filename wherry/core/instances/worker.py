@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -66,6 +67,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     name = sys.argv[1]
     source, target, slab, parent = map(int, sys.argv[2:])
+    gc.freeze()  # what is imported by now stays: neither a collection nor the end walks it
     _end_with(parent)
     faulthandler.enable()
     memory = Slab.open(slab)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import select
@@ -34,6 +35,7 @@ _NO_STRINGS = "TypeError: string operation on non-string array"
 def main(source: int, target: int, slab: int, parent: int) -> None:
     """Run a model: `source`, `target` and `slab` are descriptors of the sockets to receive from and
     to send to, and of the memory shared with the server, which is the process `parent`."""
+    gc.freeze()  # as in wherry's own workers: imports are walked by no collection, nor at the end
     _live_and_die_with(parent, source)
     faulthandler.enable()
     ends = [socket.socket(fileno=descriptor) for descriptor in (source, target)]
