@@ -108,7 +108,6 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_finish() -> None:
     """Keep what collecting made, thousands of tests, out of each later garbage collection, and
     collect as seldom as a server does."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
 

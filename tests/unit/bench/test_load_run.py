@@ -234,7 +234,7 @@ def test_a_caller_goes_on_after_its_timeout() -> None:
     async def first_never(server: Scripted, writer: asyncio.StreamWriter, number: int) -> None:
         await (silence if number == 1 else ok())(server, writer, number)
 
-    ran = run(first_never, Closed(callers=1, loops=3), timeout=2.0)
+    ran = run(first_never, Closed(callers=1, loops=3), timeout=1.0)
     assert ran.outcomes == {"timeout": 1, OK: 2}
 
 

@@ -120,7 +120,7 @@ def test_a_model_that_never_answers_is_a_timeout_and_the_run_ends() -> None:
     with wherry.Runtime(gated) as runtime:
         found = measure(
             Local(runtime, Sending()),
-            Plan(load=Closed(callers=2), duration=1.0, timeout=0.1),
+            Plan(load=Closed(callers=2), duration=0.3, timeout=0.1),
         )
         gated.open()
     assert found.point.figures.errors == {"timeout": 2}

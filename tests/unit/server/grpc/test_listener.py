@@ -295,6 +295,7 @@ def test_drain_answers_what_has_begun_and_lets_no_one_in(loop_factory: LoopFacto
             with pytest.raises(OSError, match=r"."):
                 await asyncio.open_connection(host, int(port))
             assert not draining.done()
+            await client.reader.readuntil(b"goodbye!")  # the connection is new: a moment passes
             app.only.respond(b"after")
             ack = PingFrame(0, b"goodbye!", flags=["ACK"]).serialize()
             client.writer.write(ack)  # the library takes no more after a GOAWAY
