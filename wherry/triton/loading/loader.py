@@ -349,10 +349,10 @@ class RepositoryLoader:
         origin = self._origin(name)
 
         def retire() -> None:
-            for loaded in retiring:
-                self._registry.retire(loaded, None)
-                log.info("model unloaded", extra={"model": name, "version": loaded.version})
-            retiring.clear()
+            while retiring:  # no variable holds what is freed
+                self._registry.retire(retiring[0], None)
+                version = retiring.pop(0).version
+                log.info("model unloaded", extra={"model": name, "version": version})
             # What it held in circles goes now: a server has told the collector to look rarely.
             gc.collect()
             with origin.lock:

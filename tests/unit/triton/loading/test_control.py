@@ -779,13 +779,26 @@ def test_what_is_asked_of_a_few_threads_is_answered_by_them(tmp_path: Path) -> N
     assert len(outcomes) == 20
 
 
+class Circle(Plus):
+    """Holds itself, as models with callbacks or caches do."""
+
+    def load(self, device: wherry.Device) -> None:
+        super().load(device)
+        self.itself = self
+
+
 def test_an_unloaded_model_gives_its_memory_back_without_waiting_for_the_collector(
     tmp_path: Path,
 ) -> None:
     save(tmp_path, "a")
     gc.disable()
     try:
-        with controlled(tmp_path, mode="explicit", load=["a"]) as control:
+        with controlled(
+            tmp_path,
+            mode="explicit",
+            load=["a"],
+            make_model=lambda *version, **options: Circle(*version),
+        ) as control:
             first = weakref.ref(control.runtime.model("a").model)
             control.load("a")
             join("wherry-replace-a")
