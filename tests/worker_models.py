@@ -229,6 +229,13 @@ def says_twice(text: list[str]) -> Iterator[list[str]]:
     yield text
 
 
+@wherry.model(max_batch_size=4)
+def small_files(
+    file: list[Annotated[bytes, wherry.FileSpec(max_bytes=3)]],
+) -> Iterator[list[int]]:
+    yield [len(one) for one in file]
+
+
 @wherry.model(max_batch_size=1)
 def dies_in_stream(text: list[str]) -> Iterator[list[str]]:
     yield ["one"]

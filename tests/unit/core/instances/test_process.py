@@ -25,6 +25,7 @@ from tests.worker_models import (
     obedient,
     plus_one,
     says_twice,
+    small_files,
 )
 from wherry.core.instances import process
 from wherry.core.instances.model_worker import ModelWorker
@@ -349,6 +350,17 @@ def test_a_stream_of_several_callers_gives_each_its_own_responses(
     assert served.outcomes(one, other) == [None, None]
     assert ones.qsize() == 1
     assert [list(others.get()["output"]) for _ in range(3)] == [[0], [1], [2]]
+
+
+def test_the_ends_of_a_stream_are_those_of_its_callers_in_their_order(
+    serve: Callable[..., Served],
+) -> None:
+    (large, none), (small, sizes) = streaming(file=[b"1234"]), streaming(file=[b"12"])
+
+    first, second = serve(small_files).outcomes(large, small)
+    assert first.error == "RequestTooLarge"
+    assert second is None
+    assert (none.qsize(), sizes.get_nowait()["output"]) == (0, [2])
 
 
 def test_a_slow_reader_holds_back_its_stream_and_gets_all_of_it(
