@@ -11,7 +11,7 @@ from wherry.llm.anthropic.answer import MessageAnswer, MessageEvent, MessageObje
 from wherry.llm.anthropic.request import CountRequest, MessagesRequest
 from wherry.llm.openai.client_request import ClientForm
 from wherry.llm.openai.errors import UnknownRoute, fail
-from wherry.llm.openai.generation import GenerationRoute
+from wherry.llm.openai.generation import generation_route
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.tokens import CountedTokens, answered_by, counted_tokens
 from wherry.server.api import Exchange, HttpEntry, Route, generation, inference
@@ -28,21 +28,32 @@ class Anthropic:
         self._models = AbleModels(entry)
 
     def routes(self) -> dict[str, Route]:
-        models = self._models
-        message = GenerationRoute(models, MessagesRequest, "chat", MessageAnswer.of_request, FORM)
-        count = GenerationRoute(models, CountRequest, "tokens", answered_by(counted_tokens), FORM)
-        generated = generation(
-            "Continue a conversation, in Anthropic's form",
-            MessagesRequest,
-            MessageObject,
-            MessageEvent,
-        )
-        counted = inference(
-            "Count the tokens of a conversation in Anthropic's form", CountRequest, CountedTokens
-        )
         return {
-            MESSAGES: models.route(message, generated, "chat", form=error_body),
-            f"{MESSAGES}/count_tokens": models.route(count, counted, "tokens", form=error_body),
+            MESSAGES: generation_route(
+                self._models,
+                MessagesRequest,
+                "chat",
+                MessageAnswer.of_request,
+                generation(
+                    "Continue a conversation, in Anthropic's form",
+                    MessagesRequest,
+                    MessageObject,
+                    MessageEvent,
+                ),
+                FORM,
+            ),
+            f"{MESSAGES}/count_tokens": generation_route(
+                self._models,
+                CountRequest,
+                "tokens",
+                answered_by(counted_tokens),
+                inference(
+                    "Count the tokens of a conversation in Anthropic's form",
+                    CountRequest,
+                    CountedTokens,
+                ),
+                FORM,
+            ),
             f"{MESSAGES}/{{rest*}}": Route(
                 dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"
             ),

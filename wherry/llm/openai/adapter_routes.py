@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
@@ -14,15 +13,7 @@ from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.reading import NotDone, decoded
-from wherry.server.api import (
-    ANY_TEXT,
-    TEXT,
-    Exchange,
-    Handler,
-    Operation,
-    Route,
-    json_of,
-)
+from wherry.server.api import ANY_TEXT, TEXT, Operation, Route, json_of
 
 #: It changes what the server has: who may load models may load adapters.
 GROUP: Final = "model-repository"
@@ -54,60 +45,53 @@ class UnloadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 AdapterRequest = TypeVar("AdapterRequest", LoadAdapter, UnloadAdapter)
 
 
-class AdapterRoutes:
+def adapter_routes(models: AbleModels) -> dict[str, Route]:
     """The two routes of one server; its model control says whether they are open."""
-
-    def __init__(self, models: AbleModels) -> None:
-        self._models = models
-
-    def routes(self) -> dict[str, Route]:
-        load = partial(self._change, LoadAdapter, _load, "added")
-        unload = partial(self._change, UnloadAdapter, _unload, "removed")
-        return {
-            "/v1/load_lora_adapter": _route(load, "Load an adapter (LoRA)", LoadAdapter),
-            "/v1/unload_lora_adapter": _route(unload, "Unload an adapter (LoRA)", UnloadAdapter),
-        }
-
-    def _change(
-        self,
-        kind: type[AdapterRequest],
-        change: Callable[[VariantStore, AdapterRequest], None],
-        done: str,
-        exchange: Exchange,
-    ) -> None:
-        """Have the model's adapters changed by another thread: it looks at files."""
-
-        entry = self._models.entry
-
-        def read(request: ClientRequest, body: Buffer) -> AdapterRequest:
-            return decoded(body, kind, request.ignored)
-
-        def start(request: ClientRequest, adapter: AdapterRequest) -> None:
-            if entry.control.mode != "explicit":
-                raise AccessDenied(
-                    "adapters are loaded and unloaded by clients only in the model control mode"
-                    " 'explicit': start the server with --model-control-mode explicit"
-                )
-            store = self._models.store(adapter.base_model_name)
-
-            def tell(_: None) -> None:
-                message = f"Success: LoRA adapter '{adapter.lora_name}' {done} successfully."
-                request.respond(message.encode(), "text/plain; charset=utf-8")
-
-            request.off_loop(lambda: change(store, adapter), tell, reads=False)
-
-        ClientRequest(entry, exchange).read(read, start)
+    return {
+        "/v1/load_lora_adapter": _route(models, "Load", LoadAdapter, _load, "added"),
+        "/v1/unload_lora_adapter": _route(models, "Unload", UnloadAdapter, _unload, "removed"),
+    }
 
 
-def _route(change: Handler, summary: str, takes: type[msgspec.Struct]) -> Route:
+def _route(
+    models: AbleModels,
+    verb: str,
+    kind: type[AdapterRequest],
+    change: Callable[[VariantStore, AdapterRequest], None],
+    done: str,
+) -> Route:
+    """Have the model's adapters changed by another thread: it looks at files."""
+
+    def read(request: ClientRequest, body: Buffer) -> AdapterRequest:
+        return decoded(body, kind, request.ignored)
+
+    def start(request: ClientRequest, adapter: AdapterRequest) -> None:
+        if models.entry.control.mode != "explicit":
+            raise AccessDenied(
+                "adapters are loaded and unloaded by clients only in the model control mode"
+                " 'explicit': start the server with --model-control-mode explicit"
+            )
+        store = models.store(adapter.base_model_name)
+
+        def tell(_: None) -> None:
+            message = f"Success: LoRA adapter '{adapter.lora_name}' {done} successfully."
+            request.respond(message.encode(), "text/plain; charset=utf-8")
+
+        request.off_loop(lambda: change(store, adapter), tell, reads=False)
+
     operation = Operation(
-        summary=summary,
+        summary=f"{verb} an adapter (LoRA)",
         description="In the model control mode `explicit` only.",
-        takes=json_of(takes),
+        takes=json_of(kind),
         gives={TEXT: ANY_TEXT},
         errors=(400, 403, 404, 503),
     )
-    return Route({"POST": change}, GROUP, operations={"POST": operation}, needs=("adapters",))
+    return Route(
+        {"POST": lambda exchange: ClientRequest(models.entry, exchange).read(read, start)},
+        GROUP,
+        operations={"POST": operation},
+        needs=("adapters",),
+    )
 
 
 def _load(store: VariantStore, adapter: LoadAdapter) -> None:

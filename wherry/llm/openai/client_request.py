@@ -59,13 +59,7 @@ class ClientRequest:
             self._id = request_id_of(self.exchange)
         return self._id
 
-    def read(
-        self,
-        read: Callable[[ClientRequest, Buffer], T],
-        start: Callable[[ClientRequest, T], None],
-        *,
-        is_json: bool = True,
-    ) -> None:
+    def read(self, read: Reader[T], start: Start[T], *, is_json: bool = True) -> None:
         """Have `read` decode the body, here or in another thread, and then call `start` here.
 
         Errors of both are the answer.
@@ -138,3 +132,9 @@ class ClientRequest:
         """Answer with an error of what was sent, all of which counts: none of it is ignored."""
         self.ignored = None
         self.fail(error)
+
+
+#: Decodes a body: in another thread if it is large.
+Reader = Callable[[ClientRequest, Buffer], T]
+#: Starts what was decoded.
+Start = Callable[[ClientRequest, T], None]

@@ -18,7 +18,15 @@ from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import AnswerParts, Inputs, ModelCall
 from wherry.llm.openai.models import AbleModels
 from wherry.llm.openai.reading import decoded
-from wherry.server.api import JSON, EventStream, Exchange, HeadNotes, InferCall, RequestValues
+from wherry.server.api import (
+    JSON,
+    EventStream,
+    HeadNotes,
+    InferCall,
+    Operation,
+    RequestValues,
+    Route,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,35 +423,28 @@ class Generation:
 Answering = Callable[[ClientRequest, LoadedModel, Any, Any], OpenAIAnswer]
 
 
-class GenerationRoute:
-    """Has each request answered by a generation, of a model with an ability."""
+def generation_route(
+    models: AbleModels,
+    kind: type[msgspec.Struct],
+    ability: str,
+    answering: Answering,
+    operation: Operation,
+    form: ClientForm = OPENAI,
+) -> Route:
+    """The route of requests of this kind, each answered by a generation of a model with this
+    ability."""
 
-    def __init__(
-        self,
-        models: AbleModels,
-        kind: type[msgspec.Struct],
-        ability: str,
-        answering: Answering,
-        form: ClientForm = OPENAI,
-    ) -> None:
-        self._models = models
-        self._kind = kind
-        self._ability = ability
-        self._answering = answering
-        self._form = form
-
-    def __call__(self, exchange: Exchange) -> None:
-        ClientRequest(self._models.entry, exchange, self._form).read(self._read, self._start)
-
-    def _read(self, request: ClientRequest, body: Buffer) -> tuple[GenerationRequest, ModelCall]:
-        fields: Any = decoded(body, self._kind, request.ignored)
+    def read(request: ClientRequest, body: Buffer) -> tuple[Any, ModelCall]:
+        fields: Any = decoded(body, kind, request.ignored)
         return fields, request.checked(fields.call(), body)
 
-    def _start(self, request: ClientRequest, read: tuple[GenerationRequest, ModelCall]) -> None:
-        fields, call = read
-        loaded = self._models.able(fields.model, self._ability)
-        answer = self._answering(request, loaded, fields, call)
+    def start(request: ClientRequest, decoded: tuple[Any, ModelCall]) -> None:
+        fields, call = decoded
+        loaded = models.able(fields.model, ability)
+        answer = answering(request, loaded, fields, call)
         Generation(request, loaded, fields, answer).submit(call)
+
+    return models.route(read, start, operation, ability, form=form)
 
 
 # What a span says of a generation, by OpenTelemetry's conventions for generative AI: numbers and

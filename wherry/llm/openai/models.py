@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple, TypeVar, get_args
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from wherry.core.api import (
@@ -18,16 +18,12 @@ from wherry.core.api import (
     TensorSpec,
     VariantStore,
 )
-from wherry.llm.openai.errors import (
-    BadField,
-    ErrorForm,
-    UnknownModel,
-    UnknownRoute,
-    error_object,
-    fail,
-)
+from wherry.llm.openai.client_request import OPENAI, ClientForm, ClientRequest, Reader, Start
+from wherry.llm.openai.errors import BadField, UnknownModel, UnknownRoute, fail
 from wherry.llm.openai.task_requests import BESIDE
-from wherry.server.api import Exchange, Handler, HttpEntry, Operation, Route
+from wherry.server.api import Exchange, HttpEntry, Operation, Route
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,23 +188,26 @@ class AbleModels:
 
     def route(
         self,
-        handler: Handler,
+        read: Reader[T],
+        start: Start[T],
         operation: Operation,
         *any_of: str,
-        form: ErrorForm = error_object,
+        form: ClientForm = OPENAI,
+        is_json: bool = True,
     ) -> Route:
-        """The route of what models with one of these abilities answer; 404 while there is none."""
+        """The route of what models with one of these abilities answer; 404 while there is none.
+        `read` and `start` are as for `ClientRequest.read`."""
 
         def answer(exchange: Exchange) -> None:
             if self._serves(any_of):
-                handler(exchange)
+                ClientRequest(self.entry, exchange, form).read(read, start, is_json=is_json)
                 return
             first = any_of[0]
             problem = (
                 f"{exchange.request.path} is not served here: no model of this server is for"
                 f" {first} (of each: {NEEDS[first]})"
             )
-            fail(exchange, UnknownRoute(problem), form=form)
+            fail(exchange, UnknownRoute(problem), form=form.error)
 
         operations = {"POST": operation}
         return Route({"POST": answer}, "inference", operations=operations, needs=any_of)

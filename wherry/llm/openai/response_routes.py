@@ -177,14 +177,10 @@ class ResponseRoutes:
         self._kept = KeptResponses(models.entry.common.openai.max_kept_responses)
 
     def routes(self) -> dict[str, Route]:
-        def ending_in(
+        def route(
             start: Callable[[ClientRequest, ResponseContext], None], operation: Operation
         ) -> Route:
-            def post(exchange: Exchange) -> None:
-                find = partial(self._find, start)
-                ClientRequest(self._models.entry, exchange).read(self._read, find)
-
-            return self._models.route(post, operation, "chat")
+            return self._models.route(self._read, partial(self._find, start), operation, "chat")
 
         made = generation(
             "Continue a conversation, in OpenAI's newer form",
@@ -196,8 +192,8 @@ class ResponseRoutes:
             "Count the tokens of a response's request", ResponsesRequest, ResponseTokens
         )
         return {
-            PATH: ending_in(self._start, made),
-            f"{PATH}/input_tokens": ending_in(self._count, counted),
+            PATH: route(self._start, made),
+            f"{PATH}/input_tokens": route(self._count, counted),
         }
 
     def patterns(self) -> dict[str, Route]:

@@ -16,17 +16,17 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.core.api import Buffer
-from wherry.llm.openai.adapter_routes import AdapterRoutes
+from wherry.llm.openai.adapter_routes import adapter_routes
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.llm.openai.chat_request import ChatRequest
 from wherry.llm.openai.client_request import ClientRequest
 from wherry.llm.openai.completions import CompletionRequest, TextAnswer, TextCompletion
 from wherry.llm.openai.errors import BadField, UnknownRoute, fail
-from wherry.llm.openai.generation import Answering, GenerationRoute
+from wherry.llm.openai.generation import generation_route
 from wherry.llm.openai.models import ABLE, AbleModels, ModelName
 from wherry.llm.openai.reading import decoded
 from wherry.llm.openai.response_routes import ResponseRoutes
-from wherry.llm.openai.task_routes import TaskRoutes
+from wherry.llm.openai.task_routes import task_routes
 from wherry.llm.openai.tokens import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -71,28 +71,18 @@ _Looked: Final = msgspec.defstruct(
 )
 
 
-class Invocations:
-    """The route of one server; `routes` are those that may be meant, by their paths."""
+def _invocations(models: AbleModels, routes: Mapping[str, Route]) -> Route:
+    """The route that means one of `routes`, which are by their paths."""
 
-    def __init__(self, models: AbleModels, routes: Mapping[str, Route]) -> None:
-        self._models = models
-        self._routes = routes
-
-    def routes(self) -> dict[str, Route]:
-        summary = "The route that the body's fields and the model decide"
-        operation = inference(summary, {"type": "object"}, {}, {EVENTS: {}})
-        return {PATH: self._models.route(self._invoke, operation, *ABLE)}
-
-    def _invoke(self, exchange: Exchange) -> None:
-        ClientRequest(self._models.entry, exchange).read(_look, self._pass_on)
-
-    def _pass_on(
-        self, request: ClientRequest, looked: tuple[str | None, Mapping[str, str]]
-    ) -> None:
+    def start(request: ClientRequest, looked: tuple[str | None, Mapping[str, str]]) -> None:
         model, paths = looked
-        loaded = self._models.able(model, *paths)
+        loaded = models.able(model, *paths)
         path = next(path for able, path in paths.items() if ABLE[able](loaded))
-        self._routes[path].handlers["POST"](request.exchange)
+        routes[path].handlers["POST"](request.exchange)
+
+    summary = "The route that the body's fields and the model decide"
+    operation = inference(summary, {"type": "object"}, {}, {EVENTS: {}})
+    return models.route(_look, start, operation, *ABLE)
 
 
 def _look(_request: ClientRequest, body: Buffer) -> tuple[str | None, Mapping[str, str]]:
@@ -156,45 +146,50 @@ class OpenAI:
         routes = {
             "/version": Route({"GET": self._version}, "metadata", operations=version),
             **self._of_models(),
-            **TaskRoutes(self._models).routes(),
-            **AdapterRoutes(self._models).routes(),
+            **task_routes(self._models),
+            **adapter_routes(self._models),
             f"{MODELS}/{{model*}}": Route(
                 {"GET": self._show}, "metadata", operations=one, needs=(*ABLE,)
             ),
             **self._responses.patterns(),
             "/v1/{rest*}": Route(dict.fromkeys(("GET", "POST", "DELETE"), _missing), "inference"),
         }
-        return {**Invocations(self._models, routes).routes(), **routes}
+        return {PATH: _invocations(self._models, routes), **routes}
 
     def _of_models(self) -> dict[str, Route]:
         # Those that do not begin with /v1 stand where vLLM has them.
-        def made(kind: type[Any], ability: str, answering: Answering) -> GenerationRoute:
-            return GenerationRoute(self._models, kind, ability, answering)
-
-        route = self._models.route
+        models = self._models
         listed = {"GET": tells("The models that can answer OpenAI's requests", OpenAIModels)}
         return {
             MODELS: Route({"GET": self._list}, "metadata", operations=listed, needs=(*ABLE,)),
-            "/v1/chat/completions": route(
-                made(ChatRequest, "chat", ChatAnswer.of_request),
-                generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
+            "/v1/chat/completions": generation_route(
+                models,
+                ChatRequest,
                 "chat",
+                ChatAnswer.of_request,
+                generation("Continue a conversation", ChatRequest, ChatCompletion, ChatChunk),
             ),
-            "/v1/completions": route(
-                made(CompletionRequest, "completions", TextAnswer.of_request),
-                generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
+            "/v1/completions": generation_route(
+                models,
+                CompletionRequest,
                 "completions",
+                TextAnswer.of_request,
+                generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
             ),
             **self._responses.routes(),
-            "/tokenize": route(
-                made(TokenizeRequest, "tokens", answered_by(token_list)),
+            "/tokenize": generation_route(
+                models,
+                TokenizeRequest,
+                "tokens",
+                answered_by(token_list),
                 inference("The tokens of a text or a conversation", TokenizeRequest, TokenList),
-                "tokens",
             ),
-            "/detokenize": route(
-                made(DetokenizeRequest, "tokens", answered_by(tokens_text)),
-                inference("The text of tokens", DetokenizeRequest, TokensText),
+            "/detokenize": generation_route(
+                models,
+                DetokenizeRequest,
                 "tokens",
+                answered_by(tokens_text),
+                inference("The text of tokens", DetokenizeRequest, TokensText),
             ),
         }
 

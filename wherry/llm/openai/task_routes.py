@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +41,6 @@ from wherry.server.api import (
     READS,
     STREAMED,
     TEXT,
-    Exchange,
     Operation,
     Route,
     inference,
@@ -92,8 +91,59 @@ RECORDING: Final = object_of(
 )
 
 
-def _hearing(summary: str) -> Operation:
-    return Operation(
+def task_routes(models: AbleModels) -> dict[str, Route]:
+    """The routes of one server."""
+    tasks = {
+        path: _task(models, task, takes, inference(summary, takes, gives), able)
+        for path, (summary, takes, gives, able, task) in TASKS.items()
+    }
+    hearing = {
+        path: _hearing(models, task, summary, ability)
+        for path, (ability, task, summary) in HEARING.items()
+    }
+    return {**tasks, **hearing}
+
+
+def _task(
+    models: AbleModels,
+    task_of: Callable[[LoadedModel, Any], Task],
+    kind: type[msgspec.Struct],
+    operation: Operation,
+    able: tuple[str, ...],
+) -> Route:
+    def read(request: ClientRequest, body: Buffer) -> tuple[LoadedModel, Any, Task]:
+        fields: Any = decoded(body, kind, request.ignored)
+        loaded = models.able(fields.model, *able)
+        task = task_of(loaded, fields)
+        task.values.counted().parameters["priority"] = fields.priority or 0
+        return loaded, fields, task
+
+    def start(request: ClientRequest, decoded: tuple[LoadedModel, Any, Task]) -> None:
+        loaded, fields, task = decoded
+        RowsCall(request.entry, loaded, task, request).submit(fields)
+
+    return models.route(read, start, operation, *able)
+
+
+def _hearing(models: AbleModels, task: str, summary: str, ability: str) -> Route:
+    def read(request: ClientRequest, body: Buffer) -> tuple[TranscriptionRequest, bytes]:
+        values = named_values(request.exchange.request.head, body)
+        return read_form(values, request.ignored)
+
+    def start(request: ClientRequest, form: tuple[TranscriptionRequest, bytes]) -> None:
+        fields, audio = form
+        loaded = models.able(fields.model, ability)
+        fit = hearing_fit(loaded.signature)
+        assert fit is not None
+        inputs = {**fields.inputs(), fit.audio.name: audio}
+        answer = TranscriptionAnswer(loaded, request.id, fields, task)
+        if fit.translates:
+            inputs["task"] = task
+        call = ModelCall(inputs)
+        call.measure()
+        Generation(request, loaded, fields, answer).submit(call)
+
+    operation = Operation(
         summary=summary,
         description=STREAMED,
         takes={FORM: RECORDING},
@@ -102,59 +152,4 @@ def _hearing(summary: str) -> Operation:
         errors=(*OF_INFERENCE, 415),
         reads=READS,
     )
-
-
-class TaskRoutes:
-    """The routes of one server."""
-
-    def __init__(self, models: AbleModels) -> None:
-        self._models = models
-
-    def routes(self) -> dict[str, Route]:
-        route = self._models.route
-        tasks = {
-            path: route(
-                partial(self._answer, takes, able, task), inference(summary, takes, gives), *able
-            )
-            for path, (summary, takes, gives, able, task) in TASKS.items()
-        }
-        hearing = {
-            path: route(partial(self._hear, ability, task), _hearing(summary), ability)
-            for path, (ability, task, summary) in HEARING.items()
-        }
-        return {**tasks, **hearing}
-
-    def _answer(
-        self, fields: type[msgspec.Struct], able: tuple[str, ...], task_of: Any, exchange: Exchange
-    ) -> None:
-        def read(request: ClientRequest, body: Buffer) -> tuple[LoadedModel, Any, Task]:
-            parsed: Any = decoded(body, fields, request.ignored)
-            loaded = self._models.able(parsed.model, *able)
-            task: Task = task_of(loaded, parsed)
-            task.values.counted().parameters["priority"] = parsed.priority or 0
-            return loaded, parsed, task
-
-        def start(request: ClientRequest, read: tuple[LoadedModel, Any, Task]) -> None:
-            loaded, parsed, task = read
-            RowsCall(request.entry, loaded, task, request).submit(parsed)
-
-        ClientRequest(self._models.entry, exchange).read(read, start)
-
-    def _hear(self, ability: str, task: str, exchange: Exchange) -> None:
-        def read(request: ClientRequest, body: Buffer) -> tuple[TranscriptionRequest, bytes]:
-            return read_form(named_values(exchange.request.head, body), request.ignored)
-
-        def start(request: ClientRequest, form: tuple[TranscriptionRequest, bytes]) -> None:
-            parsed, audio = form
-            loaded = self._models.able(parsed.model, ability)
-            fit = hearing_fit(loaded.signature)
-            assert fit is not None
-            inputs = {**parsed.inputs(), fit.audio.name: audio}
-            answer = TranscriptionAnswer(loaded, request.id, parsed, task)
-            if fit.translates:
-                inputs["task"] = task
-            call = ModelCall(inputs)
-            call.measure()
-            Generation(request, loaded, parsed, answer).submit(call)
-
-        ClientRequest(self._models.entry, exchange).read(read, start, is_json=False)
+    return models.route(read, start, operation, ability, is_json=False)
