@@ -68,8 +68,14 @@ def import_from_here() -> None:
         here = os.getcwd()
     except FileNotFoundError:  # it was removed: nothing can be found in it
         return
-    if here not in sys.path and "" not in sys.path:
-        import_from(here)
+    _import_from(here, already=here in sys.path or "" in sys.path)
+
+
+def _import_from(folder: str, *, already: bool) -> None:
+    if (file := Path(folder, "wherry.py")).is_file():
+        raise TargetError(f"{file} hides the package of this name from the models: rename the file")
+    if not already:
+        import_from(folder)
 
 
 def load_target(target: str) -> list[Model] | Runtime:
@@ -179,7 +185,10 @@ def _import(target: str, where: str) -> ModuleType:
     if is_path:
         if not path.is_file():
             beside = [str(path.with_name(name)) for name in _names_in(path.parent)]
-            raise TargetError(f"{where}: no such file{_meant(where, beside)}")
+            meant = _meant(where, beside)
+            if not meant and re.fullmatch(r"[\w-]+/[\w.-]+(?<!\.py)", where):
+                meant = f"; a model of the Hugging Face hub is llm:{where}"
+            raise TargetError(f"{where}: no such file{meant}")
         if path.suffix != ".py":
             raise _no_program(where)
         name, folder = module_name(path.resolve())
@@ -244,8 +253,7 @@ def module_name(path: Path) -> tuple[str, Path]:
 
 
 def _import_file(name: str, folder: Path, path: Path) -> ModuleType:
-    if str(folder) not in sys.path:
-        import_from(str(folder))
+    _import_from(str(folder), already=str(folder) in sys.path)
     known = sys.modules.get(name)
     if known is None and all(part.isidentifier() for part in name.split(".")):
         spec = importlib.util.find_spec(name) if "." not in name else None

@@ -355,3 +355,17 @@ def test_a_mistake_below_the_target_keeps_the_traceback_to_it(tmp_path: Path) ->
     line, text = failure(tmp_path, "import json\njson.loads('{')")
     assert line.startswith("app.py:2: json.decoder.JSONDecodeError: ")
     assert "in raw_decode" in text
+
+
+def test_a_file_that_hides_the_package_from_workers_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "below" / "app.py", APP)
+    write(tmp_path / "below" / "wherry.py", "")
+    with pytest.raises(TargetError, match=r"below/wherry\.py hides the package.*: rename the file"):
+        load_targets(["below/app.py"])
+
+
+def test_a_hub_id_without_llm_is_guessed() -> None:
+    with pytest.raises(TargetError, match=r"Face hub is llm:org/model-1\.5B$"):
+        load_targets(["org/model-1.5B"])
+    with pytest.raises(TargetError, match=r"no such file$"):
+        load_targets(["org/model.py"])

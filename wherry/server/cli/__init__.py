@@ -106,11 +106,18 @@ def _drop_output() -> None:
 def _not_known(words: Sequence[str], of: argparse.ArgumentParser) -> NoReturn:
     """Refuse the command line, with a guess at each flag that was meant."""
     flags = [flag for action in of._actions for flag in action.option_strings]
-    close = [difflib.get_close_matches(word.partition("=")[0], flags, n=1) for word in words]
+    close = [_close(word.partition("=")[0], flags) for word in words]
     meant = " ".join(flag for found in close for flag in found)
     of.error(
         f"unrecognized arguments: {' '.join(words)}" + f"; did you mean {meant}?" * bool(meant)
     )
+
+
+def _close(word: str, flags: Sequence[str]) -> list[str]:
+    """The flag that is spelt alike, or that begins with the letter of a short one."""
+    if len(word) == 2:
+        return [flag for flag in EVERYDAY if flag in flags and flag[1:3] == word][:1]
+    return difflib.get_close_matches(word, flags, n=1, cutoff=0.7)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import http.client
 import os
+import re
 import ssl
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -105,6 +106,9 @@ def call(args: argparse.Namespace) -> int:
                 for name in _files_of(described) & row.keys():
                     if isinstance(row[name], str):
                         raise InvalidRequest(f"{error} (a file is given as @NAME)") from None
+                if "missing required" in str(error):
+                    names = " ".join(f"{one.name}=..." for one in described.inputs)
+                    raise InvalidRequest(f"{error} (wherry call {args.model} {names})") from None
                 _answer(client, args, described, as_prompt(row, error))
     return 0
 
@@ -152,6 +156,7 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
         raise  # of our own stdout; of a server that runs
     except (OSError, http.client.HTTPException) as error:
         detail = str(error).removeprefix(f"{args.url.rstrip('/')}: ")
+        detail = re.sub(r"^\[Errno -?\d+\] ", "", detail)
         raise WherryError(f"{args.url}: {detail}; {advice(error)} (--url, WHERRY_URL)") from None
 
 
@@ -185,7 +190,8 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
         if name not in kinds and chats(model) and "parameters" in kinds:
             parameters[name] = parameter(value)
         else:
-            named[name] = _value(value, is_text=kinds.get(name, True), file=name in files)
+            is_text = kinds.get(name, True)
+            named[name] = _value(value, is_text=is_text, file=name in files, name=name)
     if parameters:
         named["parameters"] = {**named.get("parameters", {}), **parameters}
     values = list(_values(args.value))
@@ -208,7 +214,8 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
     if not free or (len(free) > 1 and len(values) > 1):
         raise ConfigError(f"{args.model!r} has {len(kinds)} inputs; name each with --input")
     for value in values:
-        yield {**named, free[0]: _value(value, is_text=kinds[free[0]], file=free[0] in files)}
+        name, is_text = free[0], kinds[free[0]]
+        yield {**named, name: _value(value, is_text=is_text, file=name in files, name=name)}
 
 
 def _whole_rows(values: list[str], names: Collection[str]) -> list[dict[str, Any]]:
@@ -260,7 +267,7 @@ def _file(path: str) -> bytes:
         raise ConfigError(f"@{path}: {error.strerror}") from None
 
 
-def _value(text: str, *, is_text: bool, file: bool) -> Any:
+def _value(text: str, *, is_text: bool, file: bool, name: str = "") -> Any:
     if not file:
         return _in_utf8(text, bytes_do=False)
     if text.startswith("@@") and is_text:
@@ -274,7 +281,7 @@ def _value(text: str, *, is_text: bool, file: bool) -> Any:
     try:
         return msgspec.json.decode(text if data is None else data)
     except msgspec.DecodeError as error:
-        problem = "the input is not text" if data is None else str(error)
+        problem = f"input {name!r} is not text" if data is None else str(error)
         raise ConfigError(f"{text!r} is not JSON; {problem}") from None
 
 

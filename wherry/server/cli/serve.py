@@ -287,7 +287,11 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     given = settings.options.repositories
     repositories = (*given.model_repositories, *folders)
     if not targets and not repositories:
-        raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
+        here: list[Path] = []
+        with contextlib.suppress(OSError):  # the folder may have been removed
+            here = sorted(one for one in Path().iterdir() if not one.name.startswith("."))
+        meant = _meant(Path(), here) or "name a file (app.py), a module, or a folder of models"
+        raise ConfigError(f"nothing to serve: {meant}")
     check_repositories_exist(
         repositories,
         given.model_control_mode,

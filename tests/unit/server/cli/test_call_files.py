@@ -189,6 +189,22 @@ def test_a_file_may_hold_the_json_of_an_input(
     assert call(url, "mean", "@cat.jpg") == 2
     assert "'@cat.jpg' is not JSON" in capsys.readouterr().err
     assert call(url, "mean", "one") == 2
-    assert capsys.readouterr().err == "wherry: 'one' is not JSON; the input is not text\n"
+    assert capsys.readouterr().err == "wherry: 'one' is not JSON; input 'numbers' is not text\n"
     assert call(url, "width", "dog.jpg") == 1
     assert capsys.readouterr().err.endswith("(a file is given as @NAME)\n")
+
+
+def test_a_row_without_an_input_says_how_inputs_are_given(
+    url: str, cat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(url, "times", f"image=@{cat}") == 1
+    assert capsys.readouterr().err.endswith("(wherry call times image=... k=...)\n")
+
+
+def test_a_server_that_is_not_there_is_named_without_a_number_of_the_system(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call("http://127.0.0.1:9", "echo", "a") == 1
+    assert capsys.readouterr().err.startswith(
+        "wherry: http://127.0.0.1:9: Connection refused; is a server running there?"
+    )

@@ -129,6 +129,26 @@ def test_a_flag_that_is_not_known_has_a_guess_and_one_line_of_usage(
     assert problem.endswith("--log-levle=debug; did you mean --log-level?")
 
 
+@pytest.mark.parametrize(("flag", "end"), [("-p", "did you mean --port?"), ("--gpu", "--gpu")])
+def test_a_short_flag_has_a_guess_and_an_unlike_one_none(
+    flag: str, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "app.py", flag])
+    assert capsys.readouterr().err.endswith(f"{end}\n")
+
+
+def test_without_a_target_the_file_that_is_there_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 2
+    assert "nothing to serve: name a file (app.py)" in capsys.readouterr().err
+    (tmp_path / "models.py").write_text("import wherry")
+    assert main(["check"]) == 2
+    assert "nothing to serve: did you mean `wherry serve models.py`?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["nope"], ["serve", "x.py", "--nope"]])
 def test_a_wrong_command_line_is_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
