@@ -168,6 +168,8 @@ def _check_model(
     outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
     if not loaded.config.examples:
         print_line("  no examples; examples=[{...}] of the model are run here")
+    if not (loaded.is_pipeline or loaded.signature.row_wise) and loaded.config.max_batch_size == 1:
+        print_line("  note     it takes batches, but max_batch_size is 1, so each row runs alone")
     if memory := _memory_of_workers(loaded.runner.instances):
         print_line(f"  memory   {memory}")
     print_line("")

@@ -131,15 +131,17 @@ class StartScreen(LoadingLine):
             yield f"  {name}  {words}"
         if more := models[MOST_MODELS:]:
             yield f"  and {len(more)} more: wherry models"
-        if not models and (folders := self._options.repositories.model_repositories):
-            yield f"  no models yet in {', '.join(folders)}"
+        if not models and (folders := server.control.repositories):
+            yield f"  none yet in {', '.join(folders)}"
         yield ""
+        url = server.url
+        pages, socket = ("", url) if url.startswith("http+unix:") else (url, "")
+        chat = any(chats(one.signature) for one in models)
         places = {
-            "Dashboard": server.url and f"{server.url}/",
-            "API": server.url and server.url + DOCS,
-            "OpenAI": server.url
-            and any(chats(one.signature) for one in models)
-            and f"{server.url}/v1",
+            "Dashboard": pages and f"{pages}/",
+            "API": pages and pages + DOCS,
+            "Socket": socket,
+            "OpenAI": f"{url}/v1" if url and chat else "",
             "gRPC": server.grpc_url,
             "Management": server.management_url,
             "Metrics": server.metrics_url,
@@ -169,9 +171,13 @@ class StartScreen(LoadingLine):
         key = ""
         if access.api_keys or access.api_key_file:
             key = ' -H "Authorization: Bearer $WHERRY_API_KEY"'
-        command = f"curl{' -N' if model.signature.streams else ''}{key}"
+        url, at = server.url, ""
+        if url.startswith("http+unix://"):
+            at = f" --unix-socket {shlex.quote(url.removeprefix('http+unix://'))}"
+            url = "http://localhost"
+        command = f"curl{' -N' if model.signature.streams else ''}{key}{at}"
         body = shlex.quote(as_json(row, None))
-        return f"{command} {server.url}/v2/models/{model.name}/{word} -d {body}"
+        return f"{command} {url}/v2/models/{model.name}/{word} -d {body}"
 
     def _paint(self, text: str, code: str) -> str:
         text = printable(text)

@@ -3,6 +3,7 @@
 import io
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -43,9 +44,11 @@ def log_as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
-def screen_of(*models: wherry.Model, options: Options | None = None, colour: bool = False) -> str:
+def screen_of(
+    *models: wherry.Model, options: Options | None = None, colour: bool = False, **listen: Any
+) -> str:
     terminal = Terminal()
-    server = Server(*models, port=0)
+    server = Server(*models, **(listen or {"port": 0}))
     server.start_log = StartScreen(StatusLine(terminal), options or Options(), colour=colour)
     with server:
         return "\n".join(terminal.lines()).replace(server.url, "URL")
@@ -67,6 +70,13 @@ def test_the_call_of_a_server_with_keys_sends_one_that_is_not_shown() -> None:
     shown = screen_of(upper, options=options)
     assert 'curl -H "Authorization: Bearer $WHERRY_API_KEY" URL/' in shown
     assert "a-key" not in shown
+
+
+def test_a_socket_has_no_page_and_a_call_through_it(tmp_path: Path) -> None:
+    shown = screen_of(upper, uds=str(tmp_path / "w.sock"))
+    assert "Dashboard" not in shown
+    assert "  Socket      URL\n" in shown
+    assert f"  curl --unix-socket {tmp_path}/w.sock http://localhost/v2/models/upper/gen" in shown
 
 
 def test_without_colour_there_are_no_escapes() -> None:
