@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from wherry.server.http.route import READS as READS
     from wherry.server.http.route import STREAMED as STREAMED
     from wherry.server.http.route import TEXT as TEXT
-    from wherry.server.http.route import Handler as Handler
     from wherry.server.http.route import Operation as Operation
     from wherry.server.http.route import Route as Route
     from wherry.server.http.route import generation as generation
@@ -83,7 +82,7 @@ else:
             "http.answers": "EventStream describe new_request_id request_id_of respond",
             "http.exchange": "Exchange Headers HttpRequest JSON",
             "http.route": (
-                "ANY_TEXT EVENTS FILE Handler OF_INFERENCE Operation READS Route STREAMED TEXT "
+                "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS Route STREAMED TEXT "
                 "generation inference json_of list_of object_of tells"
             ),
             "options": "OPTIONS PREFIX",

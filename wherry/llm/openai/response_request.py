@@ -217,8 +217,10 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return tools
 
     def items(self) -> list[dict[str, Any]]:
-        """The items of the request's own input."""
-        return [_output_message(self.input)] if isinstance(self.input, str) else self.input
+        """The items of the request's own input: a text is what the user says."""
+        if not isinstance(self.input, str):
+            return self.input
+        return [{"type": "message", "role": "user", "content": self.input}]
 
     def unknown(self) -> list[str]:
         """The places of what is not known in the items of the request's own input."""
@@ -398,11 +400,6 @@ def _unknown(item: Mapping[str, Any], where: str) -> Iterator[str]:
                 )
         elif name not in members and name not in OF_ITEMS and value is not None:
             yield f"{where}.{name}"
-
-
-def _output_message(text: str) -> dict[str, Any]:
-    """What the user says, as an item."""
-    return {"type": "message", "role": "user", "content": text}
 
 
 def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:

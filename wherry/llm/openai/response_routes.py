@@ -140,33 +140,25 @@ class ResponseDeleted(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class ResponseContext:
-    """A request, the items that came before its own, and the chat that both are."""
+    """A request, and the chat that it is with what came before it."""
 
     parsed: ResponsesRequest
-    before: list[Json] = field(default_factory=list)
     #: The places of the items that only refer to others, and the ids of those.
-    references: list[tuple[str, str]] = field(init=False)
-    #: The first of these for each response that has such items.
-    responses: dict[str, tuple[str, str]] = field(default_factory=dict)
+    references: list[tuple[str, str]]
     #: The JSON of the request's own items.
-    input_items: bytes = field(init=False)
+    input_items: bytes = b""
     call: ChatCall = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.references = list(self.parsed.references())
-        for where, id in self.references:
-            self.responses.setdefault(_response_of(id), (where, id))
 
     @property
     def refers(self) -> bool:
         """Whether what was kept is a part of this request."""
         return bool(self.parsed.previous_response_id or self.references)
 
-    def read(self) -> ResponseContext:
+    def read(self, before: Sequence[Json] = ()) -> ChatCall:
+        """Make the chat, which goes on from the items `before`."""
         self.input_items = msgspec.json.encode(self.parsed.items())
-        self.call = self.parsed.chat(self.before).call("parameters")
-        self.call.measure()
-        return self
+        self.call = self.parsed.chat(before).call("parameters")
+        return self.call
 
 
 class ResponseRoutes:
@@ -222,10 +214,9 @@ class ResponseRoutes:
             if ignored is None:
                 raise BadField(unknown[0], UNKNOWN)
             ignored += unknown
-        context = ResponseContext(parsed)
-        if context.refers:
-            return context
-        request.checked(context.read().call, body)
+        context = ResponseContext(parsed, list(parsed.references()))
+        if not context.refers:
+            request.checked(context.read(), body)
         return context
 
     def _find(
@@ -245,11 +236,11 @@ class ResponseRoutes:
             raise _too_large("previous_response_id", earlier)
 
         def read() -> ResponseContext:
-            context.before = [item for turn in before for item in _items_of(turn)]
             items = {id: item for turn in named.values() for id, item in _by_id(turn)}
             context.parsed = parsed.whole(items)
             _check_sizes(context.references, items, earlier, most)
-            return context.read()
+            context.read([item for turn in before for item in _items_of(turn)]).measure()
+            return context
 
         def read_large() -> ResponseContext:
             check_values(
@@ -272,12 +263,13 @@ class ResponseRoutes:
         if before is None:
             raise PreviousNotKept(previous)
         named: dict[str, KeptTurn] = {}
-        for of, (where, id) in context.responses.items():
-            turn = self._kept.find(of, owner)
-            if turn is None:
-                why = f"no item '{id[:80]}' is kept" if self._kept else NOTHING_KEPT
-                raise BadField(where, f"{why}: send it whole")
-            named[of] = turn
+        for where, id in context.references:
+            if (of := _response_of(id)) not in named:
+                turn = self._kept.find(of, owner)
+                if turn is None:
+                    why = f"no item '{id[:80]}' is kept" if self._kept else NOTHING_KEPT
+                    raise BadField(where, f"{why}: send it whole")
+                named[of] = turn
         return before, named
 
     def _start(self, request: ClientRequest, context: ResponseContext) -> None:

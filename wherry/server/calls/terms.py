@@ -60,10 +60,6 @@ class Terms(msgspec.Struct, frozen=True):
     #: The RequestTrace of the one request that these are of; None: it is not traced.
     trace: Any = None
 
-    def tenant_of(self, caller: str) -> str:
-        """The tenant of a request with the API key that is called `caller`; "": with none."""
-        return caller if caller and not self.names_tenant else self.tenant
-
 
 def client_request_id(headers: Mapping[str, str]) -> str:
     """The client's X-Request-Id; "" if it gave none that may go into a header or a log."""

@@ -1,19 +1,25 @@
 """What all prompts of a request share is measured once, and counted once for each of them."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import msgspec
 import pytest
 
 import wherry
 from tests.fakes import until
 from tests.http_exchange import served
-from wherry.core.values.request import value_bytes
+from wherry.core.runtime.loaded_model import LoadedModel
+from wherry.core.values.request import InferRequest, value_bytes
 from wherry.llm.openai.completions import CompletionRequest
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import ModelCall
 from wherry.llm.openai.reading import decoded
 from wherry.server.calls.admission import Admission
+from wherry.server.calls.parameters import Forwarding, HeaderForwarding
 from wherry.server.v2.common import Common
 
+USER = [{"role": "user", "content": "Hi"}]
 echo_rows: list[str] = []
 
 
@@ -21,6 +27,11 @@ echo_rows: list[str] = []
 def echo(prompt: str) -> str:
     echo_rows.append(prompt)
     return prompt
+
+
+@wherry.model(priority_levels=5, default_priority=1)
+def chat(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield str(messages[-1]["content"])
 
 
 def test_what_prompts_share_is_one_object_and_counts_for_each() -> None:
@@ -67,3 +78,35 @@ def test_prompts_that_are_too_much_together_are_refused_and_hold_nothing() -> No
         until(lambda: admission.held_bytes == 0)
         assert echo_rows == []  # none of them was run
         assert client.post("/v1/completions", {"prompt": ["a", "b"]}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "requests"),
+    [
+        ("/v1/chat/completions", {"messages": USER, "priority": 2}, 1),
+        ("/v1/chat/completions", {"messages": USER, "priority": 2, "stream": True}, 1),
+        ("/v1/messages", {"messages": USER, "max_tokens": 3}, 1),
+        ("/v1/responses", {"input": "Hi"}, 1),
+        ("/v1/completions", {"model": "echo", "prompt": ["a", "b"]}, 2),
+    ],
+)
+def test_a_chat_has_the_headers_priority_and_traces_of_any_call(
+    path: str, body: dict[str, Any], requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[InferRequest] = []
+
+    def follow(_: LoadedModel, request: InferRequest, *__: Any, **___: Any) -> None:
+        followed.append(request)
+
+    forwarding = Forwarding(http=HeaderForwarding("^x-user-"))
+    with served(chat, echo, forwarding=forwarding) as client:
+        entry = client.app._entry
+        monkeypatch.setattr(entry.traces, "follow", follow)
+        monkeypatch.setattr(entry.trace_settings, "on", True)
+        headers = {"x-user-id": "u", "x-request-timeout": "5"}
+        assert client.post(path, body, headers).status == 200
+        assert client.call(lambda: entry.admission.in_flight) == 0
+    assert len(followed) == requests
+    for request in followed:
+        assert (request.parameters, request.timeout) == ({"x-user-id": "u"}, 5.0)
+        assert request.priority == body.get("priority", request.priority)

@@ -202,16 +202,17 @@ def test_reading_a_file_costs_in_proportion_to_its_length(piece: str) -> None:
     assert_linear(read, lambda size: piece * size, largest=2**17)
 
 
-def test_a_tenant_is_a_keys_name_and_never_its_text() -> None:
-    assert terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("ops") == "ops"
-    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}, b"key").tenant_of("ops") == "t"
+def test_a_tenant_is_named_or_a_key_without_its_text() -> None:
+    named = terms_of({"x-tenant-id": "t", "x-api-key": LONG}, b"key")
+    assert (named.names_tenant, named.tenant) == (True, "t")
     gateway = {"x-gateway-inference-fairness-id": "g", "x-tenant-id": "t", "x-api-key": LONG}
-    assert terms_of(gateway, b"key").tenant_of("ops") == "g"
-    other = terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("")
-    assert other
-    assert LONG not in other
-    assert other != terms_of({"x-api-key": LONG}, b"key").tenant_of("")
-    assert terms_of({}, b"key").tenant_of("") == ""
+    assert terms_of(gateway, b"key").tenant == "g"
+    other = terms_of({"authorization": f"Bearer {LONG}"}, b"key")
+    assert other.tenant
+    assert not other.names_tenant  # the name of a key that was checked here comes before it
+    assert LONG not in other.tenant
+    assert other.tenant != terms_of({"x-api-key": LONG}, b"key").tenant
+    assert terms_of({}, b"key").tenant == ""
 
 
 def test_processes_with_the_same_secret_give_a_key_the_same_tenant() -> None:
