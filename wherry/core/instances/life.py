@@ -224,6 +224,13 @@ class InstanceLife(Generic[InstanceT]):
             self._changed.notify_all()
             return list(self._alive)
 
+    def go_on(self) -> None:
+        """Undo `sleep`: those that were loaded still are."""
+        with self._changed:
+            self.asleep = False
+            self._sleeps -= 1
+        self._readiness.loaded()
+
     def wake(self) -> None:
         """Start every instance again, as `start` does. None is left of those before."""
         with self._changed:

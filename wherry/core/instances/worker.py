@@ -40,10 +40,12 @@ from wherry.core.instances.worker_protocol import (
     Execute,
     Failed,
     Generate,
+    Move,
     Respond,
     Start,
     may_hold_arrays,
 )
+from wherry.core.models.model import Device, Model
 from wherry.core.models.step_model import StepModel
 from wherry.core.observability.otel.providers import WorkerSpans
 from wherry.core.values.execution import (
@@ -84,10 +86,10 @@ def main() -> None:
             spans.set_up()
             with pinned(memory.inputs, start.device):
                 if isinstance(executable, StepLoop):
-                    _serve_steps(connection, executable)
+                    _serve_steps(connection, executable, start.device)
                 else:
                     connection.takes_files = may_hold_arrays(executable.signature.inputs)
-                    _serve(connection, executable, spans)
+                    _serve(connection, executable, spans, start.device)
             executable.unload()
             spans.close()
     except (EOFError, ConnectionError):
@@ -163,7 +165,20 @@ def _device_lost(why: str) -> None:
     os._exit(DEVICE_LOST)
 
 
-def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans) -> None:
+def _move(model: Model, message: Move, device: Device) -> worker_protocol.Moved:
+    try:
+        if not message.to_host:
+            model.to_device(device)
+        elif not model.to_host():
+            return worker_protocol.Moved("it has nothing that can be moved")
+    except model_errors() as error:
+        return worker_protocol.Moved(f"{type(error).__name__}: {text_of(error)}")
+    return worker_protocol.Moved()
+
+
+def _serve(
+    connection: MessageSocket, executable: Executable, spans: WorkerSpans, device: Device
+) -> None:
     # Each answer is sent before the next batch runs: if this process dies, the oldest batch without
     # an answer is the one that ran.
     early: deque[Any] = deque()
@@ -180,6 +195,8 @@ def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans
         elif isinstance(message, Generate):
             _generate(connection, executable, message)
             connection.answer()
+        elif isinstance(message, Move):
+            connection.send(_move(executable.model, message, device))
         elif isinstance(message, worker_protocol.Stop):
             return
         # A Cancel that crossed the end of its stream is late, not wrong.
@@ -277,7 +294,7 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
     )
 
 
-def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
+def _serve_steps(connection: MessageSocket, loop: StepLoop, device: Device) -> None:
     """Step while requests are active; between two steps requests join and leave."""
     connection.send(_stepped(loop.progress(())))  # its gauges, before the first request
     while True:
@@ -286,7 +303,9 @@ def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
             message = connection.receive()
             if isinstance(message, worker_protocol.Stop):
                 return
-            if isinstance(message, worker_protocol.Join | worker_protocol.Leave):
+            if isinstance(message, Move):
+                connection.send(_move(loop.model, message, device))
+            elif isinstance(message, worker_protocol.Join | worker_protocol.Leave):
                 mail.append(message)
         progress = loop.progress(mail)
         try:

@@ -268,6 +268,8 @@ class ModelConfig:
     #: sleep when another model needs the room. None: when asked if their device has a budget
     #: (`--device-memory`), else always.
     resident: Literal["always", "when asked"] | None = None
+    #: While it sleeps its weights stay in host memory, and it wakes by a copy (`to_host`).
+    offload: bool = False
     #: Bytes of its device that one instance takes with its largest batch, in a file also as 2GiB.
     #: None: it is measured.
     memory: int | None = None

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overloa
 
 from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.core.models.config import FIELDS, ModelConfig, model_config
+from wherry.core.models.host_weights import move_weights
 from wherry.core.models.rows import with_checked_samples
 from wherry.core.models.signature import Signature, read_signature
 from wherry.core.observability.custom_metrics import CustomMetrics
@@ -183,6 +184,8 @@ class Model:
     #: The Runtime that last loaded the model.
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
+    #: Tensors that `to_host` has moved.
+    _moved: Sequence[Any] = ()
 
     #: The states of a class's attributes after its definition.
     _wherry_class: ClassVar[Mapping[str, State]]
@@ -218,6 +221,21 @@ class Model:
 
     def unload(self) -> None:
         """Free what `load` allocated."""
+
+    def to_host(self) -> bool:
+        """With `offload`: free the device, but keep in host memory what `to_device` needs. False if
+        that cannot be, so that the model is unloaded.
+
+        Moves the torch modules and tensors that are attributes, also in lists and dicts. A model
+        whose addresses must not change (CUDA graphs) needs its own."""
+        moved = move_weights(vars(self).values(), "cpu")
+        self._moved = [*self._moved, *moved]  # for another instance that shares this object, too
+        return bool(self._moved)
+
+    def to_device(self, device: Device) -> None:
+        """Undo `to_host`."""
+        moved, self._moved = self._moved, ()
+        move_weights(moved, str(device))
 
     def take(self) -> bool:
         """Reserve this object for one instance. False if it is in use: then the instance makes a
