@@ -89,3 +89,7 @@ def test_no_submodule_hides_the_decorator() -> None:
         "from wherry import model\nassert callable(model)"
     )
     loaded_by(code)
+
+
+def test_serving_imports_no_client() -> None:
+    assert "wherry.core.client.client" not in loaded_by("import wherry.server.cli.serve")

@@ -25,22 +25,13 @@ from wherry.core.api import (
     InvalidRequest,
     ModelDescription,
     ModelNotFound,
-    Signature,
     WherryError,
     advice,
     by_place,
 )
-from wherry.server.cli.show import as_json, print_line, write
+from wherry.server.cli.show import as_json, chats, print_line, write
 
 Row = dict[str, Any]
-
-
-def chats(model: ModelDescription | Signature) -> bool:
-    """Whether a text for the model is what a user says to it."""
-    forms = {tensor.name: tensor.form for tensor in model.inputs}
-    texts = {tensor.name for tensor in model.outputs if tensor.form is Form.TEXT}
-    told = "text" in texts or (bool(texts) and len(model.outputs) == 1)
-    return told and forms.get("messages") is Form.JSON
 
 
 def user_says(text: str) -> Row:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
-from wherry.core.api import Client, ConfigError, WherryError, configure
+from wherry.core.api import Client, ConfigError, InvalidRequest, WherryError, configure
 from wherry.llm.api import is_checkpoint
-from wherry.server.cli.call import chats, client_of, is_parameter, parameter, write_text
+from wherry.server.cli.call import client_of, is_parameter, parameter, write_text
 from wherry.server.cli.screen import LoadingLine, StatusLine
-from wherry.server.cli.show import printable
+from wherry.server.cli.show import chats, printable
 from wherry.server.server import Server
 from wherry.server.targets import load_targets
 
@@ -65,8 +65,14 @@ class Chat:
             row["parameters"] = self._parameters
         pieces: list[Any] = []
         began = time.monotonic()
-        with suppress(KeyboardInterrupt):
+        try:
             write_text(_noted(self._answer(row), pieces))
+        except KeyboardInterrupt:
+            pass
+        except InvalidRequest as error:
+            if "no chat template" not in str(error):
+                raise
+            raise InvalidRequest(f"{error}; wherry call goes on with a text") from None
         seconds = time.monotonic() - began
         answer = "".join(one.get("text", "") if isinstance(one, dict) else one for one in pieces)
         self._messages += [message, {"role": "assistant", "content": answer}]

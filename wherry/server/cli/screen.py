@@ -17,8 +17,7 @@ from typing import Any, Final, TextIO, cast
 
 from wherry import __version__
 from wherry.core.api import BYTES, Form, LoadedModel, TensorSpec, configure
-from wherry.server.cli.call import chats
-from wherry.server.cli.show import as_json, printable, signature_in_words
+from wherry.server.cli.show import as_json, chats, printable, signature_in_words
 from wherry.server.openapi.routes import DOCS
 from wherry.server.options import Options
 from wherry.server.server import Server, StartLog

@@ -6,13 +6,16 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from wherry.core.api import Form, Signature, TensorSpec, one_line
 from wherry.server.cli.settings import read_settings
 from wherry.server.options import OPTIONS
+
+if TYPE_CHECKING:  # a client's modules take time
+    from wherry.core.api import ModelDescription
 
 
 def show_settings(args: argparse.Namespace) -> int:
@@ -82,6 +85,14 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def chats(model: ModelDescription | Signature) -> bool:
+    """Whether a text for the model is what a user says to it."""
+    forms = {tensor.name: tensor.form for tensor in model.inputs}
+    texts = {tensor.name for tensor in model.outputs if tensor.form is Form.TEXT}
+    told = "text" in texts or (bool(texts) and len(model.outputs) == 1)
+    return told and forms.get("messages") is Form.JSON
 
 
 def signature_in_words(signature: Signature) -> str:

@@ -222,6 +222,7 @@ def test_each_line_is_a_message_where_stdin_is_no_terminal(
         ([], 2, "which model? wherry chat base | endless | plain | talker"),
         (["talker", "plain"], 2, "one model, and NAME=VALUE; what is 'plain'?"),
         (["talker", "max_token=2"], 1, "unknown max_token"),
+        (["base"], 1, "send a prompt instead of messages; wherry call goes on with a text"),
         (["nowhere.gguf"], 2, "no such file: nowhere.gguf"),
     ],
 )
