@@ -705,7 +705,7 @@ def test_check_runs_the_examples_and_shows_where_each_setting_comes_from(tmp_pat
     config = tmp_path / "some.toml"
     config.write_text("[models.echo]\nmax_queue_size = 7\n")
     result = wherry_command(
-        "check", f"{MODELS}:echo", "--config", str(config), "--instances", "2",
+        "check", "--all", f"{MODELS}:echo", "--config", str(config), "--instances", "2",
         env={"WHERRY_REQUEST_TIMEOUT": "9"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
