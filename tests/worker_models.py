@@ -27,6 +27,13 @@ def _wait(fifo: str) -> None:
     Path(fifo).read_bytes()
 
 
+def _until(path: str) -> None:
+    """Meet the test at a file, which stays: say by another one that the row runs."""
+    Path(f"{path}.runs").touch()
+    while not os.path.exists(path):
+        time.sleep(0.001)
+
+
 def _raise(message: str) -> None:
     raise ValueError(message)
 
@@ -91,6 +98,7 @@ def _flood(lines: str) -> None:
 
 ORDERS: dict[str, Callable[[str], object]] = {
     "wait": _wait,
+    "until": _until,
     "raise": _raise,
     "raise_json": lambda text: _raise(json.loads(text)),
     "segfault": _segfault,

@@ -273,8 +273,9 @@ class Repositories:
 class Models:
     """Options of how every model runs, and of what the models share."""
 
-    isolation: Literal["auto", "thread", "process"] = option("auto",
-        "where instances run, for every model; auto: in a worker process each")
+    isolation: Literal["auto", "thread", "process", "shared"] = option("auto",
+        "where instances run, for every model; auto: in a worker process each; shared: in one "
+        "for each device")
     inline: bool = option(False, "no worker processes: everything here, for a debugger")
     instances: int | None = option(None, "instances of every model", "N", least=1, most=4096)
     served_model_names: tuple[str, ...] = option((),

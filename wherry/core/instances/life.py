@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from wherry.core.instances.instance import Loadable
-from wherry.core.instances.instance_slots import InstanceSlots, shortage
+from wherry.core.instances.instance_slots import InstanceSlots, Restart, shortage
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.timer import Timer
 from wherry.core.models.config import ModelConfig
@@ -110,6 +110,8 @@ class Loss:
     good_batches: int = 0
     #: A request is the cause, and not the model.
     explained: bool = False
+    #: Another model is, in the process that they share.
+    innocent: bool = False
     #: What the system was short of when it was to be started.
     short_of: str = ""
     traceback: str = ""
@@ -393,7 +395,9 @@ class InstanceLife(Generic[InstanceT]):
                 except Exception as error:  # noqa: BLE001 - our own bug, too: its requests must end
                     died = _death(instance, error)
                     explained = self._works.lost(instance, died)
-                    loss = Loss(str(died), died.cause, instance.good_batches, explained)
+                    loss = Loss(
+                        str(died), died.cause, instance.good_batches, explained, died.innocent
+                    )
                     self._ended_life(instance)
 
     def _came_up(self, number: int, instance: InstanceT, first: bool) -> None:
@@ -449,13 +453,15 @@ class InstanceLife(Generic[InstanceT]):
             now = self._clock()
             if not loss.short_of:
                 self._statistics.worker_deaths[loss.cause] += 1
-            restart = self.slots.lost(
-                number,
-                now,
-                short=bool(loss.short_of),
-                good_batches=loss.good_batches,
-                explained=loss.explained,
-            )
+            restart = Restart(0.0)
+            if not loss.innocent:
+                restart = self.slots.lost(
+                    number,
+                    now,
+                    short=bool(loss.short_of),
+                    good_batches=loss.good_batches,
+                    explained=loss.explained,
+                )
             if none_left := self.slots.next_try() is not None:
                 self._readiness.failed(_why_none_is_left(self._config, loss))
         log.error(

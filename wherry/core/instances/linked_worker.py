@@ -7,12 +7,10 @@ through the link, in the event loop.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from wherry.core.values.errors import WorkerDied
@@ -20,6 +18,7 @@ from wherry.core.workers.link import WorkerLink
 from wherry.core.workers.loop import LoopCalls
 from wherry.core.workers.message_socket import FrameSocket
 from wherry.core.workers.process import WorkerProcess
+from wherry.core.workers.shared_process import ProcessShare
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ class LinkedWorker:
         #: For what `abort` meets in another thread.
         self._lock = threading.Lock()
         self._aborted = ""
-        self._process: WorkerProcess | None = None
+        self._process: WorkerProcess | ProcessShare | None = None
         self._memory: Memory | None = None
         self._sockets: FrameSocket | None = None
         #: The event loop that owns the sockets, once they are the link's.
@@ -126,12 +125,16 @@ class LinkedWorker:
 
     @property
     def rss_bytes(self) -> int:
-        """The worker's resident memory; 0 if it does not run, or the system does not say."""
-        try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError, ValueError):
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """The worker's resident memory; of a process that others share, its part. 0 if it does not
+        run, or the system does not say."""
+        process = self._process
+        return 0 if process is None else process.rss_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """The same; of a process that others share, what it has grown by in the load."""
+        process = self._process
+        return 0 if process is None else process.held_bytes
 
     # The loop
 
@@ -150,7 +153,9 @@ class LinkedWorker:
 
     # The instance's thread
 
-    def connect(self, process: WorkerProcess, sockets: FrameSocket, memory: Memory) -> None:
+    def connect(
+        self, process: WorkerProcess | ProcessShare, sockets: FrameSocket, memory: Memory
+    ) -> None:
         """The worker is started: from now on `abort` kills it, and `unload` ends it."""
         self._sockets, self._memory = sockets, memory
         with self._lock:
@@ -161,6 +166,8 @@ class LinkedWorker:
     def link_up(self) -> None:
         """From now on the event loop owns the sockets."""
         assert self._sockets is not None
+        assert self._process is not None
+        self._process.loaded()
         self._loop = self._choose_loop()
         self.link = WorkerLink(
             self._loop,
@@ -213,7 +220,7 @@ class LinkedWorker:
         assert self._memory is not None
         self._memory.close()
 
-    def _ask_to_end(self, process: WorkerProcess) -> None:
+    def _ask_to_end(self, process: WorkerProcess | ProcessShare) -> None:
         assert self._loop is not None
         if not self.is_linked or self._aborted or process.has_ended():
             return
@@ -229,7 +236,7 @@ class LinkedWorker:
                 return
             self._do_jobs()
 
-    def _close_link(self, process: WorkerProcess) -> None:
+    def _close_link(self, process: WorkerProcess | ProcessShare) -> None:
         """Have the loop close the sockets of a worker that has ended."""
         assert self._loop is not None
         self._loop.call(WorkerLink.close, self.link)
@@ -250,6 +257,8 @@ class LinkedWorker:
         how, cause = self._process.end(error)
         if self._aborted:
             how, cause = f"was stopped: {self._aborted}", "hang"
-        died = WorkerDied(f"worker {self._name} (pid {self._process.pid}) {how}")
-        died.reached, died.cause = reached, cause
+        process = self._process
+        died = WorkerDied(f"worker {self._name} (pid {process.pid}) {how}")
+        died.reached, died.cause = reached and process.was_running, cause
+        died.innocent, died.alone = process.is_innocent, process.was_alone
         return died

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,17 +19,19 @@ from wherry.core.instances.linked_worker import LinkedWorker
 from wherry.core.instances.source import refuse_while_importing, sent, source_of
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
-from wherry.core.values.errors import ConfigError, LoadFailed
+from wherry.core.values.errors import ConfigError, LoadFailed, WorkerDied
 from wherry.core.workers.encoding import UNSENDABLE, Garbage
 from wherry.core.workers.loop import LoopCalls
 from wherry.core.workers.message_socket import MessageSocket
-from wherry.core.workers.process import start_worker
+from wherry.core.workers.process import WorkerProcess, start_worker
 from wherry.core.workers.python_path import for_children
 from wherry.core.workers.shared_memory import SLAB_BYTES, Slab, memory_file
+from wherry.core.workers.shared_process import ProcessShare, SharedWorker
 
 
 class ModelWorker(LinkedWorker):
-    """A worker process with a model, for one instance."""
+    """A worker process with a model, for one instance; `shared` is the one for all that share
+    theirs, if this one does."""
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class ModelWorker(LinkedWorker):
         *,
         receive: Callable[[list[Any]], None],
         refused: Callable[[Any, Exception], None],
+        shared: SharedWorker | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -53,6 +57,7 @@ class ModelWorker(LinkedWorker):
         self._device = device
         self._model = model
         self._config = config
+        self._shared = shared
         #: A caller waits for its answer.
         self._asleep = False
         #: Who waits for its weights to be moved.
@@ -145,7 +150,17 @@ class ModelWorker(LinkedWorker):
             )
         refuse_while_importing(name)
         start = _start_message(self._model, self._config, self._device)
-        sockets = self._spawn()
+        while True:
+            try:
+                return self._load(start)
+            except WorkerDied as died:
+                if self._aborted or (died.alone and not died.innocent):
+                    raise
+                self.unload()  # another instance may have ended the process that they share
+
+    def _load(self, start: worker_protocol.Start) -> bool:
+        name = self._config.name
+        sockets = self._spawn(start)
         try:
             sockets.send(start)
             answer = sockets.receive()
@@ -169,24 +184,28 @@ class ModelWorker(LinkedWorker):
         self.link_up()
         return answer.uses_device
 
-    def _spawn(self) -> MessageSocket:
+    def _spawn(self, start: worker_protocol.Start) -> MessageSocket:
+        name, instance, environment = self._config.name, self._instance, for_children()
         file = memory_file("wherry-slab", SLAB_BYTES)
         try:
             slab = Slab(file)
             try:
-                process, source, target = start_worker(
-                    # It finds this very package, wherever that was imported from.
-                    [sys.executable, "-P", "-m", "wherry.core.instances.worker", self._instance],
-                    for_children(),
-                    self._config.name,
-                    self._instance,
-                    file,
-                )
+                # It finds this very package, wherever that was imported from.
+                command = [sys.executable, "-P", "-m", "wherry.core.instances.worker", instance]
+                started: tuple[WorkerProcess | ProcessShare, socket.socket, socket.socket]
+                if self._shared is None:
+                    started = start_worker(command, environment, name, instance, file)
+                else:
+                    module = sys.modules.get(start.source.module.name)
+                    started = self._shared.start_worker(
+                        command, environment, name, instance, file, module
+                    )
             except BaseException:
                 slab.close()
                 raise
         finally:
             os.close(file)
+        process, source, target = started
         sockets = MessageSocket(
             source,
             target,

@@ -50,7 +50,8 @@ class PoisonWatch:
         keys = {request: _key(request) for request in requests}
         now = self._clock()
         with self._lock:
-            verdict = self._poisons.died(frozenset(keys.values()), instance, now)
+            keys_had = frozenset(keys.values())
+            verdict = self._poisons.died(keys_had, instance, now, alone=error.alone)
             self._remembered()
             seconds = {key: self._poisons.refused_for(key, now) for key in verdict.poison}
         poison = {

@@ -36,6 +36,7 @@ from wherry.core.workers.encoding import (
 )
 from wherry.core.workers.link import LARGE_BYTES
 from wherry.core.workers.loop import LoopCalls
+from wherry.core.workers.shared_process import SharedWorker
 
 #: What a Python object costs to encode, in bytes of an array that take as long to copy.
 _OBJECT_BYTES = 64
@@ -49,8 +50,8 @@ _LOOK = 0.5
 
 
 class ProcessInstance(Instance):
-    """A model in a worker process. `loop()` is the event loop for its sockets, asked once it is
-    loaded."""
+    """A model in a worker process, in that of `shared` if there is one. `loop()` is the event loop
+    for its sockets, asked once it is loaded."""
 
     worker: ModelWorker
 
@@ -61,6 +62,7 @@ class ProcessInstance(Instance):
         model: Model,
         config: ModelConfig,
         loop: Callable[[], LoopCalls],
+        shared: SharedWorker | None = None,
     ) -> None:
         super().__init__(name, device)
         self._config = config
@@ -72,6 +74,7 @@ class ProcessInstance(Instance):
             loop,
             receive=self._receive,
             refused=self._refused,
+            shared=shared,
         )
         self.runs_in_caller = config.run_in_caller
         #: How many more calls of lone callers there were than other batches, about.

@@ -483,13 +483,14 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         with its error, and whether one of them is poison; the others are tried once more."""
         poison: Mapping[InferRequest, WherryError] = {}
         # What a step of a sequence does depends on those before it: equal ones are not the same.
-        if error.reached and not sequences and not self.life.closing:
+        is_held_against = error.reached and not error.innocent
+        if is_held_against and not sequences and not self.life.closing:
             poison, excused = self._poisons.died(had, instance.number, error)
             self.life.excuse(excused)
         failed: dict[InferRequest, WherryError] = {}
         once = "a step of a sequence" if sequences else "a stream that has begun"
         for request in had:
-            request.attempts += error.reached
+            request.attempts += is_held_against
             if request.reply.settled:
                 continue
             if request in poison:

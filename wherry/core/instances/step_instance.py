@@ -25,6 +25,7 @@ from wherry.core.values.execution import Failure
 from wherry.core.values.request import Columns
 from wherry.core.workers.encoding import UNSENDABLE, Garbage, why_not_sent
 from wherry.core.workers.loop import LoopCalls
+from wherry.core.workers.shared_process import SharedWorker
 
 
 class StepInstance(Loadable):
@@ -106,8 +107,8 @@ class StepThread(StepInstance):
 
 
 class StepProcess(StepInstance):
-    """A step model in a worker process. `loop()` is the event loop for its sockets, asked once it
-    is loaded; each step is handed out there."""
+    """A step model in a worker process, in that of `shared` if there is one. `loop()` is the event
+    loop for its sockets, asked once it is loaded; each step is handed out there."""
 
     worker: ModelWorker
 
@@ -118,6 +119,7 @@ class StepProcess(StepInstance):
         model: StepModel,
         config: ModelConfig,
         loop: Callable[[], LoopCalls],
+        shared: SharedWorker | None = None,
     ) -> None:
         super().__init__(name, device)
         self._config = config
@@ -129,6 +131,7 @@ class StepProcess(StepInstance):
             loop,
             receive=self._receive,
             refused=self._refused,
+            shared=shared,
         )
 
     # Any thread

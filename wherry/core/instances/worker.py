@@ -22,12 +22,19 @@ import socket
 import sys
 import traceback
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from wherry.core.instances import worker_protocol
-from wherry.core.instances.device_use import is_used, make_current, pinned
+from wherry.core.instances.device_use import (
+    allocated_bytes,
+    is_used,
+    make_current,
+    own_stream,
+    pinned,
+)
 from wherry.core.instances.executable import Executable
 from wherry.core.instances.model_errors import model_errors, parent_decides
 from wherry.core.instances.own_answers import unsendable
@@ -70,8 +77,43 @@ def main() -> None:
     name = sys.argv[1]
     source, target, slab, parent = map(int, sys.argv[2:])
     gc.freeze()  # what is imported by now stays: neither a collection nor the end walks it
-    _end_with(parent)
+    end_with(parent)
     faulthandler.enable()
+    try:
+        surroundings = Surroundings()
+        run_instance(source, target, slab, surroundings)
+        surroundings.spans.close()
+    except (EOFError, ConnectionError):
+        os._exit(1)  # the parent has ended
+    except model_errors():
+        logging.getLogger("wherry").exception("worker failed", extra={"worker": name})
+        sys.exit(1)
+
+
+class Surroundings:
+    """What an instance finds in its process: here, all of it is for this one alone."""
+
+    #: Held while the model is imported, and while its code runs.
+    imports: AbstractContextManager[Any] = nullcontext()
+    running: AbstractContextManager[Any] = nullcontext()
+    is_shared = False
+
+    def __init__(self) -> None:
+        self.spans = WorkerSpans()
+
+    def set_up(self, start: Start) -> None:
+        """Give the user's module the paths, arguments and loggers that it would have in the
+        parent."""
+        sys.path[:] = map(received, start.path)
+        set_up(start)
+        # Line by line, as on a terminal, although it is a pipe.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        logging.getLogger().handlers[:] = [PipeHandler(sys.stderr.fileno())]
+
+
+def run_instance(source: int, target: int, slab: int, surroundings: Surroundings) -> None:
+    """Load the model that the parent names, and run it until it is told to stop. Raises EOFError or
+    ConnectionError once the parent is gone."""
     memory = Slab.open(slab)
     os.close(slab)
     connection = _connect(source, target, memory)
@@ -79,26 +121,20 @@ def main() -> None:
         start = connection.receive()
         if not isinstance(start, Start):
             return
-        _set_up(start)
-        executable = _load(connection, start)
+        executable = _load(connection, start, surroundings)
         if executable is not None:
-            spans = WorkerSpans()
-            spans.set_up()
+            surroundings.spans.set_up()
             with pinned(memory.inputs, start.device):
                 if isinstance(executable, StepLoop):
-                    _serve_steps(connection, executable, start.device)
+                    _serve_steps(connection, executable, surroundings.running, start.device)
                 else:
                     connection.takes_files = may_hold_arrays(executable.signature.inputs)
-                    _serve(connection, executable, spans, start.device)
-            executable.unload()
-            spans.close()
-    except (EOFError, ConnectionError):
-        os._exit(1)  # the parent has ended
-    except model_errors():
-        logging.getLogger("wherry").exception("worker failed", extra={"worker": name})
-        sys.exit(1)
+                    _serve(connection, executable, surroundings, start.device)
+            with surroundings.running:
+                executable.unload()
     finally:
         connection.close()
+        memory.close()
 
 
 def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
@@ -111,7 +147,7 @@ def _connect(source: int, target: int, memory: Slab) -> MessageSocket:
     return connection
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End when the parent does, even within the model's code, and ignore signals that a service
     manager sends to all processes of a server: the parent drains, and says when to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -124,34 +160,38 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _set_up(start: Start) -> None:
-    """Give the user's module the paths, arguments and loggers that it would have in the parent."""
-    sys.path[:] = map(received, start.path)
+def set_up(start: Start) -> None:
+    """The program's arguments, its variable and the levels of its loggers."""
     sys.argv[:] = map(received, start.argv)
     os.environ.pop("PYTHONPATH", None)
     if start.python_path is not None:
         os.environ["PYTHONPATH"] = received(start.python_path)
-    # Line by line, as on a terminal, although it is a pipe.
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    logging.getLogger().handlers[:] = [PipeHandler(sys.stderr.fileno())]
     for logger, level in start.log_levels.items():
         logging.getLogger(logger).setLevel(level)
 
 
-def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | None:
+def _load(
+    connection: MessageSocket, start: Start, surroundings: Surroundings
+) -> Executable | StepLoop | None:
     try:
-        model = import_model(start.source, partial(make_current, start.device))
-        executable: Executable | StepLoop
-        if isinstance(model, StepModel):
-            executable = StepLoop(model, start.config, _device_lost, in_worker=True)
-        else:
-            executable = Executable(model, start.config, _device_lost, in_worker=True)
-        executable.load(start.device)
+        with surroundings.imports, surroundings.running:
+            surroundings.set_up(start)
+            model = import_model(start.source, partial(make_current, start.device))
+        with surroundings.running:
+            before = allocated_bytes(start.device)
+            executable: Executable | StepLoop
+            if isinstance(model, StepModel):
+                executable = StepLoop(model, start.config, _device_lost, in_worker=True)
+            else:
+                executable = Executable(model, start.config, _device_lost, in_worker=True)
+            executable.load(start.device)
+            if surroundings.is_shared and isinstance(executable, Executable):
+                own_stream(start.device, shared=False)
     except model_errors() as error:
         text = sendable("".join(traceback.format_exception(error)))
         connection.send(worker_protocol.NotLoaded(type(error).__name__, text_of(error), text))
         return None
-    connection.send(worker_protocol.Ready(is_used(start.device)))
+    connection.send(worker_protocol.Ready(is_used(start.device, before)))
     return executable
 
 
@@ -177,26 +217,32 @@ def _move(model: Model, message: Move, device: Device) -> worker_protocol.Moved:
 
 
 def _serve(
-    connection: MessageSocket, executable: Executable, spans: WorkerSpans, device: Device
+    connection: MessageSocket, executable: Executable, surroundings: Surroundings, device: Device
 ) -> None:
     # Each answer is sent before the next batch runs: if this process dies, the oldest batch without
     # an answer is the one that ran.
     early: deque[Any] = deque()
     execute = partial(_execute, early)
+    running = surroundings.running
     while True:
         message = early.popleft() if early else connection.receive()
         if isinstance(message, Execute | Generate) and message.trace is not None:
             run = execute if isinstance(message, Execute) else _generate
-            spans.run(message.trace, run, connection, executable, message)
-            connection.answer()
+            with running:
+                surroundings.spans.run(message.trace, run, connection, executable, message)
+                connection.answer()
         elif isinstance(message, Execute):
-            execute(connection, executable, message)
-            connection.answer()
+            with running:
+                execute(connection, executable, message)
+                connection.answer()
         elif isinstance(message, Generate):
-            _generate(connection, executable, message)
-            connection.answer()
+            with running:
+                _generate(connection, executable, message)
+                connection.answer()
         elif isinstance(message, Move):
-            connection.send(_move(executable.model, message, device))
+            with running:
+                moved = _move(executable.model, message, device)
+            connection.send(moved)
         elif isinstance(message, worker_protocol.Stop):
             return
         # A Cancel that crossed the end of its stream is late, not wrong.
@@ -294,7 +340,12 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
     )
 
 
-def _serve_steps(connection: MessageSocket, loop: StepLoop, device: Device) -> None:
+def _serve_steps(
+    connection: MessageSocket,
+    loop: StepLoop,
+    running: AbstractContextManager[Any],
+    device: Device,
+) -> None:
     """Step while requests are active; between two steps requests join and leave."""
     connection.send(_stepped(loop.progress(())))  # its gauges, before the first request
     while True:
@@ -304,10 +355,13 @@ def _serve_steps(connection: MessageSocket, loop: StepLoop, device: Device) -> N
             if isinstance(message, worker_protocol.Stop):
                 return
             if isinstance(message, Move):
-                connection.send(_move(loop.model, message, device))
+                with running:
+                    moved = _move(loop.model, message, device)
+                connection.send(moved)
             elif isinstance(message, worker_protocol.Join | worker_protocol.Leave):
                 mail.append(message)
-        progress = loop.progress(mail)
+        with running:
+            progress = loop.progress(mail)
         try:
             connection.send(_stepped(progress))
         except UNSENDABLE:  # find the requests whose responses cannot be sent

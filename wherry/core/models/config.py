@@ -277,7 +277,8 @@ class ModelConfig:
     resources: Mapping[str, int] | None = None
     #: Weight in sharing resources: with 2 its requests count as waiting half as long as with 1.
     resource_priority: int = 1
-    #: "thread", "process", or "auto": thread in-process, process when served.
+    #: "thread", "process", or "auto": thread in-process, process when served. "shared": in one
+    #: worker process for each device, with all models that say so.
     isolation: str = "auto"
     #: Seconds after which a running batch fails and its worker is replaced; None: no limit.
     execution_timeout: float | None = None
@@ -339,8 +340,8 @@ class ModelConfig:
                 self._fail(field, "must be at least 1")
         if any(count < 1 for count in (self.resources or {}).values()):
             self._fail("resources", "must be whole numbers from 1 up, by name")
-        if self.isolation not in ("auto", "thread", "process"):
-            self._fail("isolation", "must be 'auto', 'thread' or 'process'")
+        if self.isolation not in ("auto", "thread", "process", "shared"):
+            self._fail("isolation", "must be 'auto', 'thread', 'process' or 'shared'")
         if not self.instances:
             self._fail("instances", "must name at least one instance")
         if self.priority_levels and not 1 <= self.default_priority <= self.priority_levels:

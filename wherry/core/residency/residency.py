@@ -191,7 +191,7 @@ class Resident:
     def measure(self, rise: int) -> None:
         """Look what it takes now; `rise`: by how much its load has raised what the device, or this
         process, holds, which others may have had a part in."""
-        workers = sum(one.rss_bytes or 0 for one in self.runner.instances)
+        workers = sum(one.worker.held_bytes for one in self.runner.instances if one.worker)
         seen = workers if self.device == "cpu" else 0
         self.memory.see(max(seen, 0 if self.memory.declared else rise))
 

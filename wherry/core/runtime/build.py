@@ -61,6 +61,8 @@ class Builder:
         self._overrides = overrides
         self._resources = resources
         self._gpus = Gpus()
+        #: By device: the processes of models that share one.
+        self._shared_workers: dict[str, Any] = {}
         self._cache = cache
         self._timer = timer
         self._pipelines = pipelines
@@ -207,9 +209,17 @@ class Builder:
 
         source_of(model, config.name)  # if it cannot be sent: a ConfigError now
         loop = self._caller.ports.workers.calls
-        if isinstance(model, StepModel):
-            return lambda name, device: StepProcess(name, device, model, config, loop)
-        return lambda name, device: ProcessInstance(name, device, model, config, loop)
+        kind: Any = StepProcess if isinstance(model, StepModel) else ProcessInstance
+        if self._isolation_of(config) == "shared":
+            return lambda name, device: kind(
+                name, device, model, config, loop, self._shared_worker(device)
+            )
+        return lambda name, device: kind(name, device, model, config, loop)
+
+    def _shared_worker(self, device: Device) -> Any:
+        from wherry.core.workers.shared_process import SharedWorker
+
+        return self._shared_workers.setdefault(str(device), SharedWorker(str(device)))
 
     def _elsewhere(self, model: Model, config: ModelConfig) -> bool:
         """Does its code run in other processes?"""
@@ -217,7 +227,10 @@ class Builder:
             return True
         if config.isolation == "auto" and sys.platform == "win32":
             return False  # worker processes need unix sockets
-        return (self._isolation if config.isolation == "auto" else config.isolation) == "process"
+        return self._isolation_of(config) != "thread"
+
+    def _isolation_of(self, config: ModelConfig) -> str:
+        return self._isolation if config.isolation == "auto" else config.isolation
 
 
 def _first_responses(model: Model) -> Histogram:

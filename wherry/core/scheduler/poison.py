@@ -71,14 +71,17 @@ class Poisons(Generic[K]):
     def __iter__(self) -> Iterator[K]:
         return iter(self._suspects)
 
-    def died(self, keys: Collection[K], instance: int, now: float) -> Verdict[K]:
-        """Record that a worker has died with these requests; none if it was idle."""
+    def died(
+        self, keys: Collection[K], instance: int, now: float, *, alone: bool = True
+    ) -> Verdict[K]:
+        """Record that a worker has died with these requests; none if it was idle. `alone`: it had
+        none of another model."""
         self.forget(now)
         death = Death(instance)
         for key in keys:
             suspect = self._suspects.setdefault(key, _Suspect())
             suspect.deaths.append(death)
-            suspect.alone |= len(keys) == 1
+            suspect.alone |= alone and len(keys) == 1
             suspect.forgotten_at = now + SUSPECTED
         poison = frozenset(key for key in keys if self._suspects[key].is_poison)
         excused: list[int] = []

@@ -305,6 +305,11 @@ class WorkerDied(WherryError):
     retry_after: float | None = SOON
     #: Whether the worker may have received the request. If not, to run it elsewhere is not a retry.
     reached = True
+    #: An instance of another model has ended the process that they share: nothing is held against
+    #: this one or its requests.
+    innocent = False
+    #: No other instance that shares the process may have ended it.
+    alone = True
     #: The cause in the metrics: a signal's name, or one word.
     cause = "exit"
 

@@ -16,6 +16,7 @@ import math
 import mmap
 import struct
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -309,6 +310,11 @@ class MessageEncoder:
 Salvage = Callable[[memoryview, Exception, Callable[[Any], Any]], Any]
 
 
+#: Held while msgspec looks at the types of messages: it lets other threads use what it knows of a
+#: type before it knows all, and crashes.
+_BUILDING = threading.Lock()
+
+
 class MessageDecoder:
     """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
     views, and `keeps_slab` says whether any of them is still used. `salvage` makes a message of a
@@ -329,7 +335,9 @@ class MessageDecoder:
         self.views: list[weakref.ref[Array]] = []
         self._file: mmap.mmap | None = None
         #: Reads the body alone of a message without a memory file, or raises anything.
-        self.body = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension).decode
+        with _BUILDING:
+            decoder = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension)
+        self.body = decoder.decode
 
     def decode(self, body: memoryview, file: mmap.mmap | None = None) -> Any:
         """The message in the body of a frame, whose memory file is `file`. Raises Garbage."""

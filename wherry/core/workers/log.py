@@ -67,11 +67,12 @@ class PipeHandler(logging.Handler):
 
 
 class LogPump:
-    """In the parent: reads the pipe, makes records. One thread."""
+    """In the parent: reads the pipe, makes records. One thread. Without a `model`, as several share
+    the worker, its records say themselves whose they are."""
 
     def __init__(self, file: int, model: str, instance: str) -> None:
         self.file = file
-        self._fields = {"model": model, "instance": instance}
+        self._fields = {"model": model, "instance": instance} if model else {}
         self._instance = instance
         self._decoder = msgspec.json.Decoder(LogLine)
         self._rest = b""

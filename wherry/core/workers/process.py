@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from wherry.core.workers.encoding import Garbage
 from wherry.core.workers.log import LogPump
@@ -30,7 +31,7 @@ _LOOK = 0.005
 
 log = logging.getLogger("wherry")
 #: Seconds between a worker's closing its sockets and its end, after which it is killed.
-_LAST_SECONDS = 5.0
+LAST_SECONDS = 5.0
 #: The exit status of a worker whose device cannot be used any more in its process.
 DEVICE_LOST = 86
 
@@ -76,6 +77,11 @@ class WorkerProcess:
 
     `command` is started with the descriptors `files` and our process id as its last arguments.
     """
+
+    # What is otherwise where several instances share it (`ProcessShare`).
+    was_running = True
+    is_innocent = False
+    was_alone = True
 
     def __init__(
         self,
@@ -131,9 +137,18 @@ class WorkerProcess:
         if file not in [ready for ready, _ in poll.poll()]:
             raise EOFError
 
+    def loaded(self) -> None:
+        """Its instance is loaded."""
+
     @property
     def is_running(self) -> bool:
         return self._process.returncode is None
+
+    @property
+    def rss_bytes(self) -> int:
+        return resident_bytes(self.pid)
+
+    held_bytes = rss_bytes
 
     # The thread that watches it
 
@@ -260,6 +275,15 @@ def pidfd_of(pid: int) -> int | None:
         return None
 
 
+def resident_bytes(pid: int) -> int:
+    """A process's resident memory; 0 if there is none, or the system does not say."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def end_of(process: subprocess.Popen[bytes], error: Exception) -> tuple[str, str]:
     """How a worker ended, as a text and as one word. Kills it if it did not end. `error` is what
     was seen of its end."""
@@ -268,7 +292,7 @@ def end_of(process: subprocess.Popen[bytes], error: Exception) -> tuple[str, str
         process.wait()
         return f"wrote garbage to its connection, and was killed ({error})", "garbage"
     try:
-        return _how(process.wait(_LAST_SECONDS))
+        return _how(process.wait(LAST_SECONDS))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -279,7 +303,7 @@ def await_end(process: subprocess.Popen[bytes]) -> None:
     """Wait for the end of a worker, which is near; kill it if that does not come."""
     try:
         # The pidfd may tell of the end a moment before the process can be waited for.
-        process.wait(_LAST_SECONDS)
+        process.wait(LAST_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         if process.wait() == -signal.SIGKILL:  # else it has ended just now

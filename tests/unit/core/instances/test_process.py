@@ -521,7 +521,7 @@ def test_a_worker_that_does_not_end_is_killed(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_process, "_LAST_SECONDS", 0.1)
+    monkeypatch.setattr(worker_process, "LAST_SECONDS", 0.1)
     served = serve(Stubborn(), unload_timeout=0.1)
     served.instance.stop()
     assert served.ended() is None

@@ -49,7 +49,7 @@ def test_a_name_that_is_no_path_segment_is_refused(name: str) -> None:
         ({"crash_window": 0.0}, "crash_window", "more than 0 seconds"),
         ({"max_queue_size": 0}, "max_queue_size", "None for no bound"),
         ({"max_unread_responses": 0}, "max_unread_responses", "at least 1"),
-        ({"isolation": "container"}, "isolation", "'auto', 'thread' or 'process'"),
+        ({"isolation": "container"}, "isolation", "'thread', 'process' or 'shared'"),
         ({"instances": []}, "instances", "at least one instance"),
         ({"default_priority": 0}, "default_priority", "between 1 and priority_levels"),
         ({"default_priority": 11}, "default_priority", "between 1 and priority_levels"),

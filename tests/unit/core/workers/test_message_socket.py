@@ -5,6 +5,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -442,3 +443,25 @@ def test_what_could_be_encoded_can_be_decoded_by_one_that_is_deeper_in_its_calls
         (found,) = found
         levels -= 1
     assert levels == 0
+
+
+def test_msgspec_looks_at_types_in_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it reads what it knows of a type only by half, and crashes."""
+    inside: list[int] = []
+    most_inside: list[int] = []
+    build = msgspec.msgpack.Decoder
+
+    def decoder(*args: Any, **settings: Any) -> Any:
+        inside.append(1)
+        threading.Event().wait(0.02)  # here another one would come in
+        most_inside.append(len(inside))
+        inside.pop()
+        return build(*args, **settings)
+
+    monkeypatch.setattr(msgspec.msgpack, "Decoder", decoder)
+    threads = [threading.Thread(target=partial(MessageDecoder, int, copies=True)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most_inside == [1, 1, 1]
