@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import wherry
-from tests.fakes import until
-from tests.http_exchange import served
+from tests.fakes import TIMEOUT, until
+from tests.http_exchange import MemoryExchange, served
 from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.values.request import InferRequest, value_bytes
 from wherry.llm.openai.completions import CompletionRequest
@@ -90,7 +90,7 @@ def test_prompts_that_are_too_much_together_are_refused_and_hold_nothing() -> No
         ("/v1/completions", {"model": "echo", "prompt": ["a", "b"]}, 2),
     ],
 )
-def test_a_chat_has_the_headers_priority_and_traces_of_any_call(
+def test_a_chat_has_the_headers_tenant_priority_and_traces_of_any_call(
     path: str, body: dict[str, Any], requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed: list[InferRequest] = []
@@ -98,15 +98,21 @@ def test_a_chat_has_the_headers_priority_and_traces_of_any_call(
     def follow(_: LoadedModel, request: InferRequest, *__: Any, **___: Any) -> None:
         followed.append(request)
 
+    def with_key(exchange: MemoryExchange) -> None:
+        exchange.request.caller = "ada"
+
     forwarding = Forwarding(http=HeaderForwarding("^x-user-"))
     with served(chat, echo, forwarding=forwarding) as client:
         entry = client.app._entry
         monkeypatch.setattr(entry.traces, "follow", follow)
         monkeypatch.setattr(entry.trace_settings, "on", True)
         headers = {"x-user-id": "u", "x-request-timeout": "5"}
-        assert client.post(path, body, headers).status == 200
+        for more in ({}, {"x-tenant-id": "t"}):
+            exchange = client.begin("POST", path, body, {**headers, **more}, prepare=with_key)
+            exchange.answered.result(TIMEOUT)
+            assert exchange.status == 200
         assert client.call(lambda: entry.admission.in_flight) == 0
-    assert len(followed) == requests
+    assert [request.tenant for request in followed] == ["ada"] * requests + ["t"] * requests
     for request in followed:
         assert (request.parameters, request.timeout) == ({"x-user-id": "u"}, 5.0)
         assert request.priority == body.get("priority", request.priority)
