@@ -249,4 +249,4 @@ class NaturalStream(StreamCall):
 
     def events(self, exchange: Exchange) -> EventStream:
         self.output_format = self.codec.output_format(exchange.request.head)
-        return (JsonLines if self.output_format.lines else EventStream)(exchange, self.consumed)
+        return (JsonLines if self.output_format.lines else EventStream)(exchange)

@@ -111,9 +111,9 @@ class ClientRequest:
         """Answer in one piece."""
         respond(self.exchange, body, content_type=content_type, headers=self.headers())
 
-    def events(self, consumed: Callable[[], None]) -> EventStream:
+    def events(self) -> EventStream:
         """Answer in events."""
-        return EventStream(self.exchange, consumed, headers=self.headers())
+        return EventStream(self.exchange, headers=self.headers())
 
     def described(
         self, error: Exception, named: Callable[[str], str] = str

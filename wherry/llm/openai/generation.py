@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from wherry.core.api import Buffer, InferResponse, LoadedModel, StreamReply
+from wherry.core.api import Buffer, InferResponse, LoadedModel
 from wherry.llm.openai.chat_request import in_texts
 from wherry.llm.openai.client_request import OPENAI, ClientForm, ClientRequest
 from wherry.llm.openai.errors import BadField
@@ -262,9 +261,7 @@ class Generation:
         #: By the number of the prompt.
         self._open: dict[int, PromptCall] = {}
         self._failed: Exception | None = None
-        #: Whose response each event carries that the client has not read yet.
-        self._unread: deque[StreamReply[InferResponse] | None] = deque()
-        self._events = request.events(self._read) if fields.stream else None
+        self._events = request.events() if fields.stream else None
 
     def submit(self, model_call: ModelCall) -> None:
         """Send a request for each prompt; what is refused at once is raised, or fails all of
@@ -358,26 +355,16 @@ class Generation:
             call.cancel()
 
     def _send(self, choices: Sequence[msgspec.Struct], call: PromptCall | None) -> None:
+        """Send choices, with the last of which the client has read the response to `call`."""
+        consumed = None if call is None or call.stream is None else call.stream.consumed
         if self._events is None or not choices:
-            if call is not None and call.stream is not None:
-                call.consumed()
+            if consumed is not None:
+                consumed()
             return
         chunks = [self._answer.chunk(choice) for choice in choices]
         for chunk in chunks[:-1]:
-            self._send_event(self._events, chunk)
-        self._send_event(self._events, chunks[-1], call)
-
-    def _send_event(
-        self, events: EventStream, event: msgspec.Struct, call: PromptCall | None = None
-    ) -> None:
-        """Send an event, named by its type if it has one."""
-        self._unread.append(None if call is None else call.stream)
-        events.send(msgspec.json.encode(event), getattr(event, "type", ""))
-
-    def _read(self) -> None:
-        """Note that the client has read an event: the model may go on."""
-        if (stream := self._unread.popleft()) is not None:
-            stream.consumed()
+            _send_event(self._events, chunk)
+        _send_event(self._events, chunks[-1], consumed)
 
     def _end(self) -> None:
         self._request.exchange.on_disconnect = None
@@ -399,9 +386,8 @@ class Generation:
     def _finish(self, events: EventStream, last: Sequence[msgspec.Struct]) -> None:
         self._send(last, None)
         for event in self._answer.closing():
-            self._send_event(events, event)
+            _send_event(events, event)
         if self._answer.last is not None:
-            self._unread.append(None)
             events.send(self._answer.last)
         events.end()
 
@@ -414,9 +400,15 @@ class Generation:
             return
         _, body, _ = self._request.described(error, self._fields.named)
         name, event = self._answer.failure(body)
-        self._unread.append(None)
         self._events.send(event, name)
         self._events.end()
+
+
+def _send_event(
+    events: EventStream, event: msgspec.Struct, consumed: Callable[[], None] | None = None
+) -> None:
+    """Send an event, named by its type if it has one."""
+    events.send(msgspec.json.encode(event), getattr(event, "type", ""), consumed)
 
 
 #: Makes the answer that begins: of the request, its model, its fields, and what these ask of it.

@@ -126,9 +126,8 @@ class IdleTimer(Protocol):
 class EventStream:
     """One streamed answer. The first event decides its status, or a ping that comes before it.
 
-    `headers` go out beside its own. `consumed` is called once for each event that the client has
-    room for. With `keep_alive` a stream that is silent for one to two PING_INTERVALs says so with a
-    comment.
+    `headers` go out beside its own. With `keep_alive` a stream that is silent for one to two
+    PING_INTERVALs says so with a comment.
     """
 
     content_type = CONTENT_TYPE
@@ -136,14 +135,13 @@ class EventStream:
     def __init__(
         self,
         exchange: Exchange,
-        consumed: Callable[[], None],
         call_later: Callable[[float, Callable[[], Any]], IdleTimer] | None = None,
         headers: Headers = (),
     ) -> None:
         self._exchange = exchange
         self._headers = headers
-        self._consumed = consumed
-        self._unread = 0
+        #: What is called once the client has room for what was sent.
+        self._unread: list[Callable[[], None]] = []
         self._started = False
         self._silent = True
         exchange.on_drain = self._drained
@@ -159,15 +157,17 @@ class EventStream:
         """Send a comment whenever the stream has been silent for one to two PING_INTERVALs."""
         self._timer = self._call_later(PING_INTERVAL, self._tick)
 
-    def send(self, data: bytes, name: str = "") -> None:
-        """Send one line of data as an event, which may have a name."""
+    def send(self, data: bytes, name: str = "", consumed: Callable[[], None] | None = None) -> None:
+        """Send one line of data as an event, which may have a name. `consumed` is called once the
+        client has room for it."""
         self._start(200)
         self._silent = False
         self._exchange.send(self.framed(data, name))
-        if self._exchange.congested:
-            self._unread += 1
-        else:
-            self._consumed()
+        if consumed is not None:
+            if self._exchange.congested:
+                self._unread.append(consumed)
+            else:
+                consumed()
 
     def framed(self, data: bytes, name: str = "") -> bytes:
         """Return one line of data as it goes onto the wire."""
@@ -214,9 +214,9 @@ class EventStream:
         self.keep_alive()
 
     def _drained(self) -> None:
-        unread, self._unread = self._unread, 0
-        for _ in range(unread):
-            self._consumed()
+        unread, self._unread = self._unread, []
+        for consumed in unread:
+            consumed()
 
 
 class JsonLines(EventStream):

@@ -155,7 +155,7 @@ class Timers:
 
 def silent_stream() -> tuple[EventStream, MemoryExchange, Timers]:
     timers, exchange = Timers(), MemoryExchange(HttpRequest(RequestHead("POST", "/")))
-    events = EventStream(exchange, lambda: None, timers.call_later)
+    events = EventStream(exchange, timers.call_later)
     assert timers.due == []
     events.keep_alive()
     return events, exchange, timers

@@ -172,7 +172,7 @@ class StreamCall(GenerateRequest):
 
     def events(self, exchange: Exchange) -> EventStream:
         """Make the stream that the responses go into."""
-        return EventStream(exchange, self.consumed)
+        return EventStream(exchange)
 
     def submit(self, decoded: DecodedRequest) -> None:
         super().submit(decoded)  # may refuse it: then there is no stream
@@ -184,7 +184,7 @@ class StreamCall(GenerateRequest):
         try:
             data = self.codec.answer(response, self.output_format).body
             assert isinstance(data, bytes)
-            self._events.send(data)
+            self._events.send(data, consumed=self.consumed)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._failed = error
             self.cancel()
