@@ -152,8 +152,10 @@ TESTS = $(if $(PART),$(or $(shell $(BIN)/python -m tests.parts $(PART)),$(error 
 test: $(VENV)/.stamp-dev
 	$(call tests_beside,quick-lint,tests,-m "not full" $(TESTS))
 
+# A hang that holds the interpreter's lock shows where it is. Not above: it starts and ends a thread
+# for each test, which on busy cores takes a millisecond and more.
 test-full: $(VENV)/.stamp-dev
-	$(call tests_beside,lint,all tests,--hypothesis-profile full $(TESTS))
+	$(call tests_beside,lint,all tests,--hypothesis-profile full -o faulthandler_timeout=240 $(TESTS))
 
 # Not in CI: minutes, moments that no seed repeats, and a package of its own. A find is a defect, or a bound that is missing.
 test-long: test-full

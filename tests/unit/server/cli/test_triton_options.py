@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -127,12 +128,19 @@ OF_TRITONSERVER = """
 """
 
 
+@pytest.fixture(scope="module")
+def command_line() -> argparse.ArgumentParser:
+    return parser()
+
+
 @pytest.mark.parametrize("option", OF_TRITONSERVER.split())
 @pytest.mark.parametrize("apart", [False, True])
-def test_every_option_of_tritonserver_is_taken(option: str, apart: bool, tmp_path: Path) -> None:
+def test_every_option_of_tritonserver_is_taken(
+    option: str, apart: bool, command_line: argparse.ArgumentParser, tmp_path: Path
+) -> None:
     words = option.split("=", 1) if apart else [option]
     ours, ignored = in_our_words(["serve", *words])
-    args, rest = parser().parse_known_args(ours)
+    args, rest = command_line.parse_known_args(ours)
 
     assert not rest
     assert args.target == []
