@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import os
+import re
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -212,11 +215,23 @@ def _both(before: Report, after: Report) -> Report:
     )
 
 
+def take_model(args: argparse.Namespace) -> None:
+    """Take a word that is no module, here or installed, for a model of the server that runs."""
+    word = args.target or ""
+    needs_code = args.local or args.set or args.serve
+    is_here = os.path.exists(word) or os.path.exists(f"{word}.py")
+    if re.fullmatch(r"[\w-]+", word) and not (args.model or needs_code or is_here):
+        with suppress(ValueError):  # a module without a spec, such as __main__
+            if find_spec(word) is None:
+                args.target, args.model = None, word
+
+
 def bench(args: argparse.Namespace) -> int:
     if args.compare:
         return compare(args)
     if args.offline:
         return measure_offline(args)
+    take_model(args)
     bench_options = BenchOptions.of(args)
     out = Outputs(args)
     failures: list[str] = []

@@ -129,7 +129,10 @@ EVERYDAY: Final = (
 
 def add_flags(to: argparse.ArgumentParser) -> None:
     to.add_argument(
-        "target", nargs="?", metavar="TARGET", help="a URL, or app.py, or module:object"
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="a URL, a model of the server that runs, app.py, or module:object",
     )
     for title, flags in GROUPS.items():
         group = to.add_argument_group(title)

@@ -49,6 +49,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
     "top": {"wherry top": "until q", "wherry top --once": "for a script"},
     "bench": {
         "wherry bench app.py": "start a server, and find its best load",
+        "wherry bench sentiment": "a model of the server that runs",
         "wherry bench http://gpu-1:8000 --model m": "one that runs",
     },
     "doctor": {

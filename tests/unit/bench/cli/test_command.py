@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.bench.reports import point, report
 from wherry.bench import report as reports
+from wherry.bench.cli.command import take_model
 from wherry.bench.cli.flags import add_flags
 from wherry.bench.cli.run import Interrupts, without_secrets
 from wherry.bench.figures import Figures
@@ -263,6 +264,35 @@ def test_a_server_that_is_not_there_is_exit_code_2(
 ) -> None:
     assert main(["bench", "http://127.0.0.1:1", *more]) == 2
     assert "is a server running there?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sentiment"], (None, "sentiment")),
+        (["my-model"], (None, "my-model")),
+        (["json"], ("json", None)),  # a module
+        (["app"], ("app", None)),  # a file here
+        (["app.py"], ("app.py", None)),
+        (["http://host"], ("http://host", None)),
+        (["sentiment", "--local"], ("sentiment", None)),
+        (["sentiment", "--set", "max_batch_size=8"], ("sentiment", None)),
+        ([], (None, None)),
+    ],
+)
+def test_a_word_that_is_no_module_is_a_model_of_the_server(
+    words: list[str],
+    expected: tuple[str | None, str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("app.py").write_text(APP)
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    args = parser.parse_args(words)
+    take_model(args)
+    assert (args.target, args.model) == expected
 
 
 def test_every_flag_has_its_row_in_the_reference() -> None:

@@ -1,7 +1,12 @@
 """server/cli/screen.py: what `wherry serve` shows on a terminal."""
 
+import contextlib
 import io
 import logging
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +15,7 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import TIMEOUT
 from tests.unit.server.asking import upper
 from wherry.server.cli.screen import LoadingLine, StartScreen, StatusLine, configure_log
 from wherry.server.cli.settings import read_settings
@@ -160,3 +166,37 @@ def test_a_language_model_is_talked_with() -> None:
     assert "  talker  a language model\n" in shown
     assert "  OpenAI      URL/v1\n" in shown
     assert "  wherry chat talker --url URL\n" in shown
+
+
+SERVED = """
+import wherry
+
+@wherry.model
+def served(text: str) -> str:
+    return text
+"""
+
+
+@pytest.mark.slow
+def test_serve_on_a_terminal_ends_its_start_with_the_screen(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(SERVED)
+    command = [sys.executable, "-P", "-m", "wherry", "serve", "app.py", "--port", "0"]
+    ours, theirs = os.openpty()
+    files: Any = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(command, start_new_session=True, cwd=tmp_path, env=env, **files) as serve:
+        os.close(theirs)
+        shown = b""
+        while b"Ctrl-C stops the server" not in shown:
+            shown += os.read(ours, 4096)
+        serve.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the terminal's end
+            while piece := os.read(ours, 4096):
+                shown += piece
+        assert serve.wait(TIMEOUT) == 130
+    os.close(ours)
+    text = shown.decode()
+    assert "  served  (text: str) -> str" in text
+    assert "INFO  model ready  model=served" in text
+    assert "listening" not in text
+    assert text.index("Ctrl-C stops") < text.index("INFO  stopped")
