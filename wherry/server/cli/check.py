@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import ExitStack, nullcontext
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,9 @@ from wherry.core.api import (
     Runtime,
     SequenceStep,
     WherryError,
-    configure,
 )
 from wherry.llm.api import with_options
+from wherry.server.cli.screen import configure_log
 from wherry.server.cli.serve import (
     LOAD_FAILED,
     control_of,
@@ -137,8 +138,7 @@ def check(args: argparse.Namespace) -> int:
     """Load and warm up, run every example, print the merged settings with their origins."""
     flags = vars(args)
     settings = read_settings(flags, os.environ)
-    said = settings.options.command_line
-    configure(said.log_level, said.log_format, file=said.log_file)
+    screen = configure_log(settings.options)
     tell_ignored(flags)
     try:
         targets, settings = split_targets(flags["target"], settings)
@@ -146,7 +146,9 @@ def check(args: argparse.Namespace) -> int:
             print_checkpoint(target)
         models = load_targets(targets)
         runtime = runtime_of(settings, models)
-        with runtime:
+        with ExitStack() as stack:
+            with screen.during(runtime.not_ready) if screen else nullcontext():
+                stack.enter_context(runtime)
             healthy = [
                 _check_model(runtime, loaded, settings, show_all=flags["all"])
                 for loaded in runtime.models()
@@ -177,8 +179,8 @@ def _check_model(
     listed = rows if show_all else [row for row in rows if row[2] != "default"]
     print_table(listed, indent="  ")
     if not show_all:
-        others = "other settings have" if listed else "settings have all"
-        print_line(f"  the {others} their defaults; --all lists them")
+        which = "the other" if listed else "all"
+        print_line(f"  {which} settings have their defaults; --all lists them")
     print_line("")
     return all(outcomes)
 

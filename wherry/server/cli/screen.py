@@ -12,7 +12,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TextIO, cast
 
 from wherry import __version__
@@ -81,6 +82,24 @@ class LoadingLine(StartLog):
             f"{'models' if name == '*' else name}{self._stages.get(name, '')}" for name in waiting
         )
         self._line.show(f"loading for {seconds:.1f} s: {names}{self._stages.get('', '')}")
+
+    @contextmanager
+    def during(self, waiting: Callable[[], Mapping[str, str]]) -> Iterator[None]:
+        """Show what is loading from a thread of its own, where there is no server's loop."""
+        began, ended = time.monotonic(), threading.Event()
+
+        def draw() -> None:
+            while not ended.wait(self.interval):
+                self.loading(waiting(), time.monotonic() - began)
+
+        thread = threading.Thread(target=draw, name="wherry-loading", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.loaded()
 
     def takes(self, record: logging.LogRecord) -> bool:
         """Note a record of the log that a load has made. False if it is not to be logged, too."""

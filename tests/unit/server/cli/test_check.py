@@ -204,4 +204,4 @@ def test_a_model_with_defaults_only_says_so(
     batched, plain = capsys.readouterr().out.split("plain (")
     note = "  note     it takes batches, but max_batch_size is 1, so each row runs alone\n"
     assert (note in batched, note in plain) == (True, False)
-    assert "  the settings have all their defaults; --all lists them\n" in plain
+    assert "  all settings have their defaults; --all lists them\n" in plain

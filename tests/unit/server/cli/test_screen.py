@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import TIMEOUT
+from tests.fakes import TIMEOUT, until
 from tests.unit.server.asking import upper
 from wherry.server.cli.screen import LoadingLine, StartScreen, StatusLine, configure_log
 from wherry.server.cli.settings import read_settings
@@ -153,6 +153,14 @@ def test_a_model_that_loads_shows_its_stage_and_how_far_that_is() -> None:
     screen.loading({"*": "loading"}, 3)
     assert terminal.lines() == ["loading for 3.0 s: models (reading 7)"]
     screen.loaded()
+    assert terminal.lines() == [""]
+
+
+def test_a_load_without_a_server_is_shown_until_it_ends() -> None:
+    screen = LoadingLine(StatusLine(terminal := Terminal()))
+    with screen.during(lambda: {"a": "loading"}):
+        until(lambda: "a" in terminal.lines()[0])
+        assert terminal.lines()[0].startswith("loading for ")
     assert terminal.lines() == [""]
 
 
