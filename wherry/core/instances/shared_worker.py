@@ -31,8 +31,8 @@ from wherry.core.instances.worker_protocol import Start
 from wherry.core.observability.otel.providers import WorkerSpans
 from wherry.core.workers.shared_process import JOIN
 
-#: Seconds that an instance waits for its turn, at most: another one may hang.
-_TURN = 10.0
+#: Seconds after which others no longer wait for the one whose turn it is: it may hang.
+_TURN = 5.0
 
 
 def main() -> None:
@@ -108,6 +108,8 @@ class _Shared:
         self.running = running
         self.turns_until = turns_until
         self.turn = threading.Lock()
+        #: Since when one has it.
+        self.turn_since = 0.0
         self.imports = threading.Lock()
         self.spans = WorkerSpans()
         self.is_set_up = False
@@ -152,11 +154,18 @@ class _Place(Surroundings):
         return True
 
     def __enter__(self) -> None:
-        shared = self._shared
-        self._has_turn = time.monotonic() < shared.turns_until and shared.turn.acquire(
-            timeout=self._most_seconds
-        )
+        shared, now = self._shared, time.monotonic()
+        self._has_turn = now < shared.turns_until and self._wait_for_turn(now)
         shared.running[self._place] = 1
+
+    def _wait_for_turn(self, now: float) -> bool:
+        shared = self._shared
+        if not shared.turn.acquire(blocking=False):
+            left = max(0.0, shared.turn_since + self._most_seconds - now)
+            if not shared.turn.acquire(timeout=left):
+                return False
+        shared.turn_since = time.monotonic()
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._shared.running[self._place] = 0

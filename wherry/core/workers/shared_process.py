@@ -343,7 +343,7 @@ class ProcessShare:
             return f"wrote garbage to its connection, and was killed ({error})", "garbage"
         how, cause = self._process.how
         if self.is_innocent:
-            return f"{how}, as another instance in it was run", "neighbour"
+            return f"{how} while another instance in it ran", "neighbour"
         return how, cause
 
     def wait(self) -> None:

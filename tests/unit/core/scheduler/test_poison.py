@@ -28,6 +28,13 @@ def test_neighbours_need_a_third_death() -> None:
     assert poisons.died(["a", "d"], 0, now=2.0).poison == {"a"}
 
 
+def test_one_beside_another_model_in_the_same_process_is_not_alone() -> None:
+    poisons: Poisons[str] = Poisons()
+    poisons.died(["a"], 0, now=0.0, alone=False)
+    assert not poisons.died(["a"], 0, now=1.0, alone=False).poison
+    assert poisons.died(["a"], 0, now=2.0, alone=True).poison == {"a"}
+
+
 def test_a_death_is_excused_once() -> None:
     poisons: Poisons[str] = Poisons()
     poisons.died(["a", "b"], 0, now=0.0)
