@@ -133,6 +133,7 @@ class ChatAnswer(OpenAIAnswer):
     """
 
     kind, prefix = "chat.completion", "chatcmpl"
+    choices: dict[int, ChatChoice]
 
     def __init__(
         self,
@@ -144,7 +145,6 @@ class ChatAnswer(OpenAIAnswer):
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(model, request_id, shown)
-        self.choices: dict[int, ChatChoice] = {}
         self._echo = echo
         self._prompt_tokens: list[int] | None = None
         self._prompt_logprobs: list[Any] | None = None
@@ -257,9 +257,6 @@ class ChatAnswer(OpenAIAnswer):
             chunks += self.add(ChoiceDelta(choice.index, "", "stop"))
         return chunks
 
-    def finish_reasons(self) -> list[str | None]:
-        return [choice.finish_reason for choice in self.choices.values()]
-
     def whole(self) -> ChatCompletion:
         return ChatCompletion(
             id=self.id,
@@ -273,15 +270,12 @@ class ChatAnswer(OpenAIAnswer):
 
     def chunk(self, choice: ChunkChoice) -> ChatChunk:
         opens = choice.delta.role is not msgspec.UNSET
-        made = self._event([choice], self.usage_so_far(opens=opens))
+        made = self.event([choice], self.usage_so_far(opens=opens))
         if opens and self._prompt_tokens is not None:
             made.prompt_token_ids = self._prompt_tokens
         return made
 
-    def closing(self) -> list[ChatChunk]:
-        return [self._event([], self.usage.total())] if self.shown.usage else []
-
-    def _event(
+    def event(
         self, choices: list[ChunkChoice], usage: TokenUsage | msgspec.UnsetType | None
     ) -> ChatChunk:
         return ChatChunk(

@@ -121,6 +121,7 @@ class TextAnswer(OpenAIAnswer):
     """Texts that go on where the prompts end; `echoes`, if any, stand in front of theirs."""
 
     kind, prefix = "text_completion", "cmpl"
+    choices: dict[int, TextChoice]
 
     def __init__(
         self,
@@ -131,7 +132,6 @@ class TextAnswer(OpenAIAnswer):
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(model, request_id, shown)
-        self._choices: dict[int, TextChoice] = {}
         self._echoes = echoes
         self._n = n
         #: What is told of each prompt, which comes with the first piece of its first answer.
@@ -152,12 +152,12 @@ class TextAnswer(OpenAIAnswer):
 
     def add(self, piece: ChoiceDelta) -> list[TextChoice]:
         self.usage.add(piece.usage)
-        choice, text = self._choices.get(piece.index), piece.text
+        choice, text = self.choices.get(piece.index), piece.text
         begins = choice is None
         if choice is None:
             prompt = piece.index // self._n
             details = self._prompts.setdefault(prompt, piece.details)
-            choice = self._choices[piece.index] = TextChoice(
+            choice = self.choices[piece.index] = TextChoice(
                 index=piece.index,
                 text="",
                 finish_reason=None,
@@ -212,26 +212,20 @@ class TextAnswer(OpenAIAnswer):
 
     def end(self) -> list[TextChoice]:
         chunks: list[TextChoice] = []
-        for choice in self._choices.values():
+        for choice in self.choices.values():
             if choice.finish_reason is None:
                 choice.finish_reason = "stop"
                 chunks.append(TextChoice(index=choice.index, text="", finish_reason="stop"))
         return chunks
 
-    def finish_reasons(self) -> list[str | None]:
-        return [choice.finish_reason for choice in self._choices.values()]
-
     def whole(self) -> TextCompletion:
-        choices = [self._choices[index] for index in sorted(self._choices)]
-        return self._completion(choices, self.usage.total())
+        choices = [self.choices[index] for index in sorted(self.choices)]
+        return self.event(choices, self.usage.total())
 
     def chunk(self, choice: TextChoice) -> TextCompletion:
-        return self._completion([choice], self.usage_so_far(opens=False))
+        return self.event([choice], self.usage_so_far(opens=False))
 
-    def closing(self) -> list[TextCompletion]:
-        return [self._completion([], self.usage.total())] if self.shown.usage else []
-
-    def _completion(
+    def event(
         self, choices: list[TextChoice], usage: TokenUsage | msgspec.UnsetType | None
     ) -> TextCompletion:
         return TextCompletion(

@@ -135,6 +135,7 @@ class OpenAIAnswer(ABC):
         self.request_id = request_id
         self.id = f"{self.prefix}-{request_id}"
         self.created = int(time.time())
+        self.choices: dict[int, Any] = {}
         self.usage = Usage()
         #: As far as it is known before the end, and before the last piece.
         self._so_far = self._before = Usage()
@@ -172,13 +173,17 @@ class OpenAIAnswer(ABC):
         event: msgspec.Struct = choice
         return event
 
+    def event(self, choices: list[Any], usage: TokenUsage | msgspec.UnsetType | None) -> Any:
+        """The event that carries these choices and the usage, of answers that have choices."""
+        raise NotImplementedError
+
     def closing(self) -> Sequence[msgspec.Struct]:
         """The events behind the last choice: the usage, where it is asked for."""
-        return []
+        return [self.event([], self.usage.total())] if self.shown.usage else []
 
     def finish_reasons(self) -> list[str | None]:
         """Why each choice has ended."""
-        return []
+        return [choice.finish_reason for choice in self.choices.values()]
 
     @property
     def media_type(self) -> str:
@@ -267,8 +272,8 @@ class Generation:
         """Send a request for each prompt; what is refused at once is raised, or fails all of
         them."""
         entry, exchange = self._request.entry, self._request.exchange
-        request, loaded = exchange.request, self._loaded
-        notes: HeadNotes = request.head.notes or entry.note(request.head)
+        sent, loaded, nbytes = exchange.request, self._loaded, model_call.nbytes
+        notes: HeadNotes = sent.head.notes or entry.note(sent.head)
         terms = notes.terms
         shared = self._shared(model_call.inputs)
         columns = [
@@ -280,13 +285,12 @@ class Generation:
             about = request_attributes(self._fields, self._answer.kind)
             terms.trace.draft.attributes.update(about)
         for number, column in enumerate(columns):
-            values = RequestValues(column, 1, self._answer.id, parameters)
-            small = 1  # beyond doubt: it was not measured
-            if model_call.nbytes is not None:
-                values.held_bytes, small = model_call.nbytes[number], 0
+            held = None if nbytes is None else nbytes[number]
+            values = RequestValues(column, 1, self._answer.id, parameters, held_bytes=held)
             call = PromptCall(entry, loaded, number, self)
             try:
-                call.send(values, terms, request.caller, body_bytes=small)
+                # What was not measured is small.
+                call.send(values, terms, sent.caller, body_bytes=1)
             except Exception as error:  # of any kind: the others are answered, too
                 if not self._open:
                     raise
@@ -294,7 +298,7 @@ class Generation:
                 break
             self._open[number] = call
         exchange.on_disconnect = self._cancel
-        request.body = b""  # free it: the columns hold what is needed
+        sent.body = b""  # free it: the columns hold what is needed
         if self._events is not None:
             self._events.keep_alive()
 

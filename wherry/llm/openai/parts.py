@@ -45,7 +45,7 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
     def __init__(self, chat: ChatAnswer) -> None:
         super().__init__(chat.model, chat.request_id)
         self.id = f"{self.prefix}_{chat.request_id}"
-        self.usage = chat.usage
+        self.choices, self.usage = chat.choices, chat.usage
         self.parts: list[AnswerPart] = []
         #: Log probabilities of tokens whose text is still to come.
         self._tokens: list[AnswerToken] = []
@@ -75,9 +75,6 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
     @abstractmethod
     def ended(self, choice: ChatChoice | None) -> list[EventT]:
         """The last events; None: the model has said nothing."""
-
-    def finish_reasons(self) -> list[str | None]:
-        return self._chat.finish_reasons()
 
     # As it comes
 
