@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 #: Of tests/integration, by what follows `test_` in their names.
 INTEGRATION = {
     "core": "fork many_models media media_in_a_program memory own_rows peers "
-    "replaced_under_requests sequences unsendable_rows worker_faults",
+    "replaced_under_requests sequences shared_worker unsendable_rows worker_faults",
     "server": "alerts board browser dashboard docs_page fronts grpc_server no_paths openapi "
     "opentelemetry perf_analyzer_wire refusal_forms reload request_cost request_size_costs "
     "rolling_restart server_life tritonclient_grpc tritonclient_http",

@@ -111,6 +111,13 @@ def test_a_spread_is_ordered_and_within_its_values(values: list[float]) -> None:
     assert (found.min, found.max, found.count) == (min(values), max(values), len(values))
 
 
+def test_percentiles_are_those_that_their_names_say() -> None:
+    found = spread(np.arange(10_001) / 100)
+    assert found is not None
+    quantiles = [found.p50, found.p90, found.p95, found.p99, found.p999]
+    assert quantiles == pytest.approx([50, 90, 95, 99, 99.9])
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 50), st.floats(0, 5)), min_size=1, max_size=100),
     st.floats(0, 10),

@@ -189,3 +189,10 @@ def test_another_protocol_is_a_connection_error(answer: bytes) -> None:
     with answered(answer) as client, pytest.raises(ConnectionError, match="is not HTTP") as raised:
         client.infer("m", "x")
     assert not isinstance(raised.value, HTTPException)
+
+
+def test_a_refusal_says_when_to_come_back() -> None:
+    refusal = whole(b'{"error":"full"}', b"Retry-After: 7\r\n", b"429 Too Many Requests")
+    with answered(refusal) as client, pytest.raises(wherry.Overloaded, match="full") as refused:
+        client.infer("m", text="x")
+    assert refused.value.retry_after == 7.0

@@ -120,6 +120,13 @@ def test_a_turn_lasts_until_its_swap_has_paid_while_requests_wait() -> None:
     assert turns.decide([a, b], 106.0).sleep == ["a"]
 
 
+def test_of_several_turns_the_first_end_is_when_to_look_again() -> None:
+    first, second = busy("a", awake_since=100.0), busy("b", awake_since=101.0)
+    decision = DeviceTurns(8).decide([first, second, waits("c"), waits("d")], 102.0)
+    assert decision.why["d"] == "waits 5 s for the end of the turn of b"
+    assert decision.look_again_at == 106.0
+
+
 def test_a_turn_ends_early_when_nothing_waits_and_nothing_is_expected_before_its_end() -> None:
     def after(seconds: float, **how: Any) -> tuple[list[str], float | None]:
         a = ready("a", awake_since=100.0, **how)

@@ -92,6 +92,8 @@ LONG = "0123456789abcdef"
         ({"authorization": "bearer   two "}, True),
         ({"x-api-key": "one"}, True),
         ({"x-api-key": "three"}, False),
+        ({"x-api-key": "ones"}, False),
+        ({"x-api-key": "on"}, False),
         ({"authorization": "Basic one", "x-api-key": "one"}, True),
         ({"authorization": "Bearer three", "x-api-key": "one"}, False),
         ({"authorization": "Bearer"}, False),
