@@ -1,4 +1,4 @@
-"""Which requests are active in a model that works in steps, and what becomes of the others?"""
+"""How do requests reach a model that works in steps, and its responses their callers?"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ import wherry
 from tests.fakes import TIMEOUT, Call, Gate, ManualClock, ManualTimer, threads, until
 from wherry.core.instances.step_instance import StepInstance, StepThread
 from wherry.core.instances.step_loop import Progress, Share, StepLoop
-from wherry.core.instances.step_runner import ActiveRequests, StepRunner
+from wherry.core.instances.step_runner import StepRunner
 from wherry.core.models.model import Device
-from wherry.core.observability.statistics import ModelStatistics, ResponseCount
+from wherry.core.observability.statistics import ModelStatistics
 from wherry.core.values.errors import (
     BadModelOutput,
     Cancelled,
@@ -29,68 +29,6 @@ from wherry.core.values.errors import (
 )
 from wherry.core.values.load import Load
 from wherry.core.values.request import InferResponse
-
-COUNT = ResponseCount(ModelStatistics(), 0.0)
-
-
-class Instance:
-    uses_device, device = True, Device()
-
-
-def join(active: ActiveRequests, *names: str, attempts: int = 0) -> list[Any]:
-    """Let requests join as far as there is room; where each of them is."""
-    places = []
-    for name in names:
-        request = Call(name).request
-        request.attempts = attempts
-        place = active.place_for(request)
-        if place is not None:
-            active.join(request, place, 0.0, COUNT)
-        places.append(place)
-    return places
-
-
-def made(most: int, count: int) -> tuple[ActiveRequests, list[Any]]:
-    active, instances = ActiveRequests(lambda _: most), [Instance() for _ in range(count)]
-    for instance in instances:
-        active.add_instance(instance)  # type: ignore[arg-type]
-    return active, instances
-
-
-def test_requests_join_the_emptiest_instance_until_all_are_full() -> None:
-    active, (a, b) = made(2, 2)
-    assert join(active, "1", "2", "3", "4", "5") == [a, b, a, b, None]
-    assert not active.has_room()
-    assert len(active) == 4
-
-
-def test_a_request_on_trial_is_alone_until_its_first_response() -> None:
-    active, (a,) = made(4, 1)
-    assert join(active, "suspect", attempts=1) == [a]
-    assert join(active, "other") == [None]
-    (suspect,) = active.all()
-    suspect.on_trial = False  # its first response has come
-    assert join(active, "other") == [a]
-
-
-def test_a_request_on_trial_waits_for_an_empty_instance() -> None:
-    active, (a, b) = made(4, 2)
-    assert join(active, "1", "2") == [a, b]
-    assert join(active, "suspect", attempts=1) == [None]
-    active.leave(active.on(b)[0].request)
-    assert join(active, "suspect", attempts=1) == [b]
-    assert join(active, "3", "4") == [a, a]
-
-
-def test_what_a_lost_instance_had_is_active_no_more() -> None:
-    active, (a, b) = made(2, 2)
-    join(active, "1", "2", "3")
-    gone = active.remove_instance(a)
-    assert [one.request.id for one in gone] == ["1", "3"]
-    assert [one.instance for one in active.all()] == [b]
-    assert all(active.leave(one.request) is None for one in gone)
-    assert active.at(a, gone[0].key) is None
-    assert not active.remove_instance(a)
 
 
 @dataclass
