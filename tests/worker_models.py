@@ -292,6 +292,11 @@ class Stubborn(wherry.Model):
         threading.Event().wait()
 
 
+class FailsToUnload(Loader):
+    def unload(self) -> None:
+        raise ValueError("still needed")
+
+
 class SecondTimeUnlucky(wherry.Model):
     """Loads once; every worker after the first dies."""
 

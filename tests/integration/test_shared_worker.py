@@ -17,6 +17,7 @@ import wherry
 from tests.fakes import until
 from tests.integration.test_worker_faults import is_alive, kill, meet, pass_time
 from tests.worker_models import (
+    FailsToUnload,
     Loader,
     Spelled,
     Stubborn,
@@ -104,6 +105,14 @@ def test_a_model_that_cannot_be_loaded_harms_no_other() -> None:
         with pytest.raises(wherry.LoadFailed, match="no such weights"):
             rt.load(Loader("raise no such weights"))
         assert rt.infer("obedient", "x") == f"x in {one}"
+
+
+def test_a_model_whose_unload_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    with shared(obedient, FailsToUnload()) as rt:
+        one = pid(rt, "obedient", "fails_to_unload")
+        rt.unload("fails_to_unload")
+        assert rt.infer("obedient", "x") == f"x in {one}"
+        until(lambda: "still needed" in caplog.text)
 
 
 def test_a_model_that_never_unloads_ends_the_process_and_the_others_come_back() -> None:

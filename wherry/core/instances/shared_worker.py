@@ -76,23 +76,10 @@ def _run(files: list[int], instance: str, place: _Place) -> None:
         run_instance(source, target, slab, place)
     except (EOFError, ConnectionError):
         pass  # the parent has given it up, or has ended
-    except model_errors():
+    except model_errors():  # of its `unload`; else the parent is waiting, and ends the process
         logging.getLogger("wherry").exception("worker failed", extra={"worker": instance})
-        sys.stdout.flush()
-        os._exit(1)
-    _give_back()
     with socket.socket(fileno=life) as end, suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold it open
-
-
-def _give_back() -> None:
-    """Have the system and the device get back what the model that has left had allocated."""
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    with suppress(OSError, AttributeError):  # glibc has it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _ThreadFields(threading.local):
@@ -147,6 +134,15 @@ class _Place(Surroundings):
         super().set_up(start)
         logging.getLogger().handlers[0].addFilter(self._add_origin)
         shared.is_set_up = True
+
+    def give_back(self) -> None:
+        """Have the system and the device get back what the model had allocated."""
+        gc.collect()
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is not None and cuda.is_initialized():
+            cuda.empty_cache()
+        with suppress(OSError, AttributeError):  # glibc has it
+            ctypes.CDLL(None).malloc_trim(0)
 
     def _add_origin(self, record: logging.LogRecord) -> bool:
         for name, value in self._shared.origin.fields.items():

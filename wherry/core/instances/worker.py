@@ -110,6 +110,9 @@ class Surroundings:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         logging.getLogger().handlers[:] = [PipeHandler(sys.stderr.fileno())]
 
+    def give_back(self) -> None:
+        """Its model is unloaded."""
+
 
 def run_instance(source: int, target: int, slab: int, surroundings: Surroundings) -> None:
     """Load the model that the parent names, and run it until it is told to stop. Raises EOFError or
@@ -132,6 +135,8 @@ def run_instance(source: int, target: int, slab: int, surroundings: Surroundings
                     _serve(connection, executable, surroundings, start.device)
             with surroundings.running:
                 executable.unload()
+        del executable
+        surroundings.give_back()
     finally:
         connection.close()
         memory.close()
