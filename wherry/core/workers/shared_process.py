@@ -93,9 +93,8 @@ class SharedWorker:
 
     def _is_left_out(self, instance: str) -> bool:
         with self._lock:
-            deaths = self._deaths.get(instance, ())
-            recent = [one for one in deaths if one > time.monotonic() - DEATHS_WITHIN]
-            return len(recent) >= MOST_DEATHS
+            since = time.monotonic() - DEATHS_WITHIN
+            return sum(at > since for at in self._deaths.get(instance, ())) >= MOST_DEATHS
 
     def _ended(self, suspects: list[str]) -> None:
         with self._lock:
@@ -220,10 +219,9 @@ class SharedProcess:
             started.set_exception(error)
             return
         started.set_result(process)
-        end: Exception = EOFError("it has ended")
         with suppress(EOFError):
             process.wait_for(self._control.fileno(), select.POLLIN)
-        how = process.end(end)
+        how = process.end(EOFError("it has ended"))
         with self._lock:
             self._takes_more = False
             shares = list(self._shares.values())
