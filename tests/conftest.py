@@ -110,6 +110,10 @@ def pytest_collection_finish() -> None:
     collect as seldom as a server does."""
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    # To each that does not propagate pytest attaches a handler, six times a test: torch has 56.
+    for log in logging.getLogger().manager.loggerDict.values():
+        if isinstance(log, logging.Logger):
+            log.propagate = True
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -218,7 +222,8 @@ def _the_log_stays_as_it_is() -> Iterator[None]:
     before = [(log, log.level, log.handlers[:], log.filters[:]) for log in logs]
     yield
     for log, level, handlers, filters in before:
-        log.setLevel(level)
+        if log.level != level:  # setting one empties the cache of every logger there is
+            log.setLevel(level)
         log.handlers[:] = handlers
         log.filters[:] = filters
     severities().off = off

@@ -39,6 +39,7 @@ def human(made: logging.LogRecord) -> str:
 def _root_logger() -> Iterator[None]:
     root, warnings = logging.getLogger(), logging.getLogger("py.warnings")
     handlers, level, others = root.handlers[:], root.level, warnings.handlers[:]
+    logging.getLogger("asyncio").filters.clear()  # that of all unit tests
     yield
     logging.captureWarnings(False)
     root.handlers[:], warnings.handlers[:] = handlers, others
