@@ -149,7 +149,7 @@ def test_only_who_ran_is_to_blame() -> None:
             rt.infer("obedient", "exit 3")
         assert rt.infer("batches", "x") == 1  # with no budget it would be away for a second
         assert rt.model("batches").statistics.worker_deaths.keys() == {"neighbour"}
-        assert rt.model("obedient").statistics.worker_deaths == {"exit": 2}
+        until(lambda: rt.model("obedient").statistics.worker_deaths == {"exit": 2})
 
 
 @pytest.mark.parametrize("order", ["exit 3", "kill", "segfault"])
