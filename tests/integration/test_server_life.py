@@ -456,7 +456,8 @@ def test_folders_whose_names_are_no_utf8_are_served(tmp_path: Path, is_repositor
 
 def test_a_thread_that_a_model_has_started_keeps_no_server_alive(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
-        "import threading\nimport wherry\n"
+        "import __main__, threading, wherry\n"
+        "__main__.THREADS_LEFT = 0.2  # seconds\n"
         "threading.Thread(target=threading.Event().wait, name='mine').start()\n"
         "@wherry.model\ndef same(x: str) -> str: return x\n"
     )
