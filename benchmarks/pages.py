@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.batching import page as batching_page
+from benchmarks.frameworks import picture as frameworks
 from benchmarks.harness import ROOT
 from benchmarks.peers import page as peers_page
 from benchmarks.peers import picture
@@ -37,7 +38,7 @@ BLOCK: Final = re.compile(
 WRITERS: Final[tuple[tuple[Path, tuple[str, ...], Callable[..., str]], ...]] = (
     (peers_page.PAGE, ("peers",), peers_page.filled),
     (picture.PICTURE, ("peers",), lambda _, record: picture.drawn(record)),
-    (picture.README, ("peers",), picture.told),
+    (frameworks.PICTURE, ("frameworks",), lambda _, record: frameworks.drawn(record)),
     (batching_page.EXPLANATION, ("batching",), batching_page.explained),
     (batching_page.INTERNALS, ("batching", "policy_cost"), batching_page.detailed),
 )

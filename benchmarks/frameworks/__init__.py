@@ -1,0 +1,1 @@
+"""The same classifier in five frameworks that serve Python functions."""
