@@ -26,9 +26,11 @@ from typing import Any
 from benchmarks import harness
 
 CALLERS = (1, 8, 32, 128)
-BODY = json.dumps({"text": "the hotel was lovely, and never failed me"}).encode()
+REVIEW = "the hotel was lovely, and never failed me"
 HEADERS = {"Content-Type": "application/json"}
 HERE = "benchmarks.frameworks"
+#: What a client sends, where that is not {"text": ...}.
+BODIES: dict[str, dict[str, Any]] = {"BentoML": {"texts": [REVIEW]}}
 #: How each is started; its port follows.
 COMMANDS = {
     "FastAPI": ["-m", "uvicorn", f"{HERE}.fastapi_app:app", "--log-level", "warning", "--port"],
@@ -57,7 +59,7 @@ def running(python: str, framework: str) -> Iterator[tuple[str, int]]:
     )
     url = f"http://127.0.0.1:{port}/predict"
     try:
-        wait_until_right(url, process)
+        wait_until_right(url, body_of(framework), process)
         yield url, process.pid
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
@@ -69,11 +71,15 @@ def running(python: str, framework: str) -> Iterator[tuple[str, int]]:
         process.wait()
 
 
-def wait_until_right(url: str, process: subprocess.Popen[bytes]) -> None:
+def body_of(framework: str) -> bytes:
+    return json.dumps(BODIES.get(framework, {"text": REVIEW})).encode()
+
+
+def wait_until_right(url: str, body: bytes, process: subprocess.Popen[bytes]) -> None:
     ends = time.monotonic() + PATIENCE
     while True:
         try:
-            request = urllib.request.Request(url, BODY, HEADERS)
+            request = urllib.request.Request(url, body, HEADERS)
             with urllib.request.urlopen(request, timeout=10) as answer:
                 assert b"good" in answer.read()
             return
@@ -94,7 +100,7 @@ def main() -> None:
         for framework in random.sample(frameworks, len(frameworks)):
             with running(options.python, framework) as (url, pid):
                 for callers in CALLERS:
-                    how: dict[str, Any] = {"body": BODY, "headers": HEADERS}
+                    how: dict[str, Any] = {"body": body_of(framework), "headers": HEADERS}
                     harness.wrk(url, connections=callers, seconds=1, **how)  # to warm up
                     load = harness.Load(pid)
                     found = harness.wrk(url, connections=callers, seconds=options.seconds, **how)
