@@ -414,30 +414,30 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         ModelNotReady if it is closed."""
         with self._lock:
             self.readiness.waking()
-        if not self._back_on_device():
+        if not self.on_host or not self._back_on_device():
             self.life.wake()
             self.life.wait_loaded()
             return
         with self._lock:
-            self.on_host = []
-            self.life.go_on()
             self._hold(False)
             chosen = self._arrived((), self._clock())
         self._hand_over(chosen)
 
     def _back_on_device(self) -> bool:
-        """Move the weights back that are in host memory. False: there are none, or no longer."""
+        """Move the weights back that are in host memory. False: they are to be loaded."""
+        why = "a worker has ended"
         try:
             for instance in self.on_host:
                 instance.to_device()
+            if self.life.go_on(self.on_host):
+                self.on_host = []
+                return True
         except model_errors() as error:
-            fields = {"model": self.config.name, "why": str(error)}
-            log.warning("weights could not come back, loading them", extra=fields)
-            self._unload(self.life.instances)
-        alive = self.life.instances
-        if any(one not in alive for one in self.on_host):  # a worker was killed
-            self._unload(alive)
-        return bool(self.on_host)
+            why = f"{type(error).__name__}: {error}"
+        fields = {"model": self.config.name, "why": why}
+        log.warning("weights could not come back, loading them", extra=fields)
+        self._unload(self.life.instances)
+        return False
 
     def cannot_wake(self, error: WherryError, seconds: float) -> None:
         """It could not be loaded, and is tried again in `seconds` at the soonest: what waits fails,

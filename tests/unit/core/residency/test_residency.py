@@ -532,6 +532,20 @@ class KeptBeside(KeptInWorker):
     pass
 
 
+class DiesOnItsWay(KeptInWorker):
+    def to_device(self, device: wherry.Device) -> None:
+        os._exit(1)
+
+
+def test_a_worker_that_ends_while_weights_come_back_is_loaded() -> None:
+    with wherry.Runtime(DiesOnItsWay(), KeptBeside(), device_memory={"cpu": ROOM}) as runtime:
+        before, _ = runtime.infer("dies_on_its_way", x=1)
+        runtime.infer("kept_beside", x=1)
+        after, moves = runtime.infer("dies_on_its_way", x=1)
+        assert after != before
+        assert moves == 0
+
+
 def test_a_worker_stays_while_its_model_rests_and_one_that_was_killed_is_loaded() -> None:
     with wherry.Runtime(KeptInWorker(), KeptBeside(), device_memory={"cpu": ROOM}) as runtime:
         before, _ = runtime.infer("kept_in_worker", x=1)
