@@ -182,6 +182,7 @@ def commit(tree: Path) -> str:
 VERSIONED = (
     *("wherry", "numpy", "uvloop", "httptools", "msgspec", "onnxruntime"),
     *("torch", "transformers", "tokenizers", "xllamacpp", "vllm"),
+    *("fastapi", "litserve", "bentoml", "ray", "scikit-learn"),
 )
 
 

@@ -37,19 +37,27 @@ def drawn(record: dict[str, Any]) -> str:
     rows = record["rows"]
     rates, waits = _values(rows, "rate"), _values(rows, "p95_ms")
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 440" width="{WIDTH}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 466" width="{WIDTH}"'
         ' role="img">',
         f"<title>{title(record)}</title>",
         f"<style>{STYLE}</style>",
         _text(LEFT, 24, "One scikit-learn text classifier, one copy, a row a request", "title"),
         *_legend(),
         *_panel("Requests a second (more is better)", rates, 80),
-        *_panel("Latency that 95 of 100 requests stay below, ms (less is better)", waits, 252),
-        _text(LEFT, 432, f"{record['cores']} cores of {record['processor']}, {record['when'][:10]}."
-              " wrk, medians.", "quiet"),
+        *_panel("Latency that 95 of 100 requests stay below, ms (less is better)", waits, 278),
+        _text(LEFT, 458, _where(record), "quiet"),
         "</svg>",
-    ]  # fmt: skip
+    ]
     return "\n".join(parts) + "\n"
+
+
+def _where(record: dict[str, Any]) -> str:
+    versions = record["versions"]
+    of = [f"{name} {versions[name.lower()]}" for name in ("LitServe", "BentoML", "Ray", "FastAPI")]
+    return (
+        f"{record['cores']} cores of {record['processor']}, {record['when'][:10]}, wrk, medians;"
+        f" {', '.join(of)}"
+    )
 
 
 def title(record: dict[str, Any]) -> str:
@@ -61,7 +69,7 @@ def title(record: dict[str, Any]) -> str:
         for framework in COLOURS
         if framework in rates
     ]
-    return f"Requests a second at {', '.join(map(str, callers))} callers: {'; '.join(told)}"
+    return f"Requests a second at {', '.join(map(str, callers))} clients: {'; '.join(told)}"
 
 
 def _values(rows: list[dict[str, Any]], key: str) -> dict[str, list[float]]:
@@ -77,7 +85,7 @@ def _panel(title: str, values: dict[str, list[float]], top: int) -> Iterator[str
     yield f'<line class="axis" x1="{LEFT}" x2="{WIDTH - LEFT}" y1="{base}" y2="{base}"/>'
     frameworks = [one for one in COLOURS if one in values]
     step = (WIDTH - 2 * LEFT) / 4
-    for place, callers in enumerate(("1 caller", "8 callers", "32 callers", "128 callers")):
+    for place, callers in enumerate(("1 client", "8 clients", "32 clients", "128 clients")):
         start = LEFT + place * step + (step - len(frameworks) * (BAR + SPACE)) / 2
         for number, framework in enumerate(frameworks):
             value = values[framework][place]
