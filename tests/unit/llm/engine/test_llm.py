@@ -493,7 +493,7 @@ def test_an_engine_rests_with_its_weights_and_is_built_again_without_its_files(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(runner, "best_for", lambda *_: PlainLinear)
     monkeypatch.setattr(host_weights, "is_elsewhere", lambda *_: True)
-    reads, load_network = list[str](), loading.load_network
+    reads, load_network = list[str](), runner.load_network
 
     def counted(checkpoint: Any, **how: Any) -> Any:
         reads.append(checkpoint.folder.name)
