@@ -26,8 +26,11 @@ def test_callbacks_come_in_the_order_of_their_moments(timer: Timer) -> None:
         told.append("second")
         done.set()
 
-    timer.wake_at(now + 0.02, second)
-    timer.wake_at(now + 0.01, lambda: told.append("first"))
+    def begin() -> None:  # in the timer's thread: neither can run before both are there
+        timer.wake_at(now + 0.02, second)
+        timer.wake_at(now + 0.01, lambda: told.append("first"))
+
+    timer.wake_at(now, begin)
     assert done.wait(TIMEOUT)
     assert told == ["first", "second"]
 
