@@ -25,6 +25,7 @@ runpy.run_module("wherry", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [
@@ -65,6 +66,7 @@ def test_open_standard_files_are_left_as_they_are() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_told_in_a_line() -> None:
     with open("/dev/full", "w") as full:

@@ -68,6 +68,7 @@ def test_a_runtime_says_nothing_of_its_batches(app: str) -> None:
         ongoing_requests([f"{app}:runtime"], {})
 
 
+@pytest.mark.slow
 def test_the_package_imports_ray_only_where_it_is_used() -> None:
     code = (
         "import sys, wherry.deploy.on_ray_serve\n"

@@ -119,6 +119,7 @@ def test_a_server_that_cannot_start_is_an_error_with_its_log() -> None:
         server.__enter__()
 
 
+@pytest.mark.slow
 def test_a_server_may_run_in_a_folder_that_has_names_of_the_standard_library(
     tmp_path: Path,
 ) -> None:

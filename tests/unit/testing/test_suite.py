@@ -141,6 +141,7 @@ def bring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bring:
     return bring
 
 
+@pytest.mark.slow
 def test_a_backend_that_is_right_passes(bring: Bring, scale: Path) -> None:
     bring("wherry.backends", Scale)
     check_backend("mine", scale, X=ROWS)

@@ -73,6 +73,7 @@ def of_engines(
     return read(runtime, triton=triton)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_all_instances_are_one_series_from_the_start(isolation: str) -> None:
     with wherry.Runtime(Engine(), isolation=isolation) as runtime:

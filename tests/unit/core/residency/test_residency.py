@@ -353,6 +353,7 @@ def test_a_runtime_closes_while_a_model_waits_for_its_stream_to_end() -> None:
                 pass
 
 
+@pytest.mark.slow
 def test_callers_who_come_back_with_each_answer_have_whole_turns() -> None:
     """Each model has two callers of a row; of five two fit. A turn that ended with the first empty
     queue would serve two rows."""
@@ -435,6 +436,7 @@ def test_without_the_setting_a_model_is_unloaded() -> None:
         assert first.events == ["load", "unload"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isolation", "how"),
     [("thread", "raises"), ("thread", "cannot"), ("process", "raises"), ("process", "hangs")],
@@ -537,6 +539,7 @@ class DiesOnItsWay(KeptInWorker):
         os._exit(1)
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_while_weights_come_back_is_loaded() -> None:
     with wherry.Runtime(DiesOnItsWay(), KeptBeside(), device_memory={"cpu": ROOM}) as runtime:
         before, _ = runtime.infer("dies_on_its_way", x=1)
@@ -546,6 +549,7 @@ def test_a_worker_that_ends_while_weights_come_back_is_loaded() -> None:
         assert moves == 0
 
 
+@pytest.mark.slow
 def test_a_worker_stays_while_its_model_rests_and_one_that_was_killed_is_loaded() -> None:
     with wherry.Runtime(KeptInWorker(), KeptBeside(), device_memory={"cpu": ROOM}) as runtime:
         before, _ = runtime.infer("kept_in_worker", x=1)
@@ -584,6 +588,7 @@ class InProcess(wherry.Model):
         return x
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_wakes_is_started_again(killed_at_load: Path) -> None:
     with wherry.Runtime(InProcess(), device_memory={"cpu": 1 << 40}) as runtime:
         killed_at_load.touch()
@@ -619,6 +624,7 @@ class NeverUnloaded(wherry.Model):
         return x
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_in_its_unload_does_not_keep_the_room() -> None:
     with wherry.Runtime(NeverUnloaded(), *models(1), device_memory={"cpu": ROOM}) as runtime:
         assert runtime.infer("never_unloaded", x=1) == 1

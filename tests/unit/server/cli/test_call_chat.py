@@ -180,6 +180,7 @@ os.execv(sys.executable, [sys.executable, "-m", "wherry", *sys.argv[1:]])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no terminal to be opened")
 def test_ctrl_c_ends_an_answer_and_its_request(url: str) -> None:
     ours, theirs = os.openpty()
@@ -278,6 +279,7 @@ def test_a_conversation_sends_what_was_said_and_forgets_what_failed() -> None:
     assert talk.command("/set x").startswith("/clear")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no terminal to be opened")
 def test_ctrl_c_ends_an_answer_and_the_chat_goes_on_until_ctrl_d(url: str) -> None:
     LEFT.clear()

@@ -195,6 +195,7 @@ def test_a_check_shows_signatures_and_what_differs_from_the_defaults(
     assert "--all" not in shown[1]
 
 
+@pytest.mark.slow
 def test_a_model_with_defaults_only_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_module_is_looked_for_and_not_imported() -> None:
     assert modules_of("app.py") == {}
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     Path("app.py").write_text("import numpy, nowhere_at_all")
     assert main(["doctor", "app.py", "--port", "0", "--grpc-port", "0"]) == 1
