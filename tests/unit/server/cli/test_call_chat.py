@@ -286,13 +286,20 @@ def test_ctrl_c_ends_an_answer_and_the_chat_goes_on_until_ctrl_d(url: str) -> No
     ours, theirs = os.openpty()
     files: Any = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     command = [sys.executable, "-c", AT_A_TERMINAL, "chat", "endless", "--url", url]
-    with subprocess.Popen(command, start_new_session=True, **files) as process:
+    with (
+        subprocess.Popen(command, start_new_session=True, **files) as process,
+        contextlib.ExitStack() as last,
+    ):
+        last.callback(process.kill)  # the test may have failed
         os.close(theirs)
 
+        shown = b""
+
         def shows(text: bytes) -> None:
-            shown = b""
+            nonlocal shown
             while text not in shown:
                 shown = shown[-4096:] + os.read(ours, 4096)
+            shown = shown.partition(text)[2]
 
         shows(b"> ")
         os.write(ours, b"Hello\n")
@@ -302,6 +309,7 @@ def test_ctrl_c_ends_an_answer_and_the_chat_goes_on_until_ctrl_d(url: str) -> No
         assert LEFT.wait(TIMEOUT)
         os.write(ours, b"/system a\n")
         shows(b"from the next message on")
+        shows(b"> ")
         os.write(ours, b"\x04")
         with contextlib.suppress(OSError):
             while os.read(ours, 4096):
