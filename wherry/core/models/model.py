@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from wherry.core.observability.tracing import Span
 from wherry.core.values.datatypes import Form
 from wherry.core.values.errors import ConfigError, ModelNotReady
 from wherry.core.values.request import Columns
+
+#: Held while a model object becomes an instance's own.
+_TAKING = threading.RLock()
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,10 +209,11 @@ class Model:
     def attribute_changes(self) -> AttributeChanges:
         """What the program has changed since the constructor, up to the first load in this
         process."""
-        known: AttributeChanges | None = self.__dict__.get("_wherry_changes")
-        return (
-            changes(self, self.__dict__.get("_wherry_made", {}), _OURS) if known is None else known
-        )
+        with _TAKING:
+            known: AttributeChanges | None = self.__dict__.get("_wherry_changes")
+            if known is not None:
+                return known
+            return changes(self, self.__dict__.get("_wherry_made", {}), _OURS)
 
     def load(self, device: Device) -> None:
         """Load weights. Runs once in each instance before it is ready; may block.
@@ -240,11 +245,12 @@ class Model:
     def take(self) -> bool:
         """Reserve this object for one instance. False if it is in use: then the instance makes a
         copy."""
-        mine = object()
-        if self.__dict__.setdefault("_taken", mine) is not mine:  # atomic
-            return False
-        self.__dict__["_wherry_changes"] = self.attribute_changes()
-        return True
+        with _TAKING:  # who copies it needs the changes of before its load
+            if "_taken" in self.__dict__:
+                return False
+            self.__dict__["_taken"] = True
+            self.__dict__["_wherry_changes"] = self.attribute_changes()
+            return True
 
     def give_back(self) -> None:
         """End the reservation of `take`."""
@@ -348,7 +354,7 @@ class Model:
 #: Attributes of a model object that the package sets.
 _OURS = frozenset(
     {"metric_labels", "constructed_with", "name"}
-    | {"_caller", "_taken", "_wherry_made", "_wherry_changes"}
+    | {"_caller", "_moved", "_taken", "_wherry_made", "_wherry_changes"}
 )
 
 

@@ -1,13 +1,16 @@
 """What does a user write, and what is one caller's view of it?"""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import numpy as np
 import pytest
 
 import wherry
+from wherry.core.models import model as model_module
 from wherry.core.models.model import load_on
 from wherry.core.values.errors import ConfigError, ModelNotReady
 
@@ -255,3 +258,30 @@ def test_an_example_that_is_no_row_of_its_model_is_told_by_its_place(
     samples: dict[str, Any] = {field: [{"text": "fine"}, row]}
     with pytest.raises(ConfigError, match=rf"model 'f'.* {problem} \({field}\[1\]\)"):
         wherry.model(**samples)(f)
+
+
+def test_who_copies_a_model_waits_until_its_first_instance_has_noted_the_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first instance is about to load, which changes the object."""
+    made = TextEmbedder()
+    begun, goes_on, changes = threading.Event(), threading.Event(), model_module.changes
+    calls = list[int]()
+
+    def slow(*args: Any) -> Any:
+        calls.append(1)
+        begun.set()
+        goes_on.wait(10)
+        return changes(*args)
+
+    monkeypatch.setattr(model_module, "changes", slow)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(made.take)
+        begun.wait(10)
+        second = threads.submit(lambda: (made.take(), made.attribute_changes()))
+        goes_on.set()
+        assert first.result(10)
+        took, seen = second.result(10)
+    assert not took
+    assert seen is made.attribute_changes()
+    assert len(calls) == 1
