@@ -11,6 +11,7 @@ import pytest
 
 import wherry
 from wherry.core.models import model as model_module
+from wherry.core.models.changes import changes
 from wherry.core.models.model import load_on
 from wherry.core.values.errors import ConfigError, ModelNotReady
 
@@ -265,7 +266,7 @@ def test_who_copies_a_model_waits_until_its_first_instance_has_noted_the_changes
 ) -> None:
     """The first instance is about to load, which changes the object."""
     made = TextEmbedder()
-    begun, goes_on, changes = threading.Event(), threading.Event(), model_module.changes
+    begun, goes_on = threading.Event(), threading.Event()
     calls = list[int]()
 
     def slow(*args: Any) -> Any:
