@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.harness import ROOT
+from benchmarks.peers.picture import text
 
 RESULTS = ROOT / "benchmarks" / "results" / "frameworks.json"
 PICTURE = ROOT / "docs" / "frameworks.svg"
@@ -41,11 +42,11 @@ def drawn(record: dict[str, Any]) -> str:
         ' role="img">',
         f"<title>{title(record)}</title>",
         f"<style>{STYLE}</style>",
-        _text(LEFT, 24, "One scikit-learn text classifier, one copy, a row a request", "title"),
+        text(LEFT, 24, "One scikit-learn text classifier, one copy, a row a request", "title"),
         *_legend(),
         *_panel("Requests a second (more is better)", rates, 80),
         *_panel("Latency that 95 of 100 requests stay below, ms (less is better)", waits, 278),
-        _text(LEFT, 458, _where(record), "quiet"),
+        text(LEFT, 458, _where(record), "quiet"),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -80,7 +81,7 @@ def _values(rows: list[dict[str, Any]], key: str) -> dict[str, list[float]]:
 
 
 def _panel(title: str, values: dict[str, list[float]], top: int) -> Iterator[str]:
-    yield _text(LEFT, top, title)
+    yield text(LEFT, top, title)
     base, most = top + 30 + TALL, max(max(each) for each in values.values())
     yield f'<line class="axis" x1="{LEFT}" x2="{WIDTH - LEFT}" y1="{base}" y2="{base}"/>'
     frameworks = [one for one in COLOURS if one in values]
@@ -96,24 +97,19 @@ def _panel(title: str, values: dict[str, list[float]], top: int) -> Iterator[str
                 f' width="{BAR}" height="{height:.1f}" rx="2"/>'
             )
             kind = "own" if framework == "wherry" else "quiet"
-            yield _text(x + BAR / 2, base - height - 4, _short(value), kind, "middle")
-        yield _text(LEFT + (place + 0.5) * step, base + 16, callers, "", "middle")
+            yield text(x + BAR / 2, base - height - 4, _short(value), kind, "middle")
+        yield text(LEFT + (place + 0.5) * step, base + 16, callers, "", "middle")
 
 
 def _legend() -> Iterator[str]:
     for place, (framework, colour) in enumerate(COLOURS.items()):
         x = LEFT + 110 * place
         yield f'<rect fill="{colour}" x="{x}" y="38" width="12" height="12" rx="2"/>'
-        yield _text(x + 18, 48, framework)
+        yield text(x + 18, 48, framework)
 
 
 def _short(value: float) -> str:
     return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
-
-
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
 if __name__ == "__main__":

@@ -67,11 +67,11 @@ def drawn(record: dict[str, Any]) -> str:
         ' role="img">',
         f"<title>{_told(full)}</title>",
         f"<style>{STYLE}</style>",
-        _text(LEFT, 24, "A model of 5 ms and 0.2 ms a row, batches of up to 32", "title"),
+        text(LEFT, 24, "A model of 5 ms and 0.2 ms a row, batches of up to 32", "title"),
         *_legend(),
         *_panel(full, LEFT),
         *_panel(waits, LEFT + PANEL + GAP),
-        _text(LEFT, HEIGHT - 8, machine([record]).partition(";")[0] + ".", "quiet"),
+        text(LEFT, HEIGHT - 8, machine([record]).partition(";")[0] + ".", "quiet"),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -103,7 +103,7 @@ def _most(values: dict[str, list[float]]) -> float:
 
 
 def _panel(panel: Panel, left: float) -> Iterator[str]:
-    yield _text(left, TOP - 24, panel.title)
+    yield text(left, TOP - 24, panel.title)
     yield f'<line class="axis" x1="{left}" x2="{left + PANEL}" y1="{BASE}" y2="{BASE}"/>'
     step = PANEL / len(CALLERS)
     for number, callers in enumerate(CALLERS):
@@ -117,9 +117,9 @@ def _panel(panel: Panel, left: float) -> Iterator[str]:
                 f' height="{height:.1f}" rx="2"/>'
             )
             own = "own" if place == 0 else "quiet"
-            yield _text(x + BAR / 2, y - 4, f"{value:.0f}{panel.unit}", own, "middle")
+            yield text(x + BAR / 2, y - 4, f"{value:.0f}{panel.unit}", own, "middle")
         plural = "s" if callers > 1 else ""
-        yield _text(
+        yield text(
             left + (number + 0.5) * step, BASE + 16, f"{callers} caller{plural}", "", "middle"
         )
 
@@ -128,10 +128,10 @@ def _legend() -> Iterator[str]:
     for place, (peer, told) in enumerate(PEERS.items()):
         x = LEFT + 190 * place
         yield f'<rect class="{peer}" x="{x}" y="36" width="12" height="12" rx="2"/>'
-        yield _text(x + 18, 46, told)
+        yield text(x + 18, 46, told)
 
 
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
+def text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
     named = f' class="{kind}"' if kind else ""
     return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from wherry.core.workers.encoding import Garbage
@@ -218,19 +218,26 @@ def start_worker(
     """Start a worker, connected with this process by a socket for each direction: those to receive
     from and to send to, which do not block. Its arguments after `command` are the descriptors of
     its ends, in the same order, that of the memory that it shares, and our process id."""
+    with socket_pairs(2) as ((target, source), ends):
+        process = WorkerProcess(command, environment, model, instance, [*ends, memory])
+    return process, source, target
+
+
+@contextlib.contextmanager
+def socket_pairs(count: int) -> Iterator[tuple[list[socket.socket], list[int]]]:
+    """Our ends, which do not block, and the descriptors of theirs, which are closed afterwards. An
+    error closes ours, too."""
     with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
         ours, ends = [], []
-        for _ in range(2):
+        for _ in range(count):
             our_end, their_end = socket.socketpair()
             undo.callback(our_end.close)
             theirs.callback(their_end.close)
             our_end.setblocking(False)
             ours.append(our_end)
             ends.append(their_end.fileno())
-        process = WorkerProcess(command, environment, model, instance, [*ends, memory])
+        yield ours, ends
         undo.pop_all()
-    target, source = ours
-    return process, source, target
 
 
 class Bell:

@@ -34,6 +34,7 @@ from wherry.core.workers.process import (
     Bell,
     WorkerProcess,
     resident_bytes,
+    socket_pairs,
     start_worker,
 )
 from wherry.core.workers.shared_memory import memory_file
@@ -153,31 +154,22 @@ class SharedProcess:
     ) -> tuple[ProcessShare, socket.socket, socket.socket] | None:
         """A share for an instance, and its sockets, to receive from and to send to, which do not
         block. None: it is ending, or is full, or has another module of this name."""
-        with self._lock, ExitStack() as undo, ExitStack() as theirs:
+        with self._lock:
             name = "" if module is None else module.__name__
             place = next((n for n in range(MOST) if n not in self._shares), None)
             if not self._takes_more or place is None:
                 return None
             if module is not None and self._modules.get(name, module) is not module:
                 return None
-            ours, files = [], []
-            for _ in range(3):
-                our_end, their_end = socket.socketpair()
-                undo.callback(our_end.close)
-                theirs.callback(their_end.close)
-                our_end.setblocking(False)
-                ours.append(our_end)
-                files.append(their_end.fileno())
-            target, source, life = ours
-            share = ProcessShare(self, place, instance, life)
-            self._running[place] = 0
-            message = JOIN.pack(place, instance.encode()[:252])
-            with suppress(ConnectionError):  # it has just ended: so do the sockets
-                socket.send_fds(self._control, [message], [*files, memory])
+            with socket_pairs(3) as ((target, source, life), files):
+                share = ProcessShare(self, place, instance, life)
+                self._running[place] = 0
+                message = JOIN.pack(place, instance.encode()[:252])
+                with suppress(ConnectionError):  # it has just ended: so do the sockets
+                    socket.send_fds(self._control, [message], [*files, memory])
             self._shares[place] = share
             if module is not None:
                 self._modules[name] = module
-            undo.pop_all()
             return share, source, target
 
     def leave(self, share: ProcessShare) -> None:

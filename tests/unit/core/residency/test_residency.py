@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import wherry
 from wherry.core.instances.runner import InstanceRunner
+from wherry.core.residency.policy import DeviceTurns
 from wherry.core.values.errors import ConfigError, DeadlineExceeded, LoadFailed, ModelNotReady
+from wherry.core.values.reply import Reply
 
 ROOM = 250
 
@@ -637,6 +640,35 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="resident"):
         Counted().config(resident="sometimes")
     assert Counted().config(memory="2GiB").memory == 2 << 30
+
+
+def test_a_flood_at_a_model_that_wakes_is_decided_about_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (one,) = models(1, max_batch_size=64)
+    one.gate.clear()
+    looks, decide = list[int](), DeviceTurns.decide
+
+    def counted(self: DeviceTurns, views: Any, now: float) -> Any:
+        looks.append(len(views))
+        return decide(self, views, now)
+
+    monkeypatch.setattr(DeviceTurns, "decide", counted)
+    with (
+        wherry.Runtime(one, device_memory={"cpu": ROOM}) as runtime,
+        ThreadPoolExecutor(32) as threads,
+    ):
+        answers = [threads.submit(runtime.infer, "m0", x=x) for x in range(32)]
+        wait_until(lambda: runtime.model("m0").runner.queued_requests == 32)
+        before = len(looks)
+        for _ in range(200):
+            threading.Event().wait(0.001)  # the thread that decides may run
+            request = runtime.model("m0").request({"x": np.array([1])}, 1, Reply(lambda _: None))
+            runtime.model("m0").submit([request])
+        looked = len(looks) - before
+        one.gate.set()
+        assert looked < 50
+        assert [answer.result(20) for answer in answers] == list(range(32))
 
 
 def test_nothing_runs_while_nobody_asks() -> None:
