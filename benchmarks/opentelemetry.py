@@ -81,7 +81,7 @@ def main() -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         (Path(folder) / "app.py").write_text(APP)
         url = stack.enter_context(_collector())
-        on = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_METRICS_EXPORTER": "none"}
+        on = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
         ratio = {**on, "OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}
         kinds = {
             **({"before": {"PYTHONPATH": str(options.before)}} if options.before else {}),

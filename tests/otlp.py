@@ -1,4 +1,4 @@
-"""What receives the spans and metrics of a test, over real OTLP?
+"""What receives the spans of a test, over real OTLP?
 
 A collector of a few lines, built from opentelemetry-proto: over HTTP, and over gRPC.
 """
@@ -12,10 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -24,7 +20,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
 from tests.fakes import until
 
@@ -58,7 +53,6 @@ class Collector:
     def __init__(self) -> None:
         self.url = ""
         self.spans: list[Span] = []
-        self.metrics: list[Metric] = []
         self.headers: list[dict[str, str]] = []
         self.requests = 0
         #: What is done with a request instead of a good answer.
@@ -69,11 +63,6 @@ class Collector:
             about = attributes_of(resource.resource.attributes)
             for scope in resource.scope_spans:
                 self.spans += [Span(one, scope.scope.name, about) for one in scope.spans]
-
-    def take_metrics(self, request: ExportMetricsServiceRequest) -> None:
-        for resource in request.resource_metrics:
-            for scope in resource.scope_metrics:
-                self.metrics += scope.metrics
 
     def named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]
@@ -101,15 +90,9 @@ def collector() -> Iterator[Collector]:
                 return
             body = self.rfile.read(int(self.headers["content-length"]))
             collected.headers.append({name.lower(): text for name, text in self.headers.items()})
-            answer: Any
-            if self.path == "/v1/traces":
-                collected.take_spans(ExportTraceServiceRequest.FromString(body))
-                answer = ExportTraceServiceResponse()
-            else:
-                assert self.path == "/v1/metrics"
-                collected.take_metrics(ExportMetricsServiceRequest.FromString(body))
-                answer = ExportMetricsServiceResponse()
-            said = answer.SerializeToString()
+            assert self.path == "/v1/traces"
+            collected.take_spans(ExportTraceServiceRequest.FromString(body))
+            said = ExportTraceServiceResponse().SerializeToString()
             self.send_response(200)
             self.send_header("content-type", "application/x-protobuf")
             self.send_header("content-length", str(len(said)))

@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from tests.otlp import Collector, Span, attributes_of, collector, free_port, grpc_collector
+from tests.otlp import Collector, Span, collector, free_port, grpc_collector
 from wherry.testing.servers import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -173,33 +173,6 @@ def test_without_the_extra_the_server_says_how_to_get_it_and_serves(tmp_path: Pa
 
 def _path(first: Path) -> str:
     return os.pathsep.join([str(first), os.environ.get("PYTHONPATH", "")])
-
-
-@pytest.mark.parametrize("fronts", ["0", "1"])
-def test_the_metrics_are_exported_as_prometheus_scrapes_them(tmp_path: Path, fronts: str) -> None:
-    with collector() as collected:
-        with serving(
-            tmp_path, collected, "--fronts", fronts, OTEL_TRACES_EXPORTER="none"
-        ) as server:
-            for _ in range(3):
-                httpx.post(f"{server.url}/v2/models/upper/infer", json=BODY)
-            scraped = httpx.get(f"{server.url}/metrics").text
-        assert server.process.returncode == 0
-        assert collected.spans == []
-    last = {metric.name: metric for metric in collected.metrics}
-    labels = {"model": "upper", "version": "1"}
-    requests = last["wherry_requests"].sum
-    assert (requests.aggregation_temporality, requests.is_monotonic) == (2, True)
-    assert 'wherry_requests_total{model="upper"' in scraped
-    (done,) = [p for p in requests.data_points if p.as_double == 3.0]
-    assert attributes_of(done.attributes).items() >= labels.items()
-    assert done.time_unix_nano > done.start_time_unix_nano > 0
-    (waited,) = last["wherry_queue_seconds"].histogram.data_points
-    assert attributes_of(waited.attributes) == labels
-    assert (waited.count, sum(waited.bucket_counts)) == (3, 3)
-    assert len(waited.bucket_counts) == len(waited.explicit_bounds) + 1
-    assert last["wherry_queue_seconds"].unit == "s"
-    assert last["wherry_requests_in_flight"].gauge.data_points[0].as_double == 0.0
 
 
 CALLING = """

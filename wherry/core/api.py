@@ -100,7 +100,6 @@ if TYPE_CHECKING:
     from wherry.core.observability.otel.following import begun as begun
     from wherry.core.observability.otel.following import follow_below as follow_below
     from wherry.core.observability.otel.following import follow_in as follow_in
-    from wherry.core.observability.otel.providers import metrics_of as metrics_of
     from wherry.core.observability.otel.providers import tracing_of as tracing_of
     from wherry.core.observability.otel.tracing import RequestTrace as RequestTrace
     from wherry.core.observability.otel.tracing import Tracing as Tracing
@@ -267,7 +266,7 @@ else:
             "observability.otel": "triton_mode",
             "observability.otel.context": "SpanKind",
             "observability.otel.following": "FollowedRequest begun follow_below follow_in",
-            "observability.otel.providers": "metrics_of tracing_of",
+            "observability.otel.providers": "tracing_of",
             "observability.otel.tracing": "RequestTrace Tracing",
             "observability.otel.triton_mode": "MetricsConfig",
             "observability.statistics": (

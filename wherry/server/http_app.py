@@ -6,10 +6,9 @@ answers as values; bytes on a connection are the transport's business.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -36,9 +35,6 @@ from wherry.server.v2.http.kserve import V2Routes, respond_health
 from wherry.server.v2.triton_errors import TritonErrors
 from wherry.triton.api import ModelControl
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
 LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
 READY = ("/v2/health/ready", "/readyz")
 #: Paths that tell whether the server lives.
@@ -48,8 +44,6 @@ MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"
 
 #: Bound of the path cache: paths come from clients.
 MAX_PATHS = 1024
-#: Seconds that metrics wait for the fronts, which tell in a third of that.
-FRONTS_NOTICE_TIMEOUT: Final = 1.0
 
 
 class ServerLive(ExactAnswer):
@@ -297,14 +291,6 @@ class HttpApp:
             self._start_scrape(openmetrics)
         else:
             self._metrics.fronts.measure(lambda: self._start_scrape(openmetrics))
-
-    def collect(self, loop: asyncio.AbstractEventLoop) -> list[Metric]:
-        """All metrics now, those of fronts included. Blocks; not for the loop, which is given."""
-        fronts, reported = self._metrics.fronts, threading.Event()
-        if fronts is not None:
-            loop.call_soon_threadsafe(fronts.measure, reported.set)
-            reported.wait(FRONTS_NOTICE_TIMEOUT)
-        return list(self._metrics.collect())
 
     def _start_scrape(self, openmetrics: bool) -> None:
         port = self._entry.port()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wherry.core.api import ConfigError, in_thread, metrics_of
+from wherry.core.api import ConfigError, in_thread
 from wherry.server.access.api_keys import GROUPS
 from wherry.server.access.origins import Binding, Origins
 from wherry.server.access_log import AccessLog
@@ -30,8 +30,6 @@ from wherry.server.parts import Applications
 from wherry.server.watched_files import watched_context
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
     from wherry.server.grpc.listener import GrpcListener
     from wherry.server.grpc.rpc import Application as GrpcApplication
 
@@ -123,7 +121,7 @@ log = logging.getLogger("wherry")
 
 #: Seconds for which open connections are still read when a server begins to drain.
 LAST_CALL = 0.3
-#: Seconds to send the spans and metrics that wait, at the end.
+#: Seconds to send the spans that wait, at the end.
 FLUSH = 5.0
 
 
@@ -156,12 +154,6 @@ class Listeners:
         #: What is to be logged when it accepts, and where.
         self._listening_later: list[tuple[str, str]] = []
         self._tracing = applications.common.tracing
-        #: Exports the metrics, of fronts too: then the owner does.
-        self._metrics = None
-        if not is_front:
-            self._metrics = metrics_of(self._measured, applications.common.version)
-        #: That of `start`.
-        self._loop: asyncio.AbstractEventLoop | None = None
         _check_speaks(options)
         layers = Layers(applications, options, plan.limits)
         self._app = app = applications.http
@@ -223,9 +215,6 @@ class Listeners:
         one of an operator's listeners."""
         if self._tracing is not None:
             await in_thread(self._tracing.start, "wherry-otel-start")
-        if self._metrics is not None:
-            self._loop = asyncio.get_running_loop()
-            await in_thread(self._metrics.start, "wherry-otel-start")
         try:
             await self._start()
         except BaseException:
@@ -267,12 +256,7 @@ class Listeners:
         }
         if self._draining:
             drained &= not (await asyncio.wait(self._draining, timeout=timeout))[1]
-        if (metrics := self._metrics) is not None:  # the models are about to go
-            await in_thread(lambda: metrics.collect_last(FLUSH), "wherry-otel-end")
         return drained
-
-    def _measured(self) -> list[Metric]:
-        return [] if self._loop is None else self._app.collect(self._loop)
 
     def kill(self) -> None:
         """End the processes of fronts at once."""
@@ -285,8 +269,8 @@ class Listeners:
         await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts())))
         await asyncio.gather(*self._draining)
         await self._agent.close()
-        ends = [one.close for one in (self._tracing, self._metrics) if one is not None]
-        await asyncio.gather(*(in_thread(partial(end, FLUSH), "wherry-otel-end") for end in ends))
+        if self._tracing is not None:
+            await in_thread(partial(self._tracing.close, FLUSH), "wherry-otel-end")
 
     def _all(self) -> list[Listener | GrpcListener]:
         public = (one for one in (self._http, self._grpc) if one is not None)

@@ -27,7 +27,6 @@ def picky(text: str) -> str:
 def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     with collector() as collected:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collected.url)
-        monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
         yield collected
 
 

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +28,7 @@ from wherry.core.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from prometheus_client.core import Metric as Family
 
-    from wherry.core.observability.otel.metrics_export import MetricsExport
     from wherry.core.observability.otel.tracing import Tracing
 
 
@@ -39,15 +37,15 @@ log = logging.getLogger("wherry")
 INSTALL: Final = "pip install 'wherry[otel]'"
 
 
-def exporters_of(signal: str, environ: Mapping[str, str]) -> list[str]:
-    """The names of the exporters of a signal ("traces", "metrics") that the variables ask for."""
+def exporters_of(environ: Mapping[str, str]) -> list[str]:
+    """The names of the exporters that the variables ask for."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
-    named = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
+    named = environ.get("OTEL_TRACES_EXPORTER", "").strip()
     if named:
         names = [name.strip() for name in named.split(",")]
         return [name for name in names if name and name != "none"]
-    own, common = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
+    own, common = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
     return ["otlp"] if environ.get(own) or environ.get(common) else []
 
 
@@ -57,8 +55,8 @@ def tracing_of(version: str, clock: Callable[[], float], *, serves: bool = True)
     provider = own_provider()
     if provider is not None:
         return _tracing(provider, version, clock)
-    names = exporters_of("traces", os.environ) if serves else []
-    if not names or not _is_installed("traces"):
+    names = exporters_of(os.environ) if serves else []
+    if not names or not _is_installed():
         return None
     provider = provider_of(names)
     return _tracing(
@@ -68,18 +66,6 @@ def tracing_of(version: str, clock: Callable[[], float], *, serves: bool = True)
         start=lambda: start(provider, names),
         end=lambda timeout: shut_down(provider, timeout),
     )
-
-
-def metrics_of(collect: Callable[[], Iterable[Family]], version: str) -> MetricsExport | None:
-    """What exports the metrics that `collect` gives, if the variables ask for that. ConfigError for
-    an exporter that is not there."""
-    names = exporters_of("metrics", os.environ)
-    if not names or not _is_installed("metrics"):
-        return None
-    from wherry.core.observability.otel.metrics_export import MetricsExport
-
-    kinds = [exporter_kind("metrics", name) for name in names]
-    return MetricsExport(collect, version, lambda: [kind() for kind in kinds])
 
 
 def own_provider() -> TracerProvider | None:
@@ -98,7 +84,7 @@ def provider_of(names: Sequence[str]) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
 
     for name in names:
-        exporter_kind("traces", name)
+        exporter_kind(name)
     return TracerProvider(shutdown_on_exit=False)
 
 
@@ -107,17 +93,17 @@ def start(provider: TracerProvider, names: Sequence[str]) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
     for name in names:
-        made = exporter_kind("traces", name)()
+        made = exporter_kind(name)()
         at_once = name == "console"
         provider.add_span_processor((SimpleSpanProcessor if at_once else BatchSpanProcessor)(made))
 
 
-def exporter_kind(signal: str, name: str) -> Callable[[], Any]:
-    """The class of the exporters of a signal that has this name. ConfigError if none has."""
+def exporter_kind(name: str) -> Callable[[], Any]:
+    """The class of the exporters of this name. ConfigError if there is none."""
     from importlib.metadata import entry_points
 
     if name == "otlp":
-        protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or (
+        protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or (
             os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
         )
         name = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}.get(protocol, name)
@@ -125,24 +111,23 @@ def exporter_kind(signal: str, name: str) -> Callable[[], Any]:
             raise ConfigError(
                 f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is neither http/protobuf nor grpc"
             )
-    found = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=name))
+    found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
     if not found:
         package = {"otlp_proto_grpc": "; pip install opentelemetry-exporter-otlp-proto-grpc"}
         raise ConfigError(
-            f"OTEL_{signal.upper()}_EXPORTER: no exporter {name!r} is installed"
-            f"{package.get(name, '')}"
+            f"OTEL_TRACES_EXPORTER: no exporter {name!r} is installed{package.get(name, '')}"
         )
     kind: Callable[[], Any] = found[0].load()
     return kind
 
 
-def _is_installed(signal: str) -> bool:
+def _is_installed() -> bool:
     try:
         if find_spec("opentelemetry.sdk") is not None:
             return True
     except ModuleNotFoundError:
         pass
-    log.warning(f"OTEL_ variables ask for {signal}, and OpenTelemetry is not installed: {INSTALL}")
+    log.warning(f"OTEL_ variables ask for traces, and OpenTelemetry is not installed: {INSTALL}")
     return False
 
 
@@ -203,7 +188,7 @@ class WorkerSpans:
         if self._is_set_up or "opentelemetry.trace" not in sys.modules:
             return
         self._is_set_up = True
-        names = exporters_of("traces", os.environ)
+        names = exporters_of(os.environ)
         if not names or own_provider() is not None:
             return
         from opentelemetry import context, trace
