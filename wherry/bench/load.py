@@ -37,8 +37,6 @@ class Raw:
     #: CPU seconds and wall seconds of each load process.
     client: list[tuple[float, float]] = field(default_factory=list)
     interrupted: bool = False
-    #: CPU seconds and wall seconds of this process, where the models run in it.
-    process: tuple[float, float] | None = None
 
 
 class Child:

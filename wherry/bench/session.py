@@ -10,7 +10,6 @@ from wherry.bench.connection import Encoded
 from wherry.bench.figures import Interval, MeasuredWindow, Table, figures, timeline, window
 from wherry.bench.load import LoadProcesses, Raw
 from wherry.bench.load_protocol import LoadProgress
-from wherry.bench.local import Local
 from wherry.bench.objective import silence
 from wherry.bench.observe import Observer, is_here, listener
 from wherry.bench.plan import Closed, Plan
@@ -65,10 +64,6 @@ class Served:
         )
 
 
-#: What is measured.
-Subject = Served | Local
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A point, and the rows behind it."""
@@ -79,7 +74,7 @@ class Measured:
 
 
 def measure(
-    subject: Subject,
+    subject: Served,
     plan: Plan,
     *,
     rows: int = 1,
@@ -106,7 +101,7 @@ def measure(
         figures=measured,
         timeline=line,
         server=observer.server_side(seen.start, seen.stop),
-        server_cores=_cores(raw, observer, seen),
+        server_cores=observer.server_cores(seen.start, seen.stop),
         client=_client(raw),
         samples=raw.samples,
         interrupted=raw.interrupted,
@@ -123,13 +118,6 @@ def _with_server(line: list[Interval], observer: Observer, seen: MeasuredWindow)
             if interval.at <= at - seen.begin < interval.at + interval.seconds:
                 interval.queued = queued if queued is not None else interval.queued
                 interval.batch_size = size if size is not None else interval.batch_size
-
-
-def _cores(raw: Raw, observer: Observer, seen: MeasuredWindow) -> float | None:
-    if raw.process is not None:
-        used, seconds = raw.process
-        return used / max(1e-9, seconds)
-    return observer.server_cores(seen.start, seen.stop)
 
 
 def _client(raw: Raw) -> ClientSide:

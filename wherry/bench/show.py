@@ -15,8 +15,8 @@ from rich.text import Text
 from wherry.bench.compare import Change
 from wherry.bench.figures import Spread
 from wherry.bench.load_protocol import LoadProgress
-from wherry.bench.local import Cell, OfflineReport, recommended
 from wherry.bench.objective import CORRECTED
+from wherry.bench.offline import Cell, OfflineReport, recommended
 from wherry.bench.plan import Plan, describe, is_open
 from wherry.bench.report import Point, Report, SearchResult, number, shown
 

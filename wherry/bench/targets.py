@@ -26,7 +26,7 @@ from wherry.core.api import ConfigError, ModelDescription, describe
 
 Protocol = Literal[
     "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "messages", "http",
-    "grpc", "local",
+    "grpc",
 ]  # fmt: skip
 
 #: Ends of a URL's path that say which protocol is spoken there.

@@ -29,8 +29,8 @@ from wherry.bench.cli.run import (
     without_secrets,
 )
 from wherry.bench.compare import turns
-from wherry.bench.local import Offline, OfflineReport, length_of
 from wherry.bench.observe import facts
+from wherry.bench.offline import Offline, OfflineReport, length_of
 from wherry.bench.report import Report
 from wherry.bench.show import Display, print_changes, print_report
 from wherry.core.api import (
@@ -218,7 +218,7 @@ def _both(before: Report, after: Report) -> Report:
 def take_model(args: argparse.Namespace) -> None:
     """Take a word that is no module, here or installed, for a model of the server that runs."""
     word = args.target or ""
-    needs_code = args.local or args.set or args.serve
+    needs_code = args.set or args.serve
     is_here = os.path.exists(word) or os.path.exists(f"{word}.py")
     if re.fullmatch(r"[\w-]+", word) and not (args.model or needs_code or is_here):
         with suppress(ValueError):  # a module without a spec, such as __main__

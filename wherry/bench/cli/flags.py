@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 EPILOG = """\
 Seconds may be written 200ms, 5s or 2m; several values of a sweep 1,4,16 or 1..64 (doubling).
 TARGET is a URL, or what `wherry serve` takes: then the server is started (and, with --set,
-started again), or with --local called in this process. Without TARGET: WHERRY_URL.
+started again). Without TARGET: WHERRY_URL.
 """
 
 
@@ -45,7 +45,6 @@ GROUPS: Final = {
         Flag("--model", "name, or name:version", "NAME"),
         Flag("--protocol", "by default what the URL's path or the server says",
              more={"choices": PROTOCOLS}),
-        Flag("--local", "in this process, without a server"),
         Flag("--inputs", "rows: a JSONL or text file, file.py:function, or a folder or pattern of"
              " files, such as images", "PATH"),
         Flag("--rows", "rows of each request [1]", "N,..", "1"),
@@ -121,7 +120,7 @@ GROUPS: Final = {
 
 #: Those that --help shows.
 EVERYDAY: Final = (
-    "--model", "--local", "--inputs", "--length", "--callers", "--rate", "--duration",
+    "--model", "--inputs", "--length", "--callers", "--rate", "--duration",
     "--requests", "--set", "--p95", "--min-rps", "--max-errors", "--find-max", "--compare",
     "--json", "--html",
 )  # fmt: skip

@@ -27,16 +27,15 @@ from wherry.bench import objective
 from wherry.bench import report as reports
 from wherry.bench.cli.options import BenchOptions, seconds_of
 from wherry.bench.load import LoadProcesses
-from wherry.bench.local import Local
 from wherry.bench.objective import Objective, Search, missed, no_measurement, target_lost
 from wherry.bench.observe import facts
 from wherry.bench.plan import Load, Rate
 from wherry.bench.report import Point, Report
-from wherry.bench.session import Measured, Served, Subject, measure
+from wherry.bench.session import Measured, Served, measure
 from wherry.bench.show import Display
 from wherry.bench.targets import find
-from wherry.core.api import ConfigError, Runtime, WherryError
-from wherry.server.api import OPTIONS, PREFIX, load_targets, read_settings
+from wherry.core.api import ConfigError, WherryError
+from wherry.server.api import OPTIONS, PREFIX, read_settings
 from wherry.testing import ServerProcess
 
 MISSED = 1
@@ -297,7 +296,7 @@ class BenchRun:
                 else:
                     self._measure_all(subject, settings)
 
-    def _measure_all(self, subject: Subject, settings: dict[str, Any]) -> None:
+    def _measure_all(self, subject: Served, settings: dict[str, Any]) -> None:
         for rows, load, of_the_load in self.loads():
             for repeat in range(self.args.repeat or 1):
                 point = self.measure_one(subject, load, {**settings, **of_the_load}, rows, repeat)
@@ -312,7 +311,7 @@ class BenchRun:
             yield rows, load, {"rows": rows, **shape} if len(self.bench_options.rows) > 1 else shape
 
     def measure_one(
-        self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int
+        self, subject: Served, load: Load, settings: dict[str, Any], rows: int, repeat: int
     ) -> Point:
         """Measure one run, and note what it misses."""
         point = self.measure(subject, load, settings, rows, repeat).point
@@ -327,7 +326,7 @@ class BenchRun:
         return point
 
     def measure(
-        self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int = 0
+        self, subject: Served, load: Load, settings: dict[str, Any], rows: int, repeat: int = 0
     ) -> Measured:
         assert self.report is not None
         if self.report.points and (pause := seconds_of("--pause", self.args.pause)):
@@ -349,7 +348,7 @@ class BenchRun:
         self.out.requests(measured)
         return measured
 
-    def _search(self, subject: Subject, settings: dict[str, Any]) -> None:
+    def _search(self, subject: Served, settings: dict[str, Any]) -> None:
         """Find the highest load that meets the objective; every load tried is a point."""
         assert self.report is not None
         by, objective = self.args.find_max, self.bench_options.objective
@@ -383,7 +382,7 @@ class BenchRun:
             self.missed.append(f"no number of {by} meets {objective}")
 
     @contextmanager
-    def subject(self, settings: dict[str, Any]) -> Iterator[Subject]:
+    def subject(self, settings: dict[str, Any]) -> Iterator[Served]:
         """Start what the points with these server settings are measured on."""
         with ExitStack() as stack:
             with self.interrupts.at_once():
@@ -392,15 +391,11 @@ class BenchRun:
                 self.report = new_report(subject)
             yield subject
 
-    def _start(self, stack: ExitStack, settings: dict[str, Any]) -> Subject:
+    def _start(self, stack: ExitStack, settings: dict[str, Any]) -> Served:
         target = self.args.target or os.environ.get(f"{PREFIX}URL", DEFAULT_URL)
         is_url = "://" in target
-        if is_url and self.args.local:
-            raise ConfigError("--local calls models in this process: name app.py, not a URL")
         if is_url and (settings or self.args.serve):
             raise ConfigError("--set and --serve start a server: name app.py, not a URL")
-        if self.args.local:
-            return stack.enter_context(self._local(target, settings))
         pid = None
         if not is_url:
             self.display.say(f"starting wherry serve {target}")
@@ -412,17 +407,6 @@ class BenchRun:
             self.display.say(f"it is ready at {target}")
         found = find(target, self.bench_options.sending)
         return Served(found, stack.enter_context(LoadProcesses(self.args.processes)), pid)
-
-    @contextmanager
-    def _local(self, target: str, settings: dict[str, Any]) -> Iterator[Subject]:
-        models = load_targets([target])
-        if isinstance(models, Runtime):
-            raise ConfigError(f"{target} is a Runtime: --local needs its models")
-        name = (self.bench_options.sending.model or "").partition(":")[0]
-        chosen = [name] if name else [model.name for model in models]
-        overrides = {one: _without_auto(settings) for one in chosen}
-        with Runtime(*models, overrides=overrides) as runtime:
-            yield Local(runtime, self.bench_options.sending)
 
     def _model_to_set(self, target: str, settings: dict[str, Any]) -> str | None:
         """The model whose settings they are; without --model the only one of the server."""
@@ -437,11 +421,7 @@ class BenchRun:
         return self._only_model
 
 
-def _without_auto(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value != "auto"}
-
-
-def new_report(subject: Subject) -> Report:
+def new_report(subject: Served) -> Report:
     return Report(
         version=__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

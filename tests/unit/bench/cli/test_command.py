@@ -7,11 +7,13 @@ import csv
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import wherry
 from tests.unit.bench.reports import point, report
 from wherry.bench import report as reports
 from wherry.bench.cli.command import take_model
@@ -20,6 +22,7 @@ from wherry.bench.cli.run import Interrupts, without_secrets
 from wherry.bench.figures import Figures
 from wherry.bench.report import Report
 from wherry.server.cli import main
+from wherry.testing import local_server
 
 APP = """
 import wherry
@@ -62,7 +65,6 @@ def bench_echo(text: list[str]) -> list[str]:
         (["--json", "/nowhere/at/all.json"], "no such folder"),
         (["--html", "/tmp"], "--html /tmp: this cannot be written"),
         (["--offline", "--csv", "x.csv"], "--offline has --json"),
-        (["--local"], "name app.py, not a URL"),
         (["--set", "max_batch_size=1"], "name app.py, not a URL"),
         (["--inputs", "/nowhere.jsonl", "--body", "x"], "nowhere.jsonl"),
     ],
@@ -102,29 +104,23 @@ def test_a_ctrl_c_while_something_starts_ends_that_at_once() -> None:
         assert not interrupts.insisted
 
 
-def test_a_local_run_writes_everything_that_was_asked_for(
+def test_a_run_writes_everything_that_was_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "bench_app.py").write_text(APP)
     out = {name: str(tmp_path / f"out.{name}") for name in ("json", "html", "csv", "jsonl")}
-    code = main(
-        ["bench", f"{tmp_path}/bench_app.py", "--local", "--callers", "1,2", "--loops", "5"]
-        + ["--set", "max_batch_size=2,4"]
-        + [word for name, path in out.items() for word in (f"--{name}", path)]
-    )
+    files = [word for name, path in out.items() for word in (f"--{name}", path)]
+    with local_server(Failing(never)) as server:
+        code = main(["bench", server.url, "--callers", "1,2", "--loops", "5", *files])
     captured = capsys.readouterr()
     assert code == 0
-    assert "max_batch_size" in captured.out
     assert "callers 2" in captured.err
     made = msgspec.json.decode(Path(out["json"]).read_bytes(), type=Report)
-    assert [p.settings for p in made.points] == [
-        {"max_batch_size": size, "callers": callers} for size in (2, 4) for callers in (1, 2)
-    ]
-    assert [p.figures.ok for p in made.points] == [5, 10, 5, 10]
-    assert made.target.protocol == "local"
-    assert len(Path(out["jsonl"]).read_text().splitlines()) == 30
+    assert [p.settings for p in made.points] == [{"callers": 1}, {"callers": 2}]
+    assert [p.figures.ok for p in made.points] == [5, 10]
+    assert made.target.protocol == "infer"
+    assert len(Path(out["jsonl"]).read_text().splitlines()) == 15
     assert Path(out["html"]).read_text().startswith("<!DOCTYPE html>")
-    assert len(Path(out["csv"]).read_text().splitlines()) == 5
+    assert len(Path(out["csv"]).read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -137,10 +133,18 @@ def test_a_local_run_writes_everything_that_was_asked_for(
 def test_a_setting_or_file_that_fails_does_not_cost_what_was_measured_before(
     flags: list[str], wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app = tmp_path / f"partly_{tmp_path.name}.py"  # a module's name is taken for the process's life
-    app.write_text(APP)
-    local = ["bench", str(app), "--local", "--callers", "1", "--loops", "5"]
-    assert main([*local, *flags, "--csv", str(tmp_path / "o.csv")]) == 2
+    (tmp_path / "app.py").write_text(APP)
+    load = [
+        "bench",
+        f"{tmp_path}/app.py",
+        "--model",
+        "bench_echo",
+        "--callers",
+        "1",
+        "--loops",
+        "5",
+    ]
+    assert main([*load, *flags, "--csv", str(tmp_path / "o.csv")]) == 2
     captured = capsys.readouterr()
     assert wrong in captured.err
     assert "callers" in captured.out
@@ -168,61 +172,65 @@ def test_reports_without_a_common_point_are_no_comparison(
     assert "no point in common" in capsys.readouterr().err
 
 
-FAILS = """
-import wherry
+class Failing(wherry.Model):
+    """Fails in the calls, counted from 1, for which `fails` is true."""
 
-calls = 0
+    max_batch_size = 8
 
-@wherry.model(max_batch_size=8)
-def fails(text: list[str]) -> list[str]:
-    global calls
-    calls += 1
-    if FAILS_IN:
-        raise ValueError("not this time")
-    return text
-"""
+    def __init__(self, fails: Callable[[int], bool]) -> None:
+        self._fails, self._calls = fails, 0
+
+    def execute(self, text: list[str]) -> list[str]:
+        self._calls += 1
+        if self._fails(self._calls):
+            raise ValueError("not this time")
+        return text
+
+
+def never(call: int) -> bool:
+    return False
+
+
+def always(call: int) -> bool:
+    return True
 
 
 @pytest.mark.parametrize(
-    ("fails_in", "flags", "code", "said"),
+    ("fails", "flags", "code", "said"),
     [
-        ("False", [], 0, ""),
-        ("False", ["--p99", "1h"], 0, ""),
-        ("False", ["--p50", "1us"], 1, "p50 is"),
+        (never, [], 0, ""),
+        (never, ["--p99", "1h"], 0, ""),
+        (never, ["--p50", "1us"], 1, "p50 is"),
         # The last ones are answered: one that fails at the end is silence, if it takes its time.
-        ("calls % 4 == 1", [], 0, ""),
-        ("calls % 4 == 1", ["--max-errors", "1%"], 1, "asked for 1 %"),
-        ("calls % 4", [], 2, "75 % failed"),
+        (lambda n: n % 4 == 1, [], 0, ""),
+        (lambda n: n % 4 == 1, ["--max-errors", "1%"], 1, "asked for 1 %"),
+        (lambda n: n % 4, [], 2, "75 % failed"),
         # So many that they are a tenth of the time, however long the first ones take.
-        ("calls > 15", ["--loops", "2000"], 2, "no answer in the last"),
-        ("True", [], 2, "not one request was answered"),
-        ("False", ["--find-max", "--p50", "1us"], 1, "no number of callers meets"),
-        ("True", ["--find-max", "--p50", "1s"], 2, "not one request was answered"),
+        (lambda n: n > 15, ["--loops", "2000"], 2, "no answer in the last"),
+        (always, [], 2, "not one request was answered"),
+        (never, ["--find-max", "--p50", "1us"], 1, "no number of callers meets"),
+        (always, ["--find-max", "--p50", "1s"], 2, "not one request was answered"),
     ],
 )
 def test_the_exit_code_tells_fine_from_missed_from_not_measured(
-    fails_in: str, flags: list[str], code: int, said: str,
-    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    fails: Callable[[int], bool], flags: list[str], code: int, said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """In this process, where there is no server that could be gone."""
-    app = tmp_path / f"fails_{tmp_path.name}.py"  # a module's name is taken for the process's life
-    app.write_text(FAILS.replace("FAILS_IN", fails_in))
     load = ["--callers", "1", "--loops", "40"] if "--find-max" not in flags else ["--loops", "40"]
-    assert main(["bench", str(app), "--local", "--quiet", *load, *flags]) == code
+    with local_server(Failing(fails)) as server:
+        assert main(["bench", server.url, "--quiet", *load, *flags]) == code
     assert said in capsys.readouterr().err
 
 
 def test_two_targets_are_measured_in_turns_and_the_report_has_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"turns_{name}.py").write_text(APP)
     made = tmp_path / "o.json"
-    code = main([
-        "bench", "--compare", str(tmp_path / "turns_one.py"), str(tmp_path / "turns_two.py"),
-        "--local", "--callers", "1,2", "--loops", "3", "--repeat", "4", "--quiet",
-        "--json", str(made),
-    ])  # fmt: skip
+    with local_server(Failing(never)) as one, local_server(Failing(never)) as two:
+        code = main([
+            "bench", "--compare", one.url, two.url,
+            "--callers", "1,2", "--loops", "3", "--repeat", "4", "--quiet", "--json", str(made),
+        ])  # fmt: skip
     assert code == 0
     assert "requests/s" in capsys.readouterr().out
     points = msgspec.json.decode(made.read_bytes(), type=Report).points
@@ -275,7 +283,6 @@ def test_a_server_that_is_not_there_is_exit_code_2(
         (["app"], ("app", None)),  # a file here
         (["app.py"], ("app.py", None)),
         (["http://host"], ("http://host", None)),
-        (["sentiment", "--local"], ("sentiment", None)),
         (["sentiment", "--set", "max_batch_size=8"], ("sentiment", None)),
         ([], (None, None)),
     ],
