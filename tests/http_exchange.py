@@ -236,7 +236,10 @@ def served(
             common=common or Common(**fields),
             restrictions=restrictions,
         )
-        yield Client(app, runtime, loop)
+        client = Client(app, runtime, loop)
+        client.call(app.start)
+        yield client
+        client.call(app.stop)
 
 
 @contextmanager

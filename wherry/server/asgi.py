@@ -321,6 +321,7 @@ class Asgi:
     async def startup(self) -> None:
         """Load the models; returns when they are ready, or raises."""
         await in_thread(self._start, "wherry-load")
+        self._application.start()
 
     def _start(self) -> None:
         plan = plan_for(self._options.capacity)
@@ -331,6 +332,7 @@ class Asgi:
         """Finish what was accepted, and unload."""
         runtime = self.runtime
         self._application.drain()
+        self._application.stop()
         await in_thread(lambda: runtime.drain(self._options.life.drain_timeout), "wherry-drain")
         await in_thread(runtime.close, "wherry-close")
         self._renew()

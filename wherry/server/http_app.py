@@ -146,6 +146,14 @@ class HttpApp:
         self._metrics.fronts = fronts
         self._dashboard.measure(fronts)
 
+    def start(self) -> None:
+        """Keep the figures of each second, until `stop`: an owner's alone. In the loop."""
+        if self._pass_on is None:
+            self._dashboard.start()
+
+    def stop(self) -> None:
+        self._dashboard.stop()
+
     @property
     def draining(self) -> bool:
         return self._draining

@@ -269,6 +269,7 @@ class Server:
             self.runtime.expect("*")
         listeners, common = self._listeners, self._applications.common
         common.loop_stall.start(self._loop, self._is_idle)
+        self._applications.http.start()
         if self._rows is not None:
             self._rows.start()
         try:
@@ -287,6 +288,7 @@ class Server:
             return drained
         finally:
             common.loop_stall.stop()
+            self._applications.http.stop()
             self._applications.watched.close()
             self._stop_pipe.close()
             self._ready_pipe.close()

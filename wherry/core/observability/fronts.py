@@ -39,6 +39,7 @@ class LoopStall:
         self._idle: Callable[[], bool] = lambda: True
         self.seconds = Histogram(BUCKETS)
         self._longest = [0.0, 0.0]
+        self._longest_since_last = 0.0
         self._window_ends = 0.0
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -48,6 +49,11 @@ class LoopStall:
     def longest(self) -> float:
         """The longest stall of the last one to two minutes in seconds. Any thread."""
         return max(self._longest)
+
+    def longest_since_last(self) -> float:
+        """The longest stall since this was called last. In the loop."""
+        longest, self._longest_since_last = self._longest_since_last, 0.0
+        return longest
 
     def start(self, loop: asyncio.AbstractEventLoop, idle: Callable[[], bool]) -> None:
         """Watch this loop, from its own thread. `idle` returns whether no request came lately."""
@@ -74,6 +80,7 @@ class LoopStall:
             self._longest = [0.0, self._longest[0]]
             self._window_ends = now + WINDOW
         self._longest[0] = max(self._longest[0], late)
+        self._longest_since_last = max(self._longest_since_last, late)
         self._schedule()
 
 

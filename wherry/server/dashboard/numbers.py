@@ -1,7 +1,9 @@
 """What are the numbers of a server now, and what does it take to read them?
 
-Reading happens in the server's event loop, a few models a turn, so that no request waits long for
-its turn; what is in files is read by a thread, and only every few seconds.
+Each second the figures of all models are read and kept, whether or not anybody looks; what more
+there is to know, and its JSON, is made for viewers only. Reading happens in the server's event
+loop, a few models a turn, so that no request waits long for its turn; what is in files is read by a
+thread, and only every few seconds.
 """
 
 from __future__ import annotations
@@ -35,6 +37,18 @@ from wherry.core.api import (
     with_fronts,
 )
 from wherry.server.calls.client_text import encode_json, text_for_clients, without_paths
+from wherry.server.dashboard.history import (
+    MODEL_FIGURES,
+    RECENT,
+    STEP_FIGURES,
+    TOTALS_EVERY,
+    Ring,
+    ServerPast,
+    Timeline,
+    Totals,
+    figures_of,
+    step_figures_of,
+)
 from wherry.server.v2.batching import beliefs
 from wherry.server.v2.common import Common
 
@@ -54,26 +68,67 @@ _EXPLAINED: Final = (
 class ModelNumbers:
     """The numbers of one loaded version, read again and again. In the loop."""
 
-    def __init__(self, loaded: LoadedModel, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, loaded: LoadedModel, clock: Callable[[], float], timeline: Timeline | None = None
+    ) -> None:
         self.loaded = loaded
         self._clock = clock
         self._readings = Readings()
         self._readings.begin(loaded.made_at)
         self._kind = _kind(loaded)
+        self._counted_before: tuple[int, ...] = ()
+        self._window = RateWindow(0.0, Reading(), Reading())
+        self._read()
+        names = STEP_FIGURES if self._kind == "steps" else MODEL_FIGURES
+        self.ring = Ring(timeline or Timeline(), names)
+        self.totals = Totals()
         self._text = b""
         self._explained: Json = {}
         self._explain_at = 0.0
         self._seen: tuple[object, ...] = ()
 
-    def read(self, resident: Mapping[str, int], unix: float) -> bytes:
+    def keep(self, at: float, *, totals: bool) -> tuple[float, float]:
+        """Read the figures, and keep them as those of this second. Returns the rates of requests
+        and failures."""
+        self._read()
+        runner = self.loaded.runner
+        if totals:
+            self.totals.note(at, self._window.now, runner.statistics.cut_reasons)
+        if self._readings.quiet and not self._window.now.gauges and not runner.residence():
+            running = runner.running()
+            if not running and not runner.queued_requests:
+                self.ring.put(None)
+                return 0.0, 0.0
+        figures = self._figures(runner.running())
+        self.ring.put(figures)
+        return figures[0], figures[2]
+
+    def _read(self) -> None:
+        counted, gauges = self.loaded.statistics, self.loaded.runner.gauges()
+        seen = counted.success.count, counted.fail.count, counted.execution_count, counted.responses
+        if gauges or seen != self._counted_before:
+            self._counted_before = seen
+            latest = reading(counted, summed(gauges.values()))
+        else:
+            latest = self._window.now
+        self._window = self._readings.add(self._clock(), latest)
+
+    def _figures(self, running: list[tuple[str, int, float]]) -> list[float]:
+        runner = self.loaded.runner
+        state = runner.residence().get("state", "")
+        figures = figures_of(self._window, runner.queued_requests, running, state)
+        if self._kind == "steps":
+            figures += step_figures_of(self._window, len(runner.instances))
+        return figures
+
+    def read(self, resident: Mapping[str, int], unix: float, *, again: bool = True) -> bytes:
         """The numbers now as JSON: the same as before if nothing has changed. `resident` are bytes
-        of memory by instance, `unix` is the Unix time of 0 on the runtime's clock."""
-        loaded = self.loaded
-        runner = loaded.runner
-        gauges = runner.gauges()
-        counted = loaded.statistics
-        latest = reading(counted, summed(gauges.values()))
-        window = self._readings.add(self._clock(), latest)
+        of memory by instance, `unix` is the Unix time of 0 on the runtime's clock. `again`: unless
+        `keep` has just read the counters."""
+        if again:
+            self._read()
+        loaded, window = self.loaded, self._window
+        runner, latest = loaded.runner, window.now
         running = runner.running()
         residence = runner.residence()
         reason = loaded.not_ready_reason()
@@ -103,7 +158,9 @@ class ModelNumbers:
             "instances": self._instances(running, resident, unix),
             "next_try_seconds": runner.next_try(),
             "residence": residence,
-            "generation": _generation(window, len(gauges)) if self._kind == "steps" else None,
+            "generation": (
+                _generation(window, len(runner.gauges())) if self._kind == "steps" else None
+            ),
         }
         self._text = encode_json(explained)
         return self._text
@@ -240,6 +297,8 @@ TURN: Final = 0.0005
 FOOTPRINT_EVERY: Final = 5.0
 #: Seconds within which a reading is told again to who asks.
 FRESH: Final = 0.5
+#: Seconds from one reading that is kept to the next.
+INTERVAL: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +348,8 @@ class ServerNumbers:
         #: How many watch.
         self.viewers: Callable[[], int] = lambda: 0
         self.last = Sample()
+        #: Called with each second's numbers while somebody watches.
+        self.watched: Callable[[Sample], None] = lambda _: None
         self._read_at = float("-inf")  # by time.monotonic()
         self._runtime = runtime
         self._common = common
@@ -301,16 +362,54 @@ class ServerNumbers:
         self._models: dict[Key, ModelNumbers] = {}
         self._stalls = (0,) * (len(BUCKETS) + 1)
         self._waiting: list[Callable[[Sample], None]] = []
+        #: Whether models are being read, and if so whether to tell of them.
+        self._works = self._tells = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._past = ServerPast()
+
+    def start(self) -> None:
+        """Keep the figures of each second from now on. In the loop."""
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.start()
+        self._past.is_due = True
+        if self.viewers():
+            self._waiting.append(self.watched)
+        self._begin()
+
+    def history(self, name: str, version: str) -> bytes:
+        """The kept figures as JSON: of this model, or of the server if `name` is empty.
+        if there is no such model."""
+        if not name:
+            rates = ("requests_per_second",)
+            recent = [(*key, one.ring.columns(RECENT, rates)) for key, one in self._models.items()]
+            return self._past.encode(self._past.ring, b"[]", [one for one in recent if one[2]])
+        numbers = self._models.get((name, version))
+        if numbers is None:  # it is not there, or was loaded within this second
+            loaded, timeline = self._runtime.model(name, version), self._past.timeline
+            numbers = ModelNumbers(loaded, self._runtime.clock, timeline)
+        return self._past.encode(numbers.ring, numbers.totals.all())
 
     def read(self, done: Callable[[Sample], None]) -> None:
         """Call `done` with the numbers, which are FRESH or are read now."""
-        if not self._waiting and time.monotonic() - self._read_at < FRESH:
+        if not self._works and time.monotonic() - self._read_at < FRESH:
             done(self.last)
             return
         self._waiting.append(done)
-        if len(self._waiting) > 1:
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._works:
             return
-        if self.fronts is None:
+        self._works = True
+        if not self._waiting:
+            self._go_on(self._work())
+        elif self.fronts is None:
             self._look_at_files()
         else:
             self.fronts.measure(self._look_at_files)
@@ -348,30 +447,54 @@ class ServerNumbers:
                     return
         except Exception:  # a bug of ours, or of a model that tells of itself: watching goes on
             log.exception("the numbers cannot be read")
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
-            done(self.last)
+        self._works = False
+        if self._tells:
+            waiting, self._waiting = self._waiting, []
+            for done in waiting:
+                done(self.last)
+        if self._waiting or self._past.is_due:
+            self._begin()
 
     def _work(self) -> Iterator[Sample | None]:
-        """Read one model after the other; the last is the sample."""
+        """Read one model after the other; the last is the sample, if somebody waits for it."""
         runtime, resident = self._runtime, self._footprint.resident
+        past, keeps = self._past, self._past.is_due
+        tells = self._tells = bool(self._waiting)
         at = time.time()
         unix = at - runtime.clock()
         texts: dict[Key, bytes] = {}
-        before, self._models = self._models, {}
+        rates: list[tuple[float, float]] = []
+        notes = keeps and past.timeline.count % TOTALS_EVERY == 0
+        if keeps:
+            past.begin_second(at)
+        before, models = self._models, {}
         for loaded in runtime.models():
             key = loaded.name, loaded.version
             numbers = before.get(key)
             if numbers is None or numbers.loaded is not loaded:
-                numbers = ModelNumbers(loaded, runtime.clock)
-            self._models[key] = numbers
-            texts[key] = numbers.read(resident.get(key, {}), unix)
+                numbers = ModelNumbers(loaded, runtime.clock, past.timeline)
+            models[key] = numbers
+            if keeps:
+                rates.append(numbers.keep(at, totals=notes))
+            if tells:
+                texts[key] = numbers.read(resident.get(key, {}), unix, again=not keeps)
             yield None
-        known = {name for name, _ in texts}
-        for name, reason in self._not_ready().items():
-            if name not in known:
-                texts[name, ""] = encode_json(_unloaded(name, reason))
-        yield Sample(at, encode_json(self._server()), dict(sorted(texts.items())))
+        self._models = models
+        if keeps:
+            admission, stall = self._common.admission, self._common.loop_stall.longest_since_last()
+            past.keep(rates, admission.in_flight, self._refused(), stall)
+        if tells:
+            known = {name for name, _ in texts}
+            for name, reason in self._not_ready().items():
+                if name not in known:
+                    texts[name, ""] = encode_json(_unloaded(name, reason))
+            yield Sample(at, encode_json(self._server()), dict(sorted(texts.items())))
+
+    def _refused(self) -> int:
+        fronts, refused = self.fronts, self._common.admission.refused
+        if fronts is not None:
+            refused += fronts.refused_before + sum(one.refused for one in fronts.figures.values())
+        return refused
 
     def _server(self) -> Json:
         common, fronts, footprint = self._common, self.fronts, self._footprint
@@ -381,9 +504,6 @@ class ServerNumbers:
         before, self._stalls = self._stalls, tuple(stalls.counts)
         counts = [max(0, now - then) for now, then in zip(stalls.counts, before, strict=True)]
         longest = max([stall.longest, *(one.longest_stall for one in figures.values())])
-        refused = sum(one.refused for one in figures.values())
-        if fronts is not None:
-            refused += fronts.refused_before
         return {
             "name": common.name,
             "version": common.version,
@@ -391,7 +511,7 @@ class ServerNumbers:
             "draining": self._draining(),
             "requests_in_flight": admission.in_flight,
             "request_bytes": admission.held_bytes,
-            "refused": admission.refused + refused,
+            "refused": self._refused(),
             "loop_stall": {
                 "longest_seconds": significant(longest),
                 "p99_seconds": quantile(counts, BUCKETS, 0.99) if any(counts) else None,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl
 
 from wherry.core.api import FrontsSource, Overloaded, Runtime
+from wherry.server.dashboard import numbers
 from wherry.server.dashboard.numbers import Sample, ServerNumbers
 from wherry.server.http.answers import CONTENT_TYPE, UNBUFFERED, respond
 from wherry.server.http.exchange import Exchange, Headers
@@ -17,6 +18,7 @@ from wherry.server.http.route import ANY_TEXT, Operation, Route, tells
 from wherry.server.http.route import EVENTS as EVENT_STREAM
 from wherry.server.v2.common import Common
 
+HISTORY: Final = "/dashboard/history"
 NUMBERS: Final = "/dashboard/numbers"
 EVENTS: Final = "/dashboard/events"
 
@@ -60,8 +62,6 @@ def _file(name: str) -> str:
 PAGE, HEADERS = whole_page(_file("page.html"), _file("page.css"), _file("page.js"))
 
 
-#: Seconds from one event to the next.
-INTERVAL: Final = 1.0
 #: What each viewer costs is little, and yet not nothing.
 MOST_VIEWERS: Final = 256
 
@@ -69,14 +69,12 @@ MOST_VIEWERS: Final = 256
 class Viewers:
     """The open streams of one server's numbers. In its event loop."""
 
-    def __init__(self, numbers: ServerNumbers) -> None:
-        self._numbers = numbers
-        numbers.viewers = self.__len__
+    def __init__(self, source: ServerNumbers) -> None:
+        self._numbers = source
+        source.viewers, source.watched = self.__len__, self._tell
         #: The viewers, and whether each needs everything.
         self._open: dict[Exchange, bool] = {}
         self._last = Sample()
-        self._timer: asyncio.TimerHandle | None = None
-        self._reads = False
         self._closed = False
 
     def __len__(self) -> int:
@@ -88,36 +86,26 @@ class Viewers:
             raise Overloaded(
                 f"{MOST_VIEWERS} clients watch this server's numbers, and no more may; close one,"
                 " or ask for dashboard/numbers now and then",
-                retry_after=INTERVAL,
+                retry_after=numbers.INTERVAL,
             )
         exchange.on_disconnect = lambda: self._left(exchange)
         exchange.start(200, content_type=CONTENT_TYPE, headers=UNBUFFERED)
         self._open[exchange] = True
         if self._closed:
             self._end()
-        elif not self._reads:
-            self._read()
+        else:
+            self._numbers.read(self._tell)
 
     def close(self) -> None:
         """End all streams, and each that is still to come, with the numbers as they are then."""
         self._closed = True
-        if self._open and not self._reads:
-            self._read()
+        if self._open:
+            self._numbers.read(self._tell)
 
     def _left(self, exchange: Exchange) -> None:
         self._open.pop(exchange, None)
-        if not self._open and self._timer is not None:
-            self._timer.cancel()
-
-    def _read(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._reads = True
-        self._numbers.read(self._tell)
 
     def _tell(self, sample: Sample) -> None:
-        self._reads = False
         before, self._last = self._last, sample
         whole = changes = b""
         for exchange, needs_whole in list(self._open.items()):
@@ -132,8 +120,6 @@ class Viewers:
                 exchange.send(changes)
         if self._closed:
             self._end()
-        elif self._open:
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._read)
 
     def _end(self) -> None:
         open, self._open = self._open, {}
@@ -162,6 +148,19 @@ CHANGES: Final = Operation(
 )
 
 
+PAST: Final = tells(
+    "The figures of the last fifteen minutes, second by second",
+    {"type": "object", "required": ["at", "figures", "totals", "models"]},
+    404,
+    description="Of a model and its version, or of the server. `at` are Unix seconds as doubles,"
+    " each figure is an array of floats of four bytes; both little-endian, in base64.",
+    reads=("replica",),
+    parameters=tuple(
+        {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("model", "version")
+    ),
+)
+
+
 class Dashboard:
     """The page and its numbers, of one server. In its event loop."""
 
@@ -175,10 +174,18 @@ class Dashboard:
         self._numbers = ServerNumbers(runtime, common, not_ready, lambda: self._draining)
         self._viewers = Viewers(self._numbers)
 
+    def start(self) -> None:
+        """Keep the figures of each second, until `stop`. In the loop."""
+        self._numbers.start()
+
+    def stop(self) -> None:
+        self._numbers.stop()
+
     def routes(self) -> dict[str, Route]:
         return {
             "/": Route({"GET": page}, "metadata", True, {"GET": START_PAGE}),
             NUMBERS: Route({"GET": self._tell}, "statistics", operations={"GET": ALL_NUMBERS}),
+            HISTORY: Route({"GET": self._tell_past}, "statistics", operations={"GET": PAST}),
             EVENTS: Route({"GET": self._watch}, "statistics", operations={"GET": CHANGES}),
         }
 
@@ -204,3 +211,8 @@ class Dashboard:
     def _tell(self, exchange: Exchange) -> None:
         headers = [("Cache-Control", "no-store")]
         self._numbers.read(lambda sample: respond(exchange, sample.whole(), headers=headers))
+
+    def _tell_past(self, exchange: Exchange) -> None:
+        which = dict(parse_qsl(exchange.request.head.query))
+        body = self._numbers.history(which.get("model", ""), which.get("version", ""))
+        respond(exchange, body, headers=[("Cache-Control", "no-store")])

@@ -3,6 +3,8 @@
 import json
 import threading
 import time
+from array import array
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -42,6 +44,13 @@ def told(client: Client) -> dict[str, Any]:
     return numbers
 
 
+def past(client: Client, model: str = "") -> dict[str, list[float]]:
+    answer = client.get(f"/dashboard/history?model={model}&version=1")
+    assert answer.status == 200
+    figures = {name: array("f", b64decode(one)) for name, one in answer.json["figures"].items()}
+    return {name: list(one) for name, one in figures.items()}
+
+
 def watch(client: Client, **prepared: Any) -> MemoryExchange:
     def prepare(exchange: MemoryExchange) -> None:
         for name, value in prepared.items():
@@ -61,7 +70,7 @@ def events(exchange: MemoryExchange) -> list[tuple[str, dict[str, Any]]]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second is long for a test."""
-    monkeypatch.setattr(routes, "INTERVAL", 0.02)
+    monkeypatch.setattr("wherry.server.dashboard.numbers.INTERVAL", 0.02)
     monkeypatch.setattr("wherry.server.dashboard.numbers.FRESH", 0.0)
 
 
@@ -209,15 +218,15 @@ def test_a_viewer_that_does_not_read_gets_nothing_and_then_everything() -> None:
     assert events(slow)[before][0] == "whole"
 
 
-def test_without_viewers_nothing_is_read() -> None:
+def test_without_viewers_figures_are_kept_and_no_text_is_made() -> None:
     with served(shout) as client:
         exchange = watch(client)
         until(lambda: len(exchange.chunks) > 1)
         client.call(exchange.leave)
-        read = client.call(lambda: client.app._dashboard._numbers.last.at)
-        timers = client.call(lambda: client.app._dashboard._viewers._timer)
-        assert timers.cancelled()
-        assert client.call(lambda: client.app._dashboard._numbers.last.at) == read
+        sample = client.call(lambda: client.app._dashboard._numbers.last)
+        assert shouted(client) == 200
+        until(lambda: max(past(client, "shout").get("requests_per_second", [0.0])) > 0)
+        assert client.call(lambda: client.app._dashboard._numbers.last) is sample
 
 
 def test_streams_end_when_the_server_drains() -> None:
@@ -305,3 +314,39 @@ def test_numbers_stay_fresh_when_the_clock_on_the_wall_is_set_back(
         before = told(client)["at"]
         monkeypatch.setattr(time, "time", lambda: before - 3600.0)
         assert told(client)["at"] < before
+
+
+def test_what_was_is_there_for_a_viewer_that_comes_later() -> None:
+    with served(shout, count) as client:
+        assert [shouted(client, text) for text in ("a", "b", "bad")] == [200, 200, 500]
+        until(lambda: max(past(client, "shout").get("failures_per_second", [0.0])) > 0)
+        figures = past(client, "shout")
+        server = client.get("/dashboard/history").json
+        assert past(client, "count") == {}
+
+    assert max(figures["requests_per_second"]) > max(figures["failures_per_second"]) > 0
+    ((name, version, recent),) = server["models"]
+    assert (name, version, list(recent)) == ("shout", "1", ["requests_per_second"])
+    assert max(array("f", b64decode(server["figures"]["requests_per_second"]))) > 0
+    assert len(b64decode(server["at"])) // 8 == len(b64decode(server["figures"]["cpu_share"])) // 4
+
+
+def test_every_figure_that_is_kept_has_the_name_that_the_numbers_call_it_by() -> None:
+    with served(shout) as client:
+        shouted(client)
+        (model,) = told(client)["models"]
+        until(lambda: past(client, "shout") != {})
+        figures = past(client, "shout")
+
+    for name in figures.keys() - {"resident"}:
+        found = model
+        for part in name.split("."):
+            found = found[part]
+        assert found is None or isinstance(found, int | float)
+
+
+def test_a_model_that_is_not_there_has_no_past() -> None:
+    with served(shout) as client:
+        assert client.get("/dashboard/history?model=shout&version=9").status == 404
+        assert client.get("/dashboard/history?model=%00&version=1").status == 404
+        assert client.get("/dashboard/history?").status == 200
