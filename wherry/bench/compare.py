@@ -199,7 +199,6 @@ def compare(before: Report, after: Report, *, in_turns: bool = False) -> list[Ch
 def _change(
     was: list[Point], now: list[Point], metric: ComparedFigure, compared: int, *, in_turns: bool
 ) -> Change:
-    """One of as many figures as are `compared`."""
     if in_turns:  # one that was interrupted may lack its last half
         pairs = min(len(was), len(now))
         was, now = was[:pairs], now[:pairs]
@@ -225,7 +224,6 @@ def _change(
 
 
 def unmatched(before: Report, after: Report) -> list[str]:
-    """The points that only one of them has."""
     old, new = _by_settings(before), _by_settings(after)
     return [
         f"only in {where}: {points[0].label}"

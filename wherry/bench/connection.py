@@ -173,7 +173,6 @@ class LoadConnection(asyncio.Protocol):
             self.transport.abort()
 
     def fail(self, outcome: str, message: str = "") -> None:
-        """End the request with this outcome, and close the connection."""
         owner, self.message = self.owner, message
         self.abandon()
         self.transport = None

@@ -250,7 +250,6 @@ def window(
 
 
 def spread(values: npt.NDArray[Any]) -> Spread | None:
-    """Mean and quantiles; None if there are no values."""
     if not len(values):
         return None
     p50, p90, p95, p99, p999 = np.percentile(values, [50, 90, 95, 99, 99.9])

@@ -82,7 +82,6 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The messages that are complete now."""
         self._buffer += data
         found = []
         while len(self._buffer) >= _LENGTH.size:

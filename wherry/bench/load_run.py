@@ -85,11 +85,9 @@ class Connector:
         return 0.0 if self._failing_since is None else now - self._failing_since
 
     def waiting_since(self, moment: float) -> list[LoadConnection]:
-        """The connections whose request was meant to start before this moment."""
         return [c for c in self._open if c.request is not None and c.intended < moment]
 
     def forget(self, connection: LoadConnection) -> None:
-        """Drop a connection that is closed."""
         self._open.discard(connection)
 
     def closing(self, closed: asyncio.Future[Any]) -> None:

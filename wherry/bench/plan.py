@@ -135,7 +135,6 @@ def _share(load: Load, part: int, parts: int) -> Load | None:
 
 
 def describe(load: Load) -> str:
-    """The load in a few words."""
     match load:
         case Closed():
             words = f"{load.callers} caller{'s' if load.callers != 1 else ''}"

@@ -53,7 +53,6 @@ class Point(msgspec.Struct, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Its settings in a few words."""
         return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items())
 
 

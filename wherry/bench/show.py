@@ -124,7 +124,6 @@ def print_report(report: Report, out: Console | None = None) -> None:
 
 
 def search_line(search: SearchResult) -> str:
-    """The result of a search in a sentence."""
     where = "".join(f", {name} {shown(value)}" for name, value in search.settings.items())
     if search.found is None:
         return f"no load that was tried meets {search.objective}{where}"

@@ -77,7 +77,6 @@ class AgentCheck:
         return address_text(self._server.sockets[0].getsockname()) or ""
 
     async def close(self) -> None:
-        """Listen no more, and cut off what is open."""
         if self._server is not None:
             self._server.close()
         while self._open:

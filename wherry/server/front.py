@@ -108,7 +108,6 @@ class LocalOwner:
             self.received_models.set()
 
     def _ended(self, error: Exception) -> None:
-        """The owner is gone, and this front with it."""
         log.info("the owner has ended", extra={"why": str(error) or type(error).__name__})
         self.received_models.set()
         self.on_end()

@@ -142,7 +142,6 @@ class HttpApp:
         self._scrapes: dict[bool, list[Exchange]] = {}
 
     def measure(self, fronts: FrontsSource) -> None:
-        """Have the metrics include what these fronts count."""
         self._metrics.fronts = fronts
         self._dashboard.measure(fronts)
 

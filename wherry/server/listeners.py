@@ -93,7 +93,6 @@ class Layers:
         )
 
     def over_grpc(self) -> GrpcListener | None:
-        """The listener of the gRPC application, if there is one."""
         if self._applications.grpc is None:
             return None
         from wherry.server.grpc.listener import GrpcListener

@@ -338,7 +338,6 @@ class Options:
     command_line: CommandLine = CommandLine()
 
     def value(self, key: str) -> Any:
-        """The value of the option with this key."""
         declared = OPTIONS[key]
         return getattr(getattr(self, declared.group), declared.name)
 
@@ -392,7 +391,6 @@ class Option:
 
 
 def options_of(values: Mapping[str, Any]) -> Options:
-    """Make Options of values by their keys."""
     said: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         said.setdefault(OPTIONS[key].group, {})[OPTIONS[key].name] = value

@@ -114,7 +114,6 @@ class HttpProtocol(ABC):
         """By their paths; those with parameters after all others."""
 
     def error(self, status: int, message: str) -> bytes:
-        """The body of an error."""
         return error_body(message)
 
     def route(self, group: str = "inference", **methods: Answer) -> Route:

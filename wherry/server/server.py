@@ -240,7 +240,6 @@ class Server:
         return ending_signals()
 
     def _say(self, event: str, **fields: object) -> None:
-        """Log an event of the server's life."""
         log.info(event, extra=fields)
 
     def _end_now(self, number: int) -> None:

@@ -173,7 +173,6 @@ def _placeholder(found: re.Match[str]) -> str:
 
 
 def _error_text(body: Body) -> str:
-    """The text in the JSON body of an error of ours."""
     whole = body if isinstance(body, bytes) else b"".join(body)
     if len(whole) > _MOST_ERROR_BYTES:
         return ""
@@ -219,7 +218,6 @@ class TracedCalls:
         self._application(rpc)
 
     def ended(self, peer: str, call: Call) -> None:
-        """End the span of a call, if it has one."""
         trace, status = call.metadata.trace, call.status
         if trace is None:
             return

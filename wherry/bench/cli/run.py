@@ -313,7 +313,6 @@ class BenchRun:
     def measure_one(
         self, subject: Served, load: Load, settings: dict[str, Any], rows: int, repeat: int
     ) -> Point:
-        """Measure one run, and note what it misses."""
         point = self.measure(subject, load, settings, rows, repeat).point
         if point.interrupted:
             return point

@@ -64,7 +64,6 @@ class Tensor:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a row is one element."""
         return self.shape in ((), (1,))
 
     def shape_of(self, rows: int, elements: int) -> list[int]:
@@ -94,7 +93,6 @@ class ModelDescription:
 
 
 def describe(config: Mapping[str, Any]) -> ModelDescription:
-    """The description from the response to GET /v2/models/M/config."""
     forms = config.get("wherry", {})
     return ModelDescription(
         config["name"],
@@ -319,7 +317,6 @@ def _to_bf16(array: Array) -> bytes:
 
 
 def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
-    """The error that a response stands for."""
     try:
         # Generate's stream tells also what it refuses as an event.
         message = str(msgspec.json.decode(body.removeprefix(b"data:"))["error"])

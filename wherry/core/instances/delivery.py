@@ -107,7 +107,6 @@ class Delivery:
         self._tell_in_order()
 
     def fail(self, request: InferRequest, error: WherryError) -> None:
-        """Give a request, which the caller has claimed, an error."""
         if request.whole is None:
             self._statistics.failed(error, self._clock() - request.enqueued_at)
         request.reply.deliver(error)

@@ -91,9 +91,7 @@ class Answers(Protocol):
     them: `serve` raises.
     """
 
-    def now(self) -> float:
-        """The runtime's clock."""
-        ...
+    def now(self) -> float: ...
 
     def prepared(self, batch: Batch) -> Sequence[InferRequest]:
         """The requests of a batch that must run, with all their inputs: those settled meanwhile

@@ -65,7 +65,6 @@ class RestartPolicy:
         self._short = 0
 
     def came_up(self, now: float) -> None:
-        """Record that the instance is loaded."""
         self._up_since = now
         self._short = 0
 
@@ -161,7 +160,6 @@ class InstanceSlots(Generic[T]):
         return number in self.makers
 
     def add(self, makers: Sequence[Callable[[], T]]) -> list[int]:
-        """Have further instances; returns their numbers."""
         config, first = self._config, self.next_number
         numbers = list(range(first, first + len(makers)))
         self.makers |= dict(zip(numbers, makers, strict=True))
@@ -176,7 +174,6 @@ class InstanceSlots(Generic[T]):
         return numbers
 
     def remove(self, numbers: Collection[int]) -> None:
-        """Start these no more."""
         for number in numbers:
             self.makers.pop(number, None)
             self._away.pop(number, None)

@@ -272,7 +272,6 @@ class ProcessInstance(Instance):
             self.worker.link.offer()
 
     def _take(self, run: _PendingBatch, message: Any) -> None:
-        """Any message but the answer to a batch."""
         stream = run.stream
         if isinstance(run.message, worker_protocol.Execute) and isinstance(
             message, worker_protocol.SendAgain

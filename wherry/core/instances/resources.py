@@ -25,7 +25,6 @@ class Resources:
         self._lock = threading.Lock()
 
     def admit(self, model: str, needs: Mapping[str, int]) -> None:
-        """A model is loaded that needs these for each batch."""
         with self._lock:
             lacking = self._share.admit(needs)
             if lacking:

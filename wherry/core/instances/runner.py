@@ -546,7 +546,6 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
         """Have `serve` return for each instance, at once or after what it runs."""
 
     def _abandon(self, instance: InstanceT, why: str) -> None:
-        """End what an instance does, as it takes too long."""
         instance.abort(why)
 
 

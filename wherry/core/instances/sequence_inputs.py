@@ -170,7 +170,6 @@ def _column(value: object, datatype: Datatype, form: Form, shape: tuple[int, ...
 
 
 def _initial(model: str, state: SequenceState, signature: Signature) -> Column:
-    """The state with which a sequence starts."""
     datatype = DATATYPES.get(state.datatype)
     where = f"model {model!r}: state {state.input!r}"
     if datatype is None:

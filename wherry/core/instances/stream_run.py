@@ -67,7 +67,6 @@ class StreamRun:
         self.trace: BatchTrace | None = None
 
     def respond(self, index: int, columns: Columns) -> bool:
-        """Hand on one response of `requests[index]`. False: its caller is gone, send no more."""
         request = self.requests[index]
         now = self.instance.busy_since = self._clock()  # progress
         columns = self._streams.keep(request, columns)

@@ -78,7 +78,6 @@ class ThreadInstance(Instance):
             del batch  # nothing of it is to live on until the next one comes
 
     def run(self, batch: Batch) -> None:
-        """Run one batch and tell `answers` what came of it."""
         answers = self.answers
         stream = trace = None
         try:

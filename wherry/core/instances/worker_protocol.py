@@ -175,7 +175,6 @@ class PartResults(WorkerMessage):
     out_of_memory_rows: int = 0
 
     def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
-        """As that of Result."""
         if [count for answer in self.answers for count in answer.counts] != list(counts):
             raise Garbage("a PartResults for another batch")
         outcomes: list[Outcome] = []

@@ -60,7 +60,6 @@ def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
 
 
 def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
-    """The value of `alias[arguments]`."""
     value = alias.__value__
     type_arguments = dict(zip(alias.__type_params__, arguments, strict=False))
     if value in type_arguments:  # `type Itself[T] = T`
@@ -93,7 +92,6 @@ _NUMBERS: Final = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
 def shown(hint: Any) -> str:
-    """An annotation as it is written in code."""
     return inspect.formatannotation(hint)
 
 

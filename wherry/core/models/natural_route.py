@@ -33,7 +33,6 @@ _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]{1
 
 
 def wrong_route(route: str) -> str | None:
-    """What is wrong with it; None if it may be."""
     if _PATH.fullmatch(route) is None:
         return (
             f'must be a path such as "/predict", of letters, digits and -._~!$&\'()*+,;=:@ between'

@@ -252,7 +252,6 @@ class OncePerCause:
         return left
 
     def _forget(self, now: float) -> None:
-        """Forget causes without occurrences left to log."""
         self._logged = {
             cause: (logged_at, more)
             for cause, (logged_at, more) in self._logged.items()
@@ -278,7 +277,6 @@ class FewLines(logging.Filter):
 
 
 def cut(text: str, most: int) -> str:
-    """Its begin and its end, if it is too long."""
     if len(text) <= most:
         return text
     half = most // 2

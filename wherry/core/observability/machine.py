@@ -187,7 +187,6 @@ class Machine:
         return min(1.0, max(0.0, busy_since / total_since))
 
     def _memory(self) -> tuple[int | None, int | None]:
-        """Total and available memory in bytes."""
         found: dict[str, int] = {}
         for line in self._lines("meminfo"):
             name, _, rest = line.partition(":")

@@ -336,7 +336,6 @@ def _family(
     value: Callable[[ModelValues], Any],
     label: str = "",
 ) -> Metric:
-    """One metric of all models. With a `label`, `value` returns a dict by the label's value."""
     from prometheus_client import core
 
     labels = [*LABELS, label] if label else LABELS

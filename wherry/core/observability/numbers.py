@@ -123,7 +123,6 @@ class ModelValues:
 
     @property
     def generates(self) -> bool:
-        """Whether it is a language model."""
         return any("running" in measured for measured in self.gauges.values())
 
     def variants(self) -> Sequence[str]:
@@ -231,7 +230,6 @@ class Reading:
 
 
 def reading(counted: ModelStatistics, gauges: dict[str, float]) -> Reading:
-    """Read the counters at once."""
     with counted.lock:
         return Reading(
             counted.success.count,

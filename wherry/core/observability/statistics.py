@@ -289,7 +289,6 @@ class ModelStatistics:
             self.failed(error, now - request.enqueued_at)
 
     def stepped(self, active_requests: int, ns: int) -> None:
-        """Count one step of a StepModel."""
         with self.lock:
             self.execution_count += 1
             self.batch_sizes.setdefault(active_requests, Compute()).add(0, ns, 0)
@@ -302,7 +301,6 @@ class ModelStatistics:
             histogram.observe([seconds])
 
     def finished(self, request: InferRequest, started: float, now: float) -> None:
-        """Count a finished request of a StepModel, before it is answered."""
         request.started_at, request.compute_ns = started, (0, int((now - started) * 1e9), 0)
         with self.lock:
             self.queue_seconds.observe([started - request.enqueued_at])

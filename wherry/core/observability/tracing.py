@@ -38,7 +38,6 @@ class Span:
     depth: int = 0
 
     def call(self, request: InferRequest, model: str, version: str, now: float) -> Span:
-        """The span of a request that is sent for this one."""
         depth = self.depth + 1
         request.span = span = Span(model, request.rows, now, version=version, depth=depth)
         self.add(span)
@@ -122,7 +121,6 @@ class CallTraces:
         ]
 
     def latest(self) -> list[dict[str, Any]]:
-        """The latest traces, newest first."""
         return [span.tree() for span in reversed(list(self._latest))]
 
 

@@ -136,7 +136,6 @@ class LoopThread:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller runs in that thread."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def close(self) -> None:
@@ -338,7 +337,6 @@ class PipelineRunner(Runner):
         return new, refused
 
     def tick(self) -> None:
-        """The timer: a deadline has passed."""
         with self._lock:
             now = self._clock()
             self._alarm.rang(now)

@@ -47,7 +47,6 @@ class Footprints:
         self._kept: dict[str, int] = {}
 
     def of(self, model: Model, config: ModelConfig, device: str, instances: int) -> MemoryUse:
-        """That of a model with so many instances on this device."""
         if config.memory:
             return MemoryUse("", config.memory * instances, 0)
         code = model.function if isinstance(model, FunctionModel) else type(model)

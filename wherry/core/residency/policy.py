@@ -165,7 +165,6 @@ class DeviceTurns:
         self._leaving: set[str] = set()
 
     def decide(self, models: Sequence[ModelView], now: float) -> Swaps:
-        """`models`: all of this device that are configured."""
         decision = Swaps()
         room = _Room(models, self.budget_bytes, now)
         self._leaving &= {m.name for m in models if m.state == "stopping"}
@@ -199,7 +198,6 @@ class DeviceTurns:
         return max(self._next_at + model.wake_seconds if known is None else known, now) - now
 
     def _waiting(self, models: Sequence[ModelView], now: float, decision: Swaps) -> list[ModelView]:
-        """The models that wait for a turn, the first one first."""
         largest = self.budget_bytes
         waiting = dict[str, ModelView]()
         for m in sorted(models, key=lambda m: not m.always):
@@ -323,7 +321,6 @@ class _Room:
         return [model for _, model in self._turns.values() if model.state == "ready"]
 
     def ended(self, at: float) -> list[ModelView]:
-        """Those whose turns have ended by then."""
         return [model for end, model in self._turns.values() if end <= at]
 
     def end_of(self, models: Iterable[ModelView]) -> float:
@@ -331,7 +328,6 @@ class _Room:
         return max([self.now, *(self._turns[model.name][0] for model in models)])
 
     def leave(self, models: Iterable[ModelView]) -> None:
-        """Count on the room of these."""
         for model in models:
             del self._turns[model.name]
             self.later += model.footprint

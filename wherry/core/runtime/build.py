@@ -196,7 +196,6 @@ class Builder:
         return True
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
-        """Maker of an instance, from its name and device."""
         own_kind = model.make_instance
         if own_kind is not None:
             return lambda name, device: own_kind(name, device, config, self._caller)

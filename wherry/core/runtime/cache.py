@@ -165,7 +165,6 @@ class ModelCache:
         return key, None if key is None else self._cache.look_up(key)
 
     def keep(self, key: bytes, reply: Reply[InferResponse]) -> None:
-        """Insert what was answered, unless it is an error."""
         if isinstance(reply.outcome, InferResponse):
             self._cache.insert(key, reply.outcome)
 

@@ -266,7 +266,6 @@ class Lifecycle(Generic[H]):
         return self._versions.setdefault((name, version), _Version())
 
     def _tidy(self, name: str, version: str) -> None:
-        """Forget what says nothing."""
         if self._versions[name, version].is_blank:
             del self._versions[name, version]
 

@@ -52,7 +52,6 @@ class PaddedSeconds:
         return self.each + self.by_row * rows + (self.by_size + self.by_work * rows) * longest
 
     def learn(self, rows: float, longest: float, seconds: float) -> None:
-        """A batch has run."""
         self.batches += 1
         self._usual += max(0.1, 1 / self.batches) * (seconds - self._usual)
         keep, weight = 1 - 1 / MEMORY, self._usual**-2

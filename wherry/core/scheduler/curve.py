@@ -142,7 +142,6 @@ class BatchCurve:
         return self._slope if len(self._sizes) > 1 else None
 
     def points(self) -> list[KnownSize]:
-        """What was learnt of each size."""
         deviation = DEVIATIONS * self.noise
         known = self._known
         return [
@@ -171,7 +170,6 @@ class BatchCurve:
         self._ratios.clear()
 
     def _renew(self) -> None:
-        """Make the curve from the means."""
         self._renewed_at = self.batches
         before, known = self.batches - FORGOTTEN_AFTER, self._known
         if min([size.last for size in known.values()]) <= before:

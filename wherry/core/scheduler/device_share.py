@@ -66,7 +66,6 @@ class DeviceShare(Generic[T]):
         self._claims[model] = claim
 
     def withdraw(self, model: T) -> None:
-        """Remove its claim: it has nothing to run."""
         self._claims.pop(model, None)
 
     def grant(self, now: float, model: T | None = None) -> T | None:
@@ -136,7 +135,6 @@ class ModelShare:
         return False
 
     def granted(self) -> None:
-        """What was claimed for a batch is there."""
         self._grants += 1
 
     def began(self) -> None:
@@ -144,11 +142,9 @@ class ModelShare:
         self._grants -= 1
 
     def ended(self) -> None:
-        """A batch or a row is over."""
         self._resources.release(self._needs)
 
     def nothing_to_run(self) -> None:
-        """Give back what was claimed."""
         self._resources.withdraw(self._granted)
         while self._grants:
             self._grants -= 1

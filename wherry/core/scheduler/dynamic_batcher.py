@@ -48,7 +48,6 @@ class Batcher:
         self._unlimited = 0 if queue_policies else inf if max_queue_size is None else max_queue_size
 
     def resize(self, instances: int) -> None:
-        """Plan for this number of instances from now on."""
         self.instances = self.forecast.instances = instances
 
     def __repr__(self) -> str:

@@ -169,7 +169,6 @@ class InstanceTable(Generic[SlotT]):
         return [(instance, instance.batches[0]) for instance in overdue]
 
     def is_quiet(self) -> bool:
-        """Does no instance have a request?"""
         return all(
             i.busy_since is None and not i.is_telling and not i.open_requests for i in self.up
         )

@@ -156,7 +156,6 @@ class OpenSequences:
         return request
 
     def ended(self, sequence: OpenSequence, now: float) -> None:
-        """Its step has run."""
         sequence.running = None
         sequence.touched_at = now
         if sequence.waiting:

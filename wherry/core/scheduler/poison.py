@@ -102,7 +102,6 @@ class Poisons(Generic[K]):
         return Verdict(poison, tuple(excused))
 
     def survived(self, key: K) -> None:
-        """Record that a worker has run it without dying."""
         self._suspects.pop(key, None)
 
     def refused_for(self, key: K, now: float) -> float:
@@ -111,6 +110,5 @@ class Poisons(Generic[K]):
         return 0.0 if suspect is None else max(0.0, suspect.refused_until - now)
 
     def forget(self, now: float) -> None:
-        """Drop what was long ago."""
         for key in [key for key, one in self._suspects.items() if one.forgotten_at <= now]:
             del self._suspects[key]

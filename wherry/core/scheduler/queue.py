@@ -120,7 +120,6 @@ class Lane:
 
     @property
     def head(self) -> InferRequest:
-        """The request that is served next."""
         return next(iter(self.tenants.values()))[0]
 
     @property
@@ -371,11 +370,9 @@ class RequestQueue:
         return None if first == inf else first
 
     def waiting(self) -> list[InferRequest]:
-        """Everything that waits."""
         return [request for lane in self._lanes.values() for request in lane.in_turn()]
 
     def clear(self) -> list[InferRequest]:
-        """Remove and return everything that waits."""
         everything = self.waiting()
         for request in everything:
             request.queued = None

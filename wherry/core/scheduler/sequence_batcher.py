@@ -170,7 +170,6 @@ class SequenceBatcher:
         """Each instance that comes and goes counts."""
 
     def instance_up(self, instance: int) -> None:
-        """An instance is there (again): sequences may have its slots."""
         self.sequences.add_instance(instance)
         self.forecast.instances = self.sequences.instances
 

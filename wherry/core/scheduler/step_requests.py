@@ -187,7 +187,6 @@ class StepRequests(Generic[SlotT]):
         return now - since, is_first, acts
 
     def finished(self, active: Active[SlotT], now: float) -> StepActs[SlotT]:
-        """The model is done with a request."""
         self.first.left(active.request)
         if self._leave(active.request) is not None and not self._by_instance[active.instance]:
             active.instance.busy_since = None
@@ -232,7 +231,6 @@ class StepRequests(Generic[SlotT]):
         return list(self._by_request.values())
 
     def is_quiet(self) -> bool:
-        """Is there no request here?"""
         return not self.queue.queued_requests and not self._by_request
 
     def load(self, *, ready: bool) -> Load:

@@ -114,13 +114,11 @@ class TensorSpec:
 
     @property
     def holds_lists(self) -> bool:
-        """Whether its JSON rows are lists."""
         kind = get_origin(self.json_type) or self.json_type
         return isinstance(kind, type) and issubclass(kind, Sequence)
 
     @property
     def holds_objects(self) -> bool:
-        """Whether its rows are JSON objects."""
         return self.form is Form.JSON and self.shape == () and not self.holds_lists
 
     def fits(self, row_shape: Shape) -> bool:

@@ -100,7 +100,6 @@ class BatchParts:
     decode_ns: int = 0
 
     def add(self, part: BatchParts) -> None:
-        """Count what came of a part of the batch too."""
         self.outcomes += part.outcomes
         self.infer_ns += part.infer_ns
         self.executed_rows += part.executed_rows

@@ -60,7 +60,6 @@ class Load(msgspec.Struct, frozen=True):
         return self.free_after + self.waiting_seconds(self.queued_rows)
 
     def batch_seconds(self, rows: float) -> float:
-        """The seconds that a batch of `rows` takes."""
         if self.full_rows <= 1:
             return rows * self.one_seconds
         each = (self.full_seconds - self.one_seconds) / (self.full_rows - 1)

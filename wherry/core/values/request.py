@@ -59,7 +59,6 @@ class Budget:
 
     @property
     def held(self) -> int:
-        """Bytes held now. Any thread."""
         return self.taken - sum(list(self._returned))
 
     def take(self, count: int) -> bool:

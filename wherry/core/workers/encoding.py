@@ -87,7 +87,6 @@ class FrameBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come of the next frame."""
         return self._start == self._stop
 
     def read(self, receive: Callable[[memoryview], int]) -> list[Frame]:

@@ -179,7 +179,6 @@ class WorkerLink:
     # Sending
 
     def send(self, message: Any) -> None:
-        """Send one message after those that were sent before."""
         self.add(message)
         self.write()
 

@@ -34,7 +34,6 @@ class LoopCalls:
 
     @property
     def is_closed(self) -> bool:
-        """Has the loop ended, so that nothing is called any more?"""
         return self.loop.is_closed()
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:

@@ -124,7 +124,6 @@ class WorkerProcess:
         self._process.kill()
 
     def ring(self) -> None:
-        """Have `watch` return."""
         self._bell.ring()
 
     def wait_in_caller(self, file: int, events: int) -> None:

@@ -305,7 +305,6 @@ class ProcessShare:
     # The thread that watches it
 
     def has_ended(self) -> bool:
-        """Has the instance left, or the process ended?"""
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         return bool(poll.poll(0))

@@ -156,7 +156,6 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
     def of_request(
         cls, request: ClientRequest, loaded: LoadedModel, fields: MessagesRequest, call: ChatCall
     ) -> MessageAnswer:
-        """The answer to a request, before its first piece."""
         has, inputs = loaded.signature.input, call.inputs
         if not has("parameters"):  # each request has to have it: it is no wish
             for name in ("max_tokens", "clip_max_tokens"):
@@ -243,7 +242,6 @@ def _delta(part: AnswerPart, delta: MessageDelta) -> MessageEvent:
 
 
 def _block(part: AnswerPart, signature: str = "") -> AnswerBlock:
-    """A part as a block, with what it holds so far."""
     if part.kind == "text":
         return AnswerTextBlock(text=part.text)
     if part.kind == "reasoning":

@@ -300,7 +300,6 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: ClassVar[None] = None
 
     def chat(self) -> ChatRequest:
-        """The chat that has the same answer."""
         if not self.messages:
             raise BadField("messages", "must hold at least one message")
         messages = list(conversation(self.messages))
@@ -333,7 +332,6 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return call
 
     def named(self, blamed: str) -> str:
-        """Return the name that a field which the engine blames has in this request."""
         if blamed == "constraint" and _choice(self.tool_choice) not in (None, "auto", "none"):
             return "tool_choice"
         name = self._chat([]).named(blamed)
@@ -391,7 +389,6 @@ class MessagesRequest(CountRequest):
     service_tier: str | None = None
 
     def call(self) -> ChatCall:
-        """What the chat that this is asks of a model, and of its answer."""
         call = self.chat().call("input_schema")
         call.inputs["parameters"]["clip_max_tokens"] = True  # clients send the most of a larger one
         return call

@@ -57,7 +57,6 @@ def _is_installed(package: str) -> bool:
 
 
 def is_gguf(source: str) -> bool:
-    """Whether a source is a file in llama.cpp's format."""
     path = Path(source).expanduser()
     return path.suffix == ".gguf" and not path.is_dir()
 

@@ -231,11 +231,9 @@ class FormedCalls:
                 self._begin(answer)
 
     def problem(self) -> str:
-        """As that of the grammar."""
         return "" if self._calls is None else self._calls.problem()
 
     def copy(self) -> FormedCalls:
-        """The same for another answer, before it has begun."""
         encoding = self._decode, self._encode
         return FormedCalls(self._form, self._grammar, *encoding, self._thought_end)
 
@@ -398,7 +396,6 @@ def _voices(part: Schema) -> int:
 
 
 def _of_same_value(group: list[Part]) -> Iterator[Part]:
-    """These, and all subschemas that describe the same value as they."""
     left: list[tuple[Any, Schema]] = [*group]
     seen: set[int] = set()
     while left:

@@ -339,7 +339,6 @@ class Engine:
         return Event(sequence, None, "error", error)
 
     def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
-        """Append a token; remove the sequence if it ends."""
         token = sampled.token
         if token == NONE and sequence.error is None:
             sequence.error = ModelFailed(

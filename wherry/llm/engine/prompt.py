@@ -98,7 +98,6 @@ class ThoughtsFirst:
         return "" if self._form is None else self._form.problem()
 
     def copy(self) -> ThoughtsFirst:
-        """The same for another answer, before it has begun."""
         form = None if self._form is None else self._form.copy()
         encoding = self._decode, self._encode
         return ThoughtsFirst(form, self._marks, *encoding, self._last, self._most)

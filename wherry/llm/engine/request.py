@@ -155,7 +155,6 @@ class GeneratedAnswer:
         return reason
 
     def delta(self, reason: str, usage: dict[str, int], details: dict[str, Any]) -> Delta:
-        """What was not sent yet, which is sent with this."""
         delta = Delta(
             self.sequence.index,
             "".join(self.pending_text),

@@ -149,7 +149,6 @@ class ModelRunner:
             self.graphs.prepare(max_running)
 
     def _decode(self, numbers: Tensor, table: Tensor) -> Tensor:
-        """A decode step from its numbers on the device, as DecodeGraphs has them."""
         tokens, positions, slots, lines = numbers
         rows = torch.arange(len(tokens), device=self.device)
         step = StepInputs(tokens, positions, slots, rows, tables=Tables(table, lines))

@@ -104,7 +104,6 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
 
 
 def random_number(seed: int, place: int) -> float:
-    """A number in [0, 1) determined by these two values."""
     digest = blake2b(struct.pack("<QQ", seed & (2**64 - 1), place), digest_size=8).digest()
     return int(int.from_bytes(digest, "little") >> 11) * 2.0**-53
 

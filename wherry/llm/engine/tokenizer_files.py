@@ -76,7 +76,6 @@ def problem(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _read(file: Path, kind: Any) -> Any:
-    """A file's content as this type; None if there is no such file."""
     if not file.is_file():
         return None
     try:

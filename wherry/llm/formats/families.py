@@ -47,7 +47,6 @@ class ToolFamily:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Special tokens that are part of an answer's text, though others are not."""
         if self.messages is not None:
             return self.messages.marks
         if self.format is None:

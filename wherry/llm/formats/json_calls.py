@@ -89,7 +89,6 @@ NAMED_OBJECTS: Final = _shape(
 
 
 def named_shape(head: str, tail: str = "") -> JsonShape:
-    """As `after_names` has them."""
     behind = rf"(?:\s*(?:{tail}))?\s*" if tail else r"\s*"
     return _shape(r"\s*+", rf"{head}\s*+", behind, behind)
 

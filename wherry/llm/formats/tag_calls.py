@@ -313,7 +313,6 @@ def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
 
 
 def json_of(value: str, schema: Any) -> str:
-    """The JSON of a value that was written without quotes."""
     bare = value.strip()
     bare = PYTHON.get(bare, bare)
     types = type_names(schema)

@@ -161,7 +161,6 @@ class ChatAnswer(OpenAIAnswer):
     def of_request(
         cls, request: ClientRequest, loaded: LoadedModel, fields: ChatRequest, call: ChatCall
     ) -> ChatAnswer:
-        """The answer to a request, before its first piece."""
         name = fields.model or loaded.reported_name()
         return cls(name, request.id, call.calls, echo=call.echo, shown=call.shown)
 
@@ -214,7 +213,6 @@ class ChatAnswer(OpenAIAnswer):
         return message_part
 
     def _text(self, choice: ChatChoice, message_part: MessagePart) -> list[ChunkChoice]:
-        """Add what is thought, and what is answered, to the message."""
         message, chunks = choice.message, list[ChunkChoice]()
         if (thoughts := message_part.thoughts) and self.shown.thoughts:
             message.reasoning = message.reasoning_content = (message.reasoning or "") + thoughts

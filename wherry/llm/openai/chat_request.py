@@ -300,7 +300,6 @@ class ChatRequest(Request):
         return str(text_of(last["content"])) if last["role"] == "assistant" else ""
 
     def _template(self) -> dict[str, Any]:
-        """Variables of the chat template."""
         if self.continue_final_message and self.add_generation_prompt:
             problem = "the last message goes on, or another begins: leave one of the two out"
             raise BadField("continue_final_message", problem)
@@ -324,7 +323,6 @@ class ChatRequest(Request):
         return names.get(blamed) or super().named(blamed)
 
     def _offered(self) -> list[tuple[dict[str, Any], FunctionSpec]]:
-        """The tools that may be called, each with its function."""
         tools = [
             (tool, function_of(tool, f"tools[{i}]")) for i, tool in enumerate(self.tools or ())
         ]
@@ -342,7 +340,6 @@ class ChatRequest(Request):
         return tools
 
     def _forced(self, functions: list[FunctionSpec]) -> list[FunctionSpec]:
-        """The functions of which one must be called."""
         choice = self.tool_choice
         if isinstance(choice, AllowedTools):
             choice = choice.allowed_tools.mode

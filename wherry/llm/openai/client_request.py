@@ -108,11 +108,9 @@ class ClientRequest:
         return [(HEADER, header_of(self.ignored)), *headers] if self.ignored else headers
 
     def respond(self, body: bytes, content_type: str = JSON) -> None:
-        """Answer in one piece."""
         respond(self.exchange, body, content_type=content_type, headers=self.headers())
 
     def events(self) -> EventStream:
-        """Answer in events."""
         return EventStream(self.exchange, headers=self.headers())
 
     def described(
@@ -124,7 +122,6 @@ class ClientRequest:
         return status, body, [*headers, *(one for one in self.headers() if one[0] not in there)]
 
     def fail(self, error: Exception, named: Callable[[str], str] = str) -> None:
-        """Answer with an error."""
         status, body, headers = self.described(error, named)
         self.exchange.respond(status, body, headers=headers)
 

@@ -34,7 +34,6 @@ class CompletionRequest(Request):
     add_special_tokens: bool | None = None
 
     def call(self) -> ModelCall:
-        """The model's inputs for each prompt."""
         texts = self.prompts()
         own = [{"prompt" if isinstance(one, str) else "token_ids": one} for one in texts]
         return ModelCall.of(own, {"parameters": self.sampling()}, "prompt")
@@ -142,7 +141,6 @@ class TextAnswer(OpenAIAnswer):
     def of_request(
         cls, request: ClientRequest, loaded: LoadedModel, fields: CompletionRequest, call: ModelCall
     ) -> TextAnswer:
-        """The answer to a request, before its first piece."""
         if loaded.signature.input("parameters"):
             # OpenAI's own default, which gives way to what is asked for.
             most = max(16, fields.min_tokens or 0)

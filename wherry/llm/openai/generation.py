@@ -153,7 +153,6 @@ class OpenAIAnswer(ABC):
         return self.add(piece)
 
     def piece(self, loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:
-        """What one response of the model adds."""
         return piece_of(loaded, response)
 
     @abstractmethod
@@ -182,12 +181,10 @@ class OpenAIAnswer(ABC):
         return [self.event([], self.usage.total())] if self.shown.usage else []
 
     def finish_reasons(self) -> list[str | None]:
-        """Why each choice has ended."""
         return [choice.finish_reason for choice in self.choices.values()]
 
     @property
     def media_type(self) -> str:
-        """Of the answer that is not a stream."""
         return JSON
 
     def body(self) -> bytes:
@@ -328,7 +325,6 @@ class Generation:
     # In the loop
 
     def respond(self, call: PromptCall, response: InferResponse) -> None:
-        """Take a response to a prompt, and send what it adds."""
         if self._failed is not None:
             return
         try:
@@ -339,7 +335,6 @@ class Generation:
             self._stop(error)
 
     def settle(self, call: PromptCall, outcome: InferResponse | Exception) -> None:
-        """Take the outcome of a prompt; that of the last one ends the answer."""
         if isinstance(outcome, Exception):
             self._stop(outcome)
         elif outcome.outputs:  # a stream's end is an empty response
@@ -474,7 +469,6 @@ def request_attributes(request: object, kind: str) -> dict[str, Any]:
 
 
 def answered_with(answer: OpenAIAnswer) -> dict[str, Any]:
-    """The attributes of an answer that is whole."""
     attributes: dict[str, Any] = {"gen_ai.response.id": answer.id}
     usage = answer.usage
     if usage.prompt_tokens or usage.completion_tokens:

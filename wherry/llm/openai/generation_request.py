@@ -301,7 +301,6 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
     def parameters(self, call: AnswerForm | None = None) -> dict[str, Any]:
-        """The fields of the engine's Sampling that are given; `call` as for `forms`."""
         self._check_stream()
         parameters: dict[str, Any] = {name: getattr(self, name) for name in SAME}
         parameters |= {ours: getattr(self, name) for name, ours in RENAMED.items()}

@@ -100,7 +100,6 @@ def text_output(signature: Signature) -> TensorSpec | None:
 
 
 def _one(specs: Sequence[TensorSpec]) -> TensorSpec | None:
-    """The only one, or the only one that is required."""
     needed = [spec for spec in specs if not spec.optional]
     return specs[0] if len(specs) == 1 else needed[0] if len(needed) == 1 else None
 
@@ -230,7 +229,6 @@ class AbleModels:
             self._generation = generation
 
     def names(self, ability: str | None = None) -> list[str]:
-        """Those with this ability; None: with any."""
         return sorted({m.name for m in self._with(ability)})
 
     def listed(self) -> list[ModelName]:
@@ -323,7 +321,6 @@ class AbleModels:
 
 
 def _names_of(loaded: LoadedModel) -> tuple[str, ...]:
-    """The names of a model that clients are told."""
     return loaded.config.served_names or (loaded.name,)
 
 

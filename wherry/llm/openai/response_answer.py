@@ -276,7 +276,6 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
     def _of_part(
         self, part: AnswerPart, kind: str, logprobs: Sequence[AnswerToken] = (), /, **fields: Any
     ) -> ResponseEvent:
-        """An event that tells of a part's item, and of its only content."""
         event = self._event(kind, item_id=self._id(part), output_index=part.place, **fields)
         if part.kind != "call":
             event.content_index = 0
@@ -288,7 +287,6 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
         return f"{PREFIXES[part.kind]}_{self.request_id}_{part.place}"
 
     def _item(self, part: AnswerPart, status: str) -> Item:
-        """A part as an item, with what it holds so far."""
         id = self._id(part)
         if part.kind == "call":
             named = self._names.get(part.name, {})

@@ -291,7 +291,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         }
 
     def named(self, blamed: str) -> str:
-        """Return the name that a field which the model blames has in this request."""
         return NAMES.get(name := self._chat([]).named(blamed), name)
 
     def _choice(self) -> Literal["none", "auto", "required"] | NamedTool | AllowedTools | None:

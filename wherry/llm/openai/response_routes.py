@@ -77,7 +77,6 @@ class KeptResponses:
         self._nbytes = 0
 
     def __bool__(self) -> bool:
-        """Whether any are kept."""
         return self.most_bytes > 0
 
     def __len__(self) -> int:
@@ -113,7 +112,6 @@ class KeptResponses:
         return turns[::-1]
 
     def remove(self, id: str) -> None:
-        """Forget a turn, if it is there."""
         turn, _ = self._turns.pop(id, (None, 0))
         self._nbytes -= 0 if turn is None else turn.nbytes
 
@@ -189,8 +187,6 @@ class ResponseRoutes:
         }
 
     def patterns(self) -> dict[str, Route]:
-        """The routes of a kept response."""
-
         operations = {
             "GET": tells("A response that is kept", ResponseObject, 404),
             "DELETE": tells("Forget a response", ResponseDeleted, 404),
@@ -294,7 +290,6 @@ class ResponseRoutes:
         Generation(request, loaded, parsed, answer).submit(context.call)
 
     def _keep(self, context: ResponseContext, owner: str, response: ResponseObject) -> bool:
-        """Keep a response, and return whether it is."""
         previous = context.parsed.previous_response_id or ""
         encoded = msgspec.json.encode(response)
         return self._kept.keep(KeptTurn(response.id, encoded, context.input_items, previous, owner))
@@ -302,7 +297,6 @@ class ResponseRoutes:
     # One that is kept
 
     def _one(self, id: str, exchange: Exchange) -> None:
-        """Show a response, or forget it."""
         request = exchange.request
         try:
             if not self._kept:

@@ -98,7 +98,6 @@ def columns_beside(
 
 
 def _repeated(column: Column, rows: int) -> Column:
-    """A column of one row as one of `rows` rows that are alike."""
     return np.repeat(column, rows, axis=0) if isinstance(column, np.ndarray) else column * rows
 
 
@@ -218,7 +217,6 @@ class ScoreRequest(PairsBeside, kw_only=True):
 
 
 def _texts(field: str, texts: Texts) -> list[str]:
-    """The texts of a side."""
     several = texts if isinstance(texts, list) else [texts]
     if not several:
         raise BadField(field, "is empty")

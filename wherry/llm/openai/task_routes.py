@@ -92,7 +92,6 @@ RECORDING: Final = object_of(
 
 
 def task_routes(models: AbleModels) -> dict[str, Route]:
-    """The routes of one server."""
     tasks = {
         path: _task(models, task, takes, inference(summary, takes, gives), able)
         for path, (summary, takes, gives, able, task) in TASKS.items()

@@ -28,7 +28,6 @@ class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         raise NotImplementedError
 
     def named(self, blamed: str) -> str:
-        """Return the name that a field which the model blames has in this request."""
         raise NotImplementedError
 
 

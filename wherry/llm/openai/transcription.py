@@ -54,7 +54,6 @@ class TranscriptionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
         return {name: value for name, value in hints.items() if value is not None}
 
     def named(self, blamed: str) -> str:
-        """Return the name that an input which the model blames has in this request."""
         return blamed if blamed in self.__struct_fields__ else "file"
 
 

@@ -69,7 +69,6 @@ class Restrictions:
         return bool(self._required or self._off)
 
     def is_off(self, group: str) -> bool:
-        """Whether the group is switched off for all clients."""
         return group in self._off
 
     def header_of(self, group: str) -> str | None:

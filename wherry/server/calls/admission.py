@@ -48,7 +48,6 @@ class Admission:
         return self.large.held + self.in_flight * SMALL_BYTES
 
     def check(self) -> None:
-        """Raise Overloaded if `max_in_flight` requests are unanswered."""
         if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
             self.refused += 1
             raise Overloaded(

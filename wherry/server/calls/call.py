@@ -83,7 +83,6 @@ class Entry:
         self.last_port: tuple[int, LoopPort | None] = (0, None)
 
     def port(self) -> LoopPort:
-        """Return the running loop's port to the runtime, kept as most servers have one loop."""
         # asyncio.get_running_loop() is a system call: it asks for the process's id.
         thread, port = self.last_port
         if port is None or thread != threading.get_ident() or not port.loop.is_running():
@@ -226,7 +225,6 @@ class InferCall(Reply[InferResponse], ABC):
 
 
 def answer(call: InferCall) -> None:
-    """Send the outcome of a call."""
     outcome = call.outcome
     call.entry.admission.in_flight -= 1
     # The reference cycle would keep the request alive until the garbage collector runs.
@@ -267,6 +265,5 @@ class Beside:
         self._done(outcome)
 
     def cancel(self) -> None:
-        """Cancel the work: the client has left."""
         self._job.cancel()
         self._admission.leave()

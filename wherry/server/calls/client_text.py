@@ -62,7 +62,6 @@ _PATH: Final = re.compile(
 
 
 def text_of(error: WherryError) -> str:
-    """The text of an error, as a client is told."""
     return text_for_clients(type(error), str(error))
 
 

@@ -86,7 +86,6 @@ class Traces:
         request.reply.first(settled)
 
     def ids(self, count: int) -> list[int]:
-        """Reserve numbers for this many traces."""
         with self._lock:
             return list(itertools.islice(self._ids, count))
 
@@ -204,7 +203,6 @@ class TraceFiles:
         self._writer.run(partial(self._append, texts))
 
     def write(self, texts: Sequence[str]) -> None:
-        """Write traces to a file of their own."""
         self._writer.run(partial(self._write, texts))
 
     def close(self) -> None:

@@ -238,7 +238,6 @@ def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[s
 
 
 def _brief(value: Any) -> Any:
-    """Files, images and sounds as a few words."""
     if isinstance(value, Mapping):
         return {name: _brief(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -268,7 +268,6 @@ def _until_all(returned: list[list[float]]) -> list[list[float]]:
 
 
 def _believed(point: dict[str, Any]) -> Bar:
-    """What is believed of one size."""
     ago = point["age_batches"]
     last = "the last batch" if not ago else "1 batch ago" if ago == 1 else f"{ago} batches ago"
     return Bar(
@@ -277,7 +276,6 @@ def _believed(point: dict[str, Any]) -> Bar:
 
 
 def last_batches(explained: dict[str, Any], most: int | None = None) -> Iterator[Listing]:
-    """The last batches, if there are any."""
     last = explained.get("last_batches", [])[::-1][:most]
     if not last:
         return

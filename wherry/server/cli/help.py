@@ -123,7 +123,6 @@ class Parser(argparse.ArgumentParser):
         return self._formatted({"": actions})
 
     def format_help_all(self) -> str:
-        """The help with all flags."""
         groups = {one.title or "": one._group_actions for one in self._action_groups}
         return self._formatted(groups)
 
@@ -158,7 +157,6 @@ def _meant(word: str, commands: Collection[str]) -> str:
 
 
 def _listed(commands: argparse._SubParsersAction[Any]) -> str:
-    """The commands in their groups."""
     helps = {one.dest: one.help or "" for one in commands._choices_actions}
     width = max(map(len, helps))
     return "\n".join(

@@ -58,7 +58,6 @@ class StatusLine:
         self._terminal.flush()
 
     def show(self, status: str) -> None:
-        """Show this status from now on; "" for none."""
         columns = shutil.get_terminal_size().columns - 1
         with self._lock:
             if status != self._status:

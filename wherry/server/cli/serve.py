@@ -344,7 +344,6 @@ def control_of(
 
 
 def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server:
-    """The server that the settings describe; the address is not taken yet."""
     options = settings.options
     runtime = runtime_of(settings, models)
     return Server(

@@ -136,7 +136,6 @@ class _Reading:
             self.ours.append(word)
 
     def end(self) -> None:
-        """Add what several options mean together."""
         ports = [word for word in self.ours if word.partition("=")[0] == "--grpc-port"]
         alone = "--no-http" in self.ours and self.grpc is None  # where gRPC is on by default
         if (self.grpc or alone) and not ports:
@@ -180,7 +179,6 @@ _THEIR_SWITCHES: Final = {"--allow-grpc", *_HOLDS, *_BECOME}
 
 
 def _without(flag: str, words: Sequence[str]) -> list[str]:
-    """The words without this flag and its values."""
     kept: list[str] = []
     skip = False
     for word in words:

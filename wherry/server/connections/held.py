@@ -60,7 +60,6 @@ class Held(Generic[H]):
         return []
 
     def forget(self, holder: H) -> None:
-        """Record that `holder` holds nothing any more."""
         account = self._accounts.pop(holder, None)
         if account is not None:
             self.total -= account.held

@@ -296,7 +296,6 @@ class OwnerLink:
         self.is_open = True
 
     def start(self) -> None:
-        """Receive from now on."""
         self._wire.start()
 
     # To the owner

@@ -281,7 +281,6 @@ FromOwner = (
 
 
 def ids_of(message: Rows | OneRequest | RowAnswers | Response) -> list[int]:
-    """The ids of the requests that a message is about."""
     if isinstance(message, Rows):
         return list(range(message.first, message.first + message.count))
     return message.ids if isinstance(message, RowAnswers) else [message.id]

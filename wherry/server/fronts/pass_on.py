@@ -86,7 +86,6 @@ class EventsPassedOn:
         return len(self._open)
 
     def __call__(self, exchange: Exchange, link: OwnerLink | None) -> None:
-        """Pass on what this owner tells."""
         if link is None:
             no_owner(exchange)
             return

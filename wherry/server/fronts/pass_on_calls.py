@@ -29,7 +29,6 @@ class PassOnCalls:
         return load_of(self._choose())
 
     def handler(self, name: str, handler: MethodHandler, entry: GrpcEntry) -> MethodHandler:
-        """The handler of a method, by its name, as a front has it."""
         if name in OWN:
             return handler
         return MethodHandler(partial(self._pass_on, entry), handler.group, handler.open)

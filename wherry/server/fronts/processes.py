@@ -231,7 +231,6 @@ class Fronts:
         return not any(_left_some(front) for front in self._fronts)
 
     def kill(self) -> None:
-        """End all processes at once."""
         self._draining = True
         for front in self._fronts:
             _signal(front, signal.SIGKILL)
@@ -373,6 +372,5 @@ def _left_some(front: Front) -> bool:
 
 
 async def _ended(front: Front) -> None:
-    """Wait for the process to end."""
     if front.process is not None:
         await in_thread(front.process.wait, "wherry-front")

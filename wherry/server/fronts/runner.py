@@ -154,7 +154,6 @@ class OwnedModelRunner(Runner):
             self.channel = None
 
     def lost(self, channel: ModelChannel, error: Exception) -> None:
-        """The owner is gone."""
         self.remove(channel)
         self._channels = [one for one in self._channels if one is not channel]
         requests, channel.requests = list(channel.requests.values()), {}

@@ -50,7 +50,6 @@ class FrontSockets:
         await self.remove_name()
 
     async def remove_name(self) -> None:
-        """Remove the name of the unix socket, unless a successor has it."""
         name, self.name = self.name, None
         if name is not None:
             await in_thread(name.remove, "wherry-close")

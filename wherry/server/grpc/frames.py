@@ -87,7 +87,6 @@ def window_update(stream_id: int, increment: int) -> bytes:
 
 
 def header_frames(stream_id: int, flags: int, block: bytes, max_frame_bytes: int) -> bytes:
-    """A header block, in as many frames as it takes."""
     if len(block) <= max_frame_bytes:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
     pieces = [block[i : i + max_frame_bytes] for i in range(0, len(block), max_frame_bytes)]

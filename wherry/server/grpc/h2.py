@@ -299,7 +299,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _fail(self, code: int, text: str) -> None:
-        """End the connection because of its client."""
         self.streams.go_away(code, text)
         self.streams.close()
         self.streams.drop_all()
@@ -337,7 +336,6 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def check(self, now: float) -> None:
-        """Enforce the time limits."""
         limits, sender = self._shared.limits, self._sender
         sender.note_buffered()
         if self._shared.draining:

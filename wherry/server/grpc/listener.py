@@ -64,12 +64,10 @@ class GrpcListener:
 
     @property
     def calls(self) -> int:
-        """Number of calls that the application has."""
         return self._connections.calls
 
     @property
     def binding(self) -> Binding:
-        """Where it can be reached from."""
         return binding_of(self._listening.names)
 
     async def start(

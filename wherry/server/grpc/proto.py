@@ -246,7 +246,6 @@ def file_descriptor(name: str, schema: Schema) -> bytes:
 
 
 def symbols(schema: Schema) -> set[str]:
-    """The full names of its services, methods, messages and enums."""
     methods = {path[1:].replace("/", ".") for path in schema.methods}
     services = {name.rpartition(".")[0] for name in methods}
     types = {f"{schema.package}.{name}" for name in (*schema.messages, *schema.enums)}
@@ -289,7 +288,6 @@ def _described_message(message: Message, schema: Schema) -> Values:
 
 
 def _entry(field: Field, schema: Schema) -> Values:
-    """The message of a map's entries, as protoc makes it."""
     assert isinstance(field.type, Message)
     return {
         "name": _entry_name(field),

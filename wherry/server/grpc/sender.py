@@ -212,7 +212,6 @@ class FrameSender:
         self._window = frames.widened(self._window, increment, ConnectionFault)
 
     def apply(self, settings: Mapping[int, int], streams: Iterable[SendingStream]) -> None:
-        """Apply the client's SETTINGS. `streams` are all that are open."""
         for name, value in settings.items():
             if name == frames.INITIAL_WINDOW_SIZE:
                 change, self.initial_window = value - self.initial_window, value

@@ -260,7 +260,6 @@ class Streams:
             self.refuse_more()
 
     def stream_fault(self, stream_id: int, code: int) -> None:
-        """Reset a stream that went wrong."""
         self.sender.write(frames.reset(stream_id, code))
         call = self.by_id.get(stream_id)
         if call is None:
@@ -273,7 +272,6 @@ class Streams:
     # Calls
 
     def begin(self, call: Call) -> None:
-        """Give a call to the application."""
         serving = self._serving
         serving.calls += 1
         self._work.done += CALL_WORK
@@ -323,7 +321,6 @@ class Streams:
             self.close()
 
     def go_away(self, code: int, text: str) -> None:
-        """Tell the client why the connection ends now."""
         self.sender.write(frames.goaway(self._ids.served, code, text))
 
     def close(self) -> None:

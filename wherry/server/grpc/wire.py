@@ -159,7 +159,6 @@ class Message:
         return b"".join(self.parts(values))
 
     def parts(self, values: Mapping[str, Any]) -> list[Buffer]:
-        """The pieces that `encode` joins."""
         parts: list[Buffer] = []
         self.write(values, parts)
         return parts
@@ -178,7 +177,6 @@ class Message:
 
 
 def _readers(field: Field, siblings: Sequence[Field]) -> dict[int, Reader]:
-    """The readers of a field by tag."""
     readers = _readers_of(field)
     others = _others(field, siblings)
     return {tag: _only(reader, others) for tag, reader in readers.items()} if others else readers
@@ -217,7 +215,6 @@ def _readers_of(field: Field) -> dict[int, Reader]:
 
 
 def _others(field: Field, siblings: Sequence[Field]) -> tuple[str, ...]:
-    """The other fields of its `oneof`."""
     if not field.oneof:
         return ()
     return tuple(f.name for f in siblings if f.oneof == field.oneof and f is not field)
@@ -455,5 +452,4 @@ def _number(field: Field, value: Any) -> int | float:
 
 
 def _head(field: Field, kind: int) -> bytes:
-    """The tag of a field that is sent with this wire type."""
     return varint(field.number << 3 | kind)

@@ -189,7 +189,6 @@ class AnswerQueue:
             self.flush()
 
     def drop_behind(self, exchange: PipelinedExchange) -> None:
-        """Drop the exchanges behind this one: its answer is the last."""
         while self.exchanges[-1] is not exchange:
             self.exchanges.pop().leave()
 

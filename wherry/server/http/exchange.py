@@ -155,7 +155,6 @@ class Exchange(ABC):
         """Whether the client reads too slowly: hold further chunks until `on_drain`."""
 
     def refusal(self, status: int, message: str) -> bytes:
-        """The body of an error that no protocol's handler tells."""
         return error_body(message)
 
     def outcome_of(self, error: WherryError) -> tuple[int, str]:

@@ -102,7 +102,6 @@ class Intake:
         self._parse = _ignore
 
     def _parse_some(self, data: memoryview, budget: int) -> int:
-        """Parse request by request until `budget` bytes are spent; return the bytes spent."""
         spent = 0
         reader = self._reader
         while data and (reader.state is OVER or not self._answers.is_full):

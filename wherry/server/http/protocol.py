@@ -232,7 +232,6 @@ class HttpConnection(asyncio.Protocol):
     # Requests in
 
     def _parse(self, data: bytes | memoryview) -> None:
-        """Parse bytes that the intake hands on."""
         reader = self._reader
         if reader.direct is not None:
             reader.fill(data)

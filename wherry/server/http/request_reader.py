@@ -359,7 +359,6 @@ class HeadLines:
         return self._rules.targets[self.url][0] if self.url else ""
 
     def clear(self) -> None:
-        """Begin a new head."""
         self.url = b""
         self.headers: dict[str, str] = {}
         #: What repeated headers were longer than they are when joined.
@@ -396,11 +395,9 @@ class LargeBody:
 
     @property
     def rest(self) -> memoryview:
-        """The part that is still to come, to be written to."""
         return self.data[self.received :]
 
     def add(self, data: bytes) -> None:
-        """Append a copy of `data`."""
         end = self.received + len(data)
         self.data[self.received : end] = data
         self.received = end

@@ -133,7 +133,6 @@ class RequestRules:
             headers["host"] = authority  # RFC 9112, 3.2.2
 
     def origin(self, method: bytes, headers: dict[str, str], *, http10: bool) -> None:
-        """Check the Host and Origin headers."""
         if "host" not in headers and not http10:
             raise Refused(400, "the request has no Host header, which HTTP/1.1 requires")
         if self._origin_check is not None:
@@ -171,7 +170,6 @@ class RequestRules:
         )
 
     def body_bytes(self, count: int) -> int:
-        """Check the size of a body; returns it."""
         if count > self.max_body_bytes:
             raise Refused(
                 413,
@@ -181,13 +179,11 @@ class RequestRules:
         return count
 
     def coding(self, coding: str, *, http10: bool) -> None:
-        """Check a Transfer-Encoding."""
         if http10:
             raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length")
         if coding.lower() != "chunked":
             raise Refused(501, f"Transfer-Encoding {coding!r} is not supported; use chunked")
 
     def expectation(self, expectation: str) -> None:
-        """Check an Expect header."""
         if expectation.lower() != "100-continue":
             raise Refused(417, f"Expect: {expectation!r} cannot be met; only 100-continue is known")

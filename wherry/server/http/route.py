@@ -151,7 +151,6 @@ class Patterns:
         self._compiled = [(_compiled(pattern), route) for pattern, route in routes.items()]
 
     def route(self, path: str) -> Route | None:
-        """The route of a path; None if it matches no pattern."""
         for pattern, route in self._compiled:
             if (found := pattern.fullmatch(path)) is not None:
                 values = found.groups()

@@ -85,7 +85,6 @@ class LingeringClose:
             self._transport.close()
 
     def drop(self, nbytes: int) -> None:
-        """Count `nbytes` that were read and dropped."""
         self.is_refused = True
         self._dropped_bytes += nbytes
         if self._dropped_bytes > self._max_bytes:

@@ -242,7 +242,6 @@ class DescribedServer:
 
 
 def document(served: DescribedServer) -> Json:
-    """Make the document, which is JSON."""
     return OpenApiWriter(served).written()
 
 

@@ -100,7 +100,6 @@ def _generate(loaded: LoadedModel, described: ModelSchemas) -> Operation:
 
 
 def _natural(loaded: LoadedModel, described: ModelSchemas) -> Operation:
-    """What the model has at its own route."""
     answer = described.natural_answer()
     made = Operation(
         summary="",
@@ -212,7 +211,6 @@ def _name(text: str) -> str:
 
 
 def _require_constants(schema: Json) -> None:
-    """What has one value only, as an answer's `object`, is always there."""
     for name, member in schema.get("properties", {}).items():
         if "default" in member and member.get("enum") == [member["default"]]:
             schema["required"] = [*schema.get("required", ()), name]
@@ -488,7 +486,6 @@ class ModelSchemas:
         return _scalar(spec)
 
     def _tensor(self, spec: TensorSpec) -> Json:
-        """A tensor in V2's words."""
         element = _scalar(spec)
         if spec.form is Form.JSON:  # as text, which V2 asks for, or as it is
             as_text = {**element, "contentMediaType": JSON, "contentSchema": self._element(spec)}
@@ -522,7 +519,6 @@ class ModelSchemas:
 
 
 def _scalar(spec: TensorSpec) -> Json:
-    """One element of a tensor as JSON."""
     datatype = spec.datatype
     if datatype is BYTES:
         return ANY_TEXT

@@ -97,7 +97,6 @@ class OpenApiRoutes:
         self._entry.off_loop(exchange, work, partial(respond, exchange), reads=False)
 
     def _document(self, names: list[str], without: frozenset[str]) -> bytes:
-        """Make the document. In another thread."""
         # Imported here: a server whose document is never read need not know how it is made.
         from wherry.server.openapi.document import DescribedServer, document
 

@@ -474,7 +474,6 @@ def _command(
 
 
 def _memory(kind: str, rpc: str, about: Mapping[str, str], region: Json) -> list[V2Operation]:
-    """The operations on one kind of shared memory."""
     path, group, admin = f"/v2/{kind}sharedmemory", "shared-memory", Administration
     system = kind == "system"
     regions = list[RegionStatus]

@@ -17,7 +17,6 @@ _MOST_DIMS: Final = 64
 
 
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
-    """Return the shape that metadata declares for a tensor."""
     if batched:
         return [-1, *spec.shape]
     # An array may have no dimensions; a single value is sent as one element.

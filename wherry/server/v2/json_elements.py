@@ -241,7 +241,6 @@ def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception)
 
 
 def _with_stand_ins(text: bytes) -> bytes | None:
-    """JSON with numbers for NaN, Infinity and -Infinity; None if there are none."""
     if b"NaN" not in text and b"Infinity" not in text:
         return None
     return _TO_THE_NEXT_NON_FINITE.sub(

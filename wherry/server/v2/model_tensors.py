@@ -198,7 +198,6 @@ def tensors_of(loaded: LoadedModel, common: Common) -> ModelTensors:
 
 
 def in_order(names: Mapping[str, object], values: Mapping[str, T]) -> dict[str, T]:
-    """The values in the order of the names."""
     return {name: values[name] for name in names if name in values}
 
 

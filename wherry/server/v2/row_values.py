@@ -196,7 +196,6 @@ class RowValues:
         raise self.wrong("str", value, place)
 
     def bytes_of(self, value: Any, place: str = "") -> bytes:
-        """The bytes that one element stands for. InvalidRequest."""
         if type(value) is dict and len(value) == 1 and type(value.get(B64)) is str:
             try:
                 return decoded(value[B64])

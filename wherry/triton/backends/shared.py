@@ -273,7 +273,6 @@ def _side(
 def _checked(
     where: str, side: str, tensor: TritonInput | TritonOutput, own: FileTensor, most: int
 ) -> TritonInput | TritonOutput:
-    """The configured tensor, with what the file knows."""
     if tensor.data_type not in ("TYPE_INVALID", own.data_type):
         raise ConfigError(
             f"{where}: {side} {tensor.name!r} is {tensor.data_type} in config.pbtxt,"

@@ -417,7 +417,6 @@ class ModelControl:
 
 
 def _statuses(runtime: Runtime, repositories: RepositoryFolders) -> list[ModelStatus]:
-    """Every model and version, sorted by name and version."""
     with runtime.registry.quietly() as life:
         rows = {(one[0], one[1]): ModelStatus(*one) for one in life.versions()}
         missing = dict(life.missing)

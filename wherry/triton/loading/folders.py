@@ -173,7 +173,6 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
 
 
 def cannot_load(name: str, problems: Sequence[str]) -> ConfigError:
-    """Make the error for a model whose files have these problems."""
     return ConfigError(
         f"failed to load '{name}', failed to poll from model repository",
         tag=Tag.INTERNAL,

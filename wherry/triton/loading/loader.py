@@ -137,7 +137,6 @@ class RepositoryLoader:
     def load(
         self, name: str, on_ready: OnReady, config: Config | None = None, patch: Patch | None = None
     ) -> None:
-        """Load a model of the repositories, or load it again."""
         self._load(self._found(name, config, patch), (), on_ready)
 
     def load_files(

@@ -375,7 +375,6 @@ class ModelRequests:
 
     @property
     def answers(self) -> Answers:
-        """What is told what comes of requests."""
         return self.warm_up or self._instance.answers
 
 

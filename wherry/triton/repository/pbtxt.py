@@ -155,7 +155,6 @@ class _TextReader:
     # Messages and fields
 
     def _message(self, cls: type[M], closing: str, path: Path, depth: int) -> M:
-        """Read one message up to its closing bracket."""
         found: dict[str, Any] = {}
         self._fill(cls, found, closing, path, depth)
         return _message_of(cls, found)

@@ -64,7 +64,6 @@ class TraceContext(msgspec.Struct, frozen=True, gc=False):
         return carrier
 
     def of_span(self, span_id: int) -> TraceContext:
-        """Another span of the same trace."""
         return TraceContext(self.trace_id, span_id, self.flags, self.state, self.baggage)
 
 

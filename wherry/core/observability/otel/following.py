@@ -72,7 +72,6 @@ class FollowedRequest:
         return context
 
     def context_of(self, request: InferRequest) -> TraceContext:
-        """What the model's calls for this request are below of."""
         run = self.runs.get(request)
         return self.trace.context if run is None else run.context
 
@@ -82,7 +81,6 @@ class FollowedRequest:
         return self.trace.context.headers()
 
     def begins(self, request: InferRequest, batch: BatchTrace, started: float) -> Run:
-        """A batch with the request, or a part of it, begins to run."""
         run = Run(request, batch, self.trace.new_context(), started)
         with self._lock:
             before = self.runs.pop(request, None)
@@ -92,7 +90,6 @@ class FollowedRequest:
         return run
 
     def ends(self, request: InferRequest, started: float, ended: float) -> None:
-        """That batch has run, from `started` on."""
         with self._lock:
             run = self.runs.pop(request, None)
         if run is not None:
@@ -191,11 +188,9 @@ class BatchTrace:
         return self.draft.context
 
     def attributes(self) -> dict[str, Any]:
-        """Where it runs."""
         return where(self._place)
 
     def ended(self, started: float, ns: int) -> None:
-        """It has run, from `started` on and so long."""
         ended = started + ns * 1e-9
         draft = self.draft
         draft.started, draft.ended = started, ended
@@ -214,7 +209,6 @@ def follow_in(
 
 
 def follow_below(caller: InferRequest, request: InferRequest, model: str, version: str) -> None:
-    """Follow a request that is sent by the model that runs `caller`, a followed one."""
     outer: FollowedRequest = caller.trace
     trace = outer.trace.tracing.local(model, outer.context_of(caller))
     if trace is not None:
@@ -230,7 +224,6 @@ def begun(
 
 
 def where(place: Place) -> dict[str, Any]:
-    """The attributes of what runs there."""
     batch_attributes: dict[str, Any] = {
         "wherry.instance": place.name,
         "wherry.device": str(place.device),

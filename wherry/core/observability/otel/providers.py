@@ -38,7 +38,6 @@ INSTALL: Final = "pip install 'wherry[otel]'"
 
 
 def exporters_of(environ: Mapping[str, str]) -> list[str]:
-    """The names of the exporters that the variables ask for."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     named = environ.get("OTEL_TRACES_EXPORTER", "").strip()
@@ -202,7 +201,6 @@ class WorkerSpans:
         context.attach(context_with(TraceContext(1, 1, flags=0), is_remote=True))
 
     def run(self, headers: Mapping[str, str], call: Callable[..., None], *arguments: Any) -> None:
-        """Call, with the span of these headers as the current one."""
         self.set_up()
         if not self._is_set_up:
             call(*arguments)

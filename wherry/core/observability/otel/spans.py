@@ -123,7 +123,6 @@ def _links(contexts: Sequence[TraceContext]) -> Sequence[Link]:
 
 
 def span_context(context: TraceContext, *, is_remote: bool = False) -> SpanContext:
-    """The context as the SDK has it."""
     state = TraceState.from_header([context.state]) if context.state else None
     return SpanContext(
         context.trace_id, context.span_id, is_remote, TraceFlags(context.flags), state

@@ -213,7 +213,6 @@ class GrpcEntry(Entry):
         self._codecs: WeakKeyDictionary[LoadedModel, InferCodec] = WeakKeyDictionary()
 
     def drain(self) -> None:
-        """Report "not ready" from now on, to open Watch calls, too."""
         self.draining = True
         for call in tuple(self.watches):
             call.drain()

@@ -92,7 +92,6 @@ def _file(name: str, query: str) -> Values:
 
 @cache
 def _files() -> Mapping[str, str]:
-    """The file that describes each symbol."""
     return {symbol: name for name, schema in schemas().items() for symbol in symbols(schema)}
 
 
@@ -213,7 +212,6 @@ def _as_they_are(values: Values) -> Values:
 
 
 def _parameters(request: Values) -> Values:
-    """The plain values of a map of ModelRepositoryParameters."""
     found = {}
     for name, value in request.get("parameters", {}).items():
         plain = next(iter(value.values()), None)

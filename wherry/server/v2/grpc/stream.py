@@ -304,7 +304,6 @@ class StreamedRequest(GrpcCall):
         self.client.in_order(self._end)
 
     def _end(self) -> None:
-        """Send the error, if the request failed, and forget the request."""
         stream = self.client
         if self._failed is not None:
             # Here it is the model's last response; before it was submitted, it had no model.

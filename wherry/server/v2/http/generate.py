@@ -171,7 +171,6 @@ class StreamCall(GenerateRequest):
         self._failed: Exception | None = None
 
     def events(self, exchange: Exchange) -> EventStream:
-        """Make the stream that the responses go into."""
         return EventStream(exchange)
 
     def submit(self, decoded: DecodedRequest) -> None:

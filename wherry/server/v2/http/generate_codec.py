@@ -191,7 +191,6 @@ class GenerateCodec:
         return self.decode(body) if values is None else self._forms.decode(values)
 
     def answer(self, response: InferResponse, output_format: OutputFormat) -> TypedAnswer:
-        """Encode one response. Raises what the model's output is to blame for."""
         if output_format.file:
             return self._files.answer(response.outputs, output_format)
         return TypedAnswer(self.encode(response.outputs, output_format.id, response.parameters))

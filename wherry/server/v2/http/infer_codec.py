@@ -355,7 +355,6 @@ def json_bytes_of(headers: Mapping[str, str]) -> int | None:
 
 
 def _binary_bytes(wire_input: WireInput) -> int | None:
-    """The size of an input's binary data; None if it has JSON data."""
     check_window(wire_input.parameters, f"input '{wire_input.name}'")
     if "binary_data_size" not in wire_input.parameters:
         return None

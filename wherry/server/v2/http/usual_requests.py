@@ -82,7 +82,6 @@ _decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
 
 
 def parse(body: Buffer) -> WireRequest:
-    """The envelope of an infer request; its data stays text."""
     try:
         return _decode(body)
     except (ValueError, RecursionError) as problem:

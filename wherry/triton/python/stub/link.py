@@ -279,7 +279,6 @@ class Link:
     # Requests
 
     def requests(self, wire_requests: list[list[Any]], incoming: Incoming) -> list[Any]:
-        """The request objects for execute()."""
         received, requests = pb_utils.InferenceRequest._received, []
         for one in wire_requests:
             requests.append(received(self, one, incoming))  # noqa: PERF401 - takes less
@@ -395,7 +394,6 @@ class Link:
         return call
 
     def ended(self, call: ServerCall) -> None:
-        """Forget a call after its last response."""
         self._calls.pop(call.key, None)
 
     def cancel(self, call: ServerCall) -> None:

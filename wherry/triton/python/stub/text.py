@@ -27,5 +27,4 @@ def received(path: str) -> str:
 
 
 def write_record(record: dict[str, Any]) -> None:
-    """Write a log record to the worker's output."""
     os.write(2, _LOG_MARK + json.dumps(record).encode() + b"\n")
