@@ -1,36 +1,36 @@
 """Which pages has the site, in which order, and where does each of their links lead?
 
 The pages are the Markdown files of the repository, which a forge shows where they lie. Here each
-gets its place in the site. The folder of a page is its group, and `docs/README.md` has the order
-within it: nothing is listed a second time. A link to a page leads to its place, a link to another
-file of the repository to a copy of it. `docs/internals` and `docs/decisions` are for those who
-change wherry: they are such other files.
+gets its place in the site. `docs/README.md` is the navigation: a `##` is a caption, a `###` below
+it a group that opens, and their tables list the pages. A link to a page leads to its place, a link
+to another file of the repository to a copy of it. `docs/internals` and `docs/decisions` are for
+those who change wherry: they are such other files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-#: Folder of docs/, and what the navigation calls it.
-GROUPS = {
-    "tutorial": "Tutorials",
-    "how-to": "How to",
-    "reference": "Reference",
-    "explanation": "Explanation",
-}
+LIST = "docs/README.md"
+#: Folders of docs/ with pages of the site.
+FOLDERS = ("tutorial", "how-to", "reference", "explanation")
 #: Pages outside of docs/, and their places.
 OTHERS = {
     "README.md": "index.md",
-    "docs/README.md": "pages.md",
+    LIST: "pages.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
 #: Where copies of other files of the repository are.
 COPIES = "repository"
+#: What begins the part of `LIST` that is no navigation.
+BY_WORD = "\n## By word\n"
 
 _SHOWN = (".png", ".svg")
 _LINK = re.compile(
@@ -39,36 +39,48 @@ _LINK = re.compile(
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
+class Group(NamedTuple):
+    """Pages in the navigation, below a page of their own if it has a title."""
+
+    caption: str
+    title: str
+    text: str
+    pages: Sequence[str]
+
+    @property
+    def place(self) -> str:
+        return f"{anchor_of(self.title)}.md"
+
+
 def places(root: Path) -> dict[str, str]:
     """The site's pages: path in the repository -> place in the site."""
     found = {source: place for source, place in OTHERS.items() if (root / source).exists()}
     for page in sorted(root.glob("examples/*/README.md")):
         found[page.relative_to(root).as_posix()] = f"examples/{page.parent.name}.md"
-    for page in sorted(page for group in GROUPS for page in root.glob(f"docs/{group}/*.md")):
+    for page in sorted(page for folder in FOLDERS for page in root.glob(f"docs/{folder}/*.md")):
         found[page.relative_to(root).as_posix()] = page.relative_to(root / "docs").as_posix()
     return found
 
 
-def navigation(root: Path) -> dict[str, list[str]]:
-    """Caption -> the places below it, in the order in which `docs/README.md` names them.
-
-    Pages that it does not name come last.
-    """
-    named = re.findall(r"\]\(([^)#]+\.md)\)", (root / "docs/README.md").read_text(encoding="utf-8"))
-    rank = {place: number for number, place in reversed([*enumerate(named)])}
-    groups: dict[str, list[str]] = {"Start": ["pages.md"], **{name: [] for name in GROUPS.values()}}
-    groups["Examples"] = []
-    groups["Project"] = []
-    for source, place in places(root).items():
-        if source in ("README.md", "docs/README.md"):
-            continue
-        folder = place.partition("/")[0] if "/" in place else ""
-        caption = "Examples" if folder == "examples" else GROUPS.get(folder, "Project")
-        groups[caption].append(place)
-    return {
-        caption: sorted(pages, key=lambda place: (rank.get(place, len(rank)), place))
-        for caption, pages in groups.items()
-    }
+def navigation(root: Path) -> list[Group]:
+    """The groups of `LIST`, and at the end one with all pages that it does not name."""
+    pages = places(root)
+    text = (root / LIST).read_text(encoding="utf-8").partition(BY_WORD)[0]
+    groups, seen = [], {"index.md", "pages.md"}
+    caption = ""
+    for heading, title, content in re.findall(
+        r"^(##+) (.+)\n((?:(?!^##).*\n)*)", text, re.MULTILINE
+    ):
+        caption = title if heading == "##" else caption
+        named = [pages[path] for link in links(content) if (path := resolved(LIST, link)) in pages]
+        own = [place for place in dict.fromkeys(named) if place not in seen]
+        seen.update(own)
+        if own:
+            groups.append(Group(caption, "" if heading == "##" else title, content, own))
+    rest = [place for place in pages.values() if place not in seen]
+    if rest:
+        groups.append(Group("Examples", "Examples that run", "", rest))
+    return groups
 
 
 def links(text: str) -> Iterator[str]:
@@ -104,46 +116,69 @@ def resolved(source: str, link: str) -> str:
     return os.path.normpath(PurePosixPath(source).parent / link)
 
 
-def index_entries(root: Path) -> dict[str, list[tuple[str, list[str]]]]:
-    """Page -> the anchors in it with the words that somebody looks for, by the table "By word" of
-    `docs/README.md`. The anchor of a page itself is empty."""
-    text = (root / "docs/README.md").read_text(encoding="utf-8").partition("\n## By word\n")[2]
-    found: dict[str, list[tuple[str, list[str]]]] = {}
+def keywords(root: Path) -> dict[tuple[str, str], list[str]]:
+    """(page, anchor) -> the words that somebody looks for, by the table "By word" of `LIST`.
+
+    The anchor of a page itself is empty.
+    """
+    text = (root / LIST).read_text(encoding="utf-8").partition(BY_WORD)[2]
+    found: dict[tuple[str, str], list[str]] = {}
     for words, link in re.findall(r"^\| (.+) \| \[.+\]\((.+)\) \|$", text, re.MULTILINE):
         page, _, anchor = link.partition("#")
-        entry = (anchor, words.split(", "))
-        found.setdefault(resolved("docs/README.md", page), []).append(entry)
+        found.setdefault((resolved(LIST, page), anchor), []).extend(words.split(", "))
     return found
 
 
-def with_index(text: str, entries: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """The page with entries of the index at its headings. LookupError if there is no such one.
+class Section(NamedTuple):
+    """What the search knows of a heading; `static/search.js` reads it as a list."""
 
-    The search shows them first: of the text it knows only which pages have all words.
-    """
-    lines = text.splitlines(keepends=True)
-    for anchor, words in entries:
-        # "!": the search shows such entries before all that has the words somewhere.
-        directive = f"\n```{{index}} {', '.join(f'! {word}' for word in words)}\n```\n\n"
-        place = next(
-            (
-                number
-                for number, line in enumerate(lines)
-                if line.startswith("# " if not anchor else "##")
-                and anchor in ("", _anchor(line.lstrip("#").strip()))
-            ),
-            None,
-        )
-        if place is None:
-            raise LookupError(anchor)
-        # Before the heading, so that the link leads to it; the title has nothing before it.
-        lines.insert(place if anchor else place + 1, directive)
-    return "".join(lines)
+    place: str
+    anchor: str
+    title: str
+    heading: str
+    keywords: Sequence[str]
+    text: str
 
 
-def _anchor(heading: str) -> str:
+def sections(root: Path) -> Iterator[Section]:
+    """The sections of all pages, for the search."""
+    known = keywords(root)
+    for source, place in places(root).items():
+        title, anchor, heading = "", "", ""
+        for level, named, content in _by_heading((root / source).read_text(encoding="utf-8")):
+            heading = _plain(named)
+            title = title or heading
+            anchor = "" if level == "#" else anchor_of(named)
+            words = known.pop((source, anchor), ())
+            yield Section(place, anchor, title, heading, words, " ".join(_plain(content).split()))
+    if known:
+        raise LookupError(f"{LIST}, By word: not a page or heading: {sorted(known)}")
+
+
+def _by_heading(text: str) -> Iterator[tuple[str, str, str]]:
+    """(its marks, the heading, what is below it) for each heading up to the fourth level."""
+    level, heading, lines, in_code = "", "", list[str](), False
+    for line in text.splitlines():
+        in_code ^= line.startswith("```")
+        if not in_code and (found := re.match(r"(#{1,4}) (.+)", line)):
+            if level:
+                yield level, heading, "\n".join(lines)
+            level, heading, lines = found[1], found[2], []
+        else:
+            lines.append(line)
+    yield level, heading, "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Without the marks of links, code and tables."""
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^```.*$|^\|[-|]+\|$", "", text, flags=re.MULTILINE)
+    return re.sub(r"!?\[([^\]]*)\]\([^)\s]*\)", r"\1", text).replace("`", "").replace("|", " ")
+
+
+def anchor_of(heading: str) -> str:
     """A heading's anchor, as a forge makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    return re.sub(r"[^\w\- ]", "", _plain(heading).lower()).strip().replace(" ", "-")
 
 
 def write(root: Path, into: Path) -> None:
@@ -165,21 +200,41 @@ def write(root: Path, into: Path) -> None:
         path: pages.get(f"{path}/README.md", "") for path in others if (root / path).is_dir()
     }
     to = {**pages, **copies, **folders}
-    entries = index_entries(root)
     for path, place in {**pages, **copies}.items():
         (into / place).parent.mkdir(parents=True, exist_ok=True)
         if path in pages:
-            page = with_index((root / path).read_text(encoding="utf-8"), entries.get(path, ()))
-            (into / place).write_text(moved(page, path, to), encoding="utf-8")
+            text = (root / path).read_text(encoding="utf-8")
+            (into / place).write_text(moved(text, path, to), encoding="utf-8")
         else:
             shutil.copyfile(root / path, into / place)
+    _write_navigation(navigation(root), into, to)
+
+
+def write_search(root: Path, into: Path) -> None:
+    """Write the script with what the search knows."""
+    into.write_text(f"const SECTIONS = {json.dumps([*sections(root)])};\n", encoding="utf-8")
+
+
+def _write_navigation(groups: Sequence[Group], into: Path, to: Mapping[str, str]) -> None:
+    captions: dict[str, list[str]] = {"": ["pages.md"]}
+    for group in groups:
+        entries = captions.setdefault(group.caption, [])
+        if not group.title:
+            entries += group.pages
+            continue
+        entries.append(group.place)
+        # A table in place of Sphinx's list, where there is one: it says what each page is for.
+        hidden = bool(group.text.strip())
+        text = f"# {group.title}\n{moved(group.text, LIST, to)}{_toctree('', group.pages, hidden)}"
+        (into / group.place).write_text(text, encoding="utf-8")
     with (into / "index.md").open("a", encoding="utf-8") as index:
-        index.writelines(_toctree(caption, shown) for caption, shown in navigation(root).items())
+        index.writelines(_toctree(caption, places) for caption, places in captions.items())
 
 
-def _toctree(caption: str, shown: Sequence[str]) -> str:
-    entries = "\n".join(place.removesuffix(".md") for place in shown)
-    return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
+def _toctree(caption: str, places: Sequence[str], hidden: bool = True) -> str:
+    options = (":hidden:\n" if hidden else "") + (f":caption: {caption}\n" if caption else "")
+    entries = "\n".join(place.removesuffix(".md") for place in places)
+    return f"\n```{{toctree}}\n{options}:titlesonly:\n\n{entries}\n```\n"
 
 
 def _outside_code(text: str) -> list[str]:

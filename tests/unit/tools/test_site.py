@@ -10,13 +10,13 @@ import pytest
 
 from tools.site.sources import (
     COPIES,
-    index_entries,
+    keywords,
     links,
     moved,
     navigation,
     places,
     resolved,
-    with_index,
+    sections,
     write,
 )
 
@@ -40,8 +40,16 @@ def entries(page: Path) -> Iterator[str]:
 
 
 def test_every_page_is_reached_from_the_navigation_once(site: Path) -> None:
+    groups = {group.place for group in navigation(ROOT) if group.title}
     reached = ["index.md", *entries(site / "index.md")]
-    assert sorted(reached) == sorted(places(ROOT).values())
+    reached += [place for group in groups for place in entries(site / group)]
+    assert sorted(reached) == sorted([*places(ROOT).values(), *groups])
+
+
+def test_how_tos_are_in_seven_groups_that_open() -> None:
+    titles = [group.title for group in navigation(ROOT) if group.caption == "How to"]
+    assert len(titles) == 7
+    assert all(titles)
 
 
 def test_what_only_those_need_who_change_wherry_is_no_page_and_can_be_read(site: Path) -> None:
@@ -66,35 +74,42 @@ def test_every_page_has_a_group_and_a_place_in_it() -> None:
     assert missing == [], "add a row to docs/README.md: where it stands there, it is in the site"
 
 
-def test_each_word_of_the_index_leads_to_one_heading(site: Path) -> None:
-    entries = index_entries(ROOT)
-    words = [word.lower() for page in entries.values() for _, some in page for word in some]
+def test_each_word_of_the_table_leads_to_one_heading() -> None:
+    found = keywords(ROOT)
+    words = [word.lower() for some in found.values() for word in some]
     assert len(words) > 100
     assert sorted(words) == sorted({*words})
-    page = (site / "how-to/restart-without-losing.md").read_text()
-    title, after = page.split("\n", 1)
-    assert title.startswith("# ")
-    assert after.startswith("\n```{index} ! stop without losing requests, ! graceful shutdown")
+    known = {(section.place, section.anchor): section for section in sections(ROOT)}
+    rotate = known["how-to/api-keys.md", "rotate-a-key"]
+    assert rotate.keywords == ["rotate keys", "change a key"]
+    assert rotate.heading == "Rotate a key"
 
 
 def test_each_other_server_is_found_by_moving_from_it() -> None:
-    entries = index_entries(ROOT)
     page = "docs/how-to/coming-from-other-servers.md"
     headings = re.findall(r"^## (.+)$", (ROOT / page).read_text(), re.M)
-    found = dict(entries[page])
-    found["triton"] = entries["docs/how-to/coming-from-triton.md"][0][1]
-    assert len(found) == len(headings) + 1
-    for words in found.values():
+    moves = [words for (source, _), words in keywords(ROOT).items() if source == page]
+    moves.append(keywords(ROOT)["docs/how-to/coming-from-triton.md", ""])
+    assert len(moves) == len(headings) + 1
+    for words in moves:
         assert words[1:] == [f"move from {words[0]}", f"migrate from {words[0]}"]
 
 
-def test_an_entry_stands_before_its_heading_and_one_without_a_heading_fails() -> None:
-    page = "# Title\n\nText\n\n## Rotate a `key`?\n\nSo.\n"
-    assert with_index(page, [("rotate-a-key", ["rotate", "new key"])]) == page.replace(
-        "## Rot", "\n```{index} ! rotate, ! new key\n```\n\n## Rot"
+def test_sections_are_plain_text_and_a_word_without_its_heading_fails(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    listed = tmp_path / "docs/README.md"
+    (tmp_path / "README.md").write_text(
+        "<!-- by hand -->\n# A `title`\n\nSee [it](a.md).\n\n## Rotate a `key`?\n\n"
+        "| a | b |\n|---|---|\n| c | d |\n\n```sh\n# not a heading\n```\n"
     )
-    with pytest.raises(LookupError):
-        with_index(page, [("gone", ["rotate"])])
+    listed.write_text("# L\n\n## By word\n\n| rotate | [k](../README.md#rotate-a-key) |\n")
+    first, second, *_ = sections(tmp_path)
+    assert first == ("index.md", "", "A title", "A title", (), "See it.")
+    assert second[1:5] == ("rotate-a-key", "A title", "Rotate a key?", ["rotate"])
+    assert second.text == "a b c d # not a heading"
+    listed.write_text("# L\n\n## By word\n\n| rotate | [k](../README.md#gone) |\n")
+    with pytest.raises(LookupError, match="gone"):
+        list(sections(tmp_path))
 
 
 def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
@@ -160,8 +175,10 @@ def test_a_link_of_a_page_below_goes_up_as_far_as_it_must() -> None:
     assert moved("[up](../../README.md)", "docs/how-to/llm.md", to) == "[up](../index.md)"
 
 
-def test_the_order_within_a_group_is_that_of_the_list_of_pages() -> None:
+def test_the_order_of_the_navigation_is_that_of_the_list_of_pages() -> None:
     shown = navigation(ROOT)
-    assert list(shown)[:5] == ["Start", "Tutorials", "How to", "Reference", "Explanation"]
-    assert shown["How to"][0] == "how-to/install.md"
-    assert all(PurePosixPath(page).suffix == ".md" for pages in shown.values() for page in pages)
+    captions = list(dict.fromkeys(group.caption for group in shown))
+    assert captions[:5] == ["Start", "Tutorials", "How to", "Reference", "Explanation"]
+    assert shown[0].pages[0] == "how-to/install.md"
+    assert shown[-1].caption == "Examples"
+    assert all(PurePosixPath(page).suffix == ".md" for group in shown for page in group.pages)
