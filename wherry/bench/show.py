@@ -15,7 +15,6 @@ from rich.text import Text
 from wherry.bench.compare import Change
 from wherry.bench.figures import Spread
 from wherry.bench.load_protocol import LoadProgress
-from wherry.bench.objective import CORRECTED
 from wherry.bench.offline import Cell, OfflineReport, recommended
 from wherry.bench.plan import Plan, describe, is_open
 from wherry.bench.report import Point, Report, SearchResult, number, shown
@@ -92,6 +91,12 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Point], str], Callable[[Point], object
      lambda p: p.server_cores is not None),
     ("client cores", lambda p: f"{p.client.cores:.2f}", lambda p: True),
 )  # fmt: skip
+
+
+CORRECTED: Final = (
+    "latency counts from the moment at which a request was due, its wait for a connection included:"
+    " no coordinated omission"
+)
 
 
 def headline(report: Report) -> str:

@@ -181,7 +181,7 @@ def _in_turns(args: argparse.Namespace) -> int:
         before, after = (run.report for run in runs)
         if before is not None and after is not None and after.points:
             print_changes(comparing.compare(before, after, in_turns=True), [], in_turns=True)
-            failures += out.write(_both(before, after), bench_options.objective)
+            failures += out.write(_both(before, after))
     named = list(zip("AB", runs, strict=True))
     wrong = [f"{name}: {one}" for name, run in named for one in run.not_measured]
     missed = [f"{name}: {one}" for name, run in named for one in run.missed]
@@ -242,7 +242,7 @@ def bench(args: argparse.Namespace) -> int:
                 run.carry_out()
         if run.report is not None and run.points:
             print_report(run.report)
-            failures += out.write(run.report, bench_options.objective)
+            failures += out.write(run.report)
         elif interrupts.requested():
             failures = ["interrupted before anything was measured: there is no report"]
     return exit_code(interrupts, [*failures, *run.not_measured], run.missed)

@@ -23,11 +23,10 @@ from typing import Any, Final
 import msgspec
 
 from wherry import __version__
-from wherry.bench import objective
 from wherry.bench import report as reports
 from wherry.bench.cli.options import BenchOptions, seconds_of
 from wherry.bench.load import LoadProcesses
-from wherry.bench.objective import Objective, Search, missed, no_measurement, target_lost
+from wherry.bench.objective import Search, missed, no_measurement, target_lost
 from wherry.bench.observe import facts
 from wherry.bench.plan import Load, Rate
 from wherry.bench.report import Point, Report
@@ -125,16 +124,12 @@ def exit_code(interrupts: Interrupts, not_measured: Iterable[str], missed: Itera
 
 
 #: What stands in each file that is written at the end, by its flag.
-CONTENTS: Final[Mapping[str, Callable[[Report, Objective], str]]] = {
-    "json": lambda report, _: reports.encode(report).decode(),
-    "html": lambda report, _: reports.page(report),
-    "csv": lambda report, _: reports.as_csv(report),
-    "junit": objective.junit,
-    "summary": objective.summary,
+CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "json": lambda report: reports.encode(report).decode(),
+    "html": reports.page,
+    "csv": reports.as_csv,
 }
 OUTPUTS: Final = (*CONTENTS, "jsonl")
-#: Those that go behind what the file has: other steps write into it, too.
-APPENDED: Final = ("summary",)
 
 
 @dataclass(slots=True)
@@ -146,10 +141,6 @@ class Outputs:
     _begun: bool = False
 
     def __post_init__(self) -> None:
-        if self.args.summary == "":
-            self.args.summary = os.environ.get("GITHUB_STEP_SUMMARY")
-            if not self.args.summary:
-                raise ConfigError("--summary: name a file, or set GITHUB_STEP_SUMMARY")
         for name in OUTPUTS:
             if path := getattr(self.args, name):
                 _can_be_written(f"--{name} {path}", Path(path).absolute())
@@ -163,15 +154,14 @@ class Outputs:
             for line in reports.jsonl(measured.table, measured.begin, measured.point.settings):
                 file.write(line + b"\n")
 
-    def write(self, report: Report, objective: Objective) -> list[str]:
+    def write(self, report: Report) -> list[str]:
         """Write all of them, even if one cannot be. Returns the problems."""
         problems = []
         for name, content in CONTENTS.items():
             path = getattr(self.args, name)
             try:
                 if path:
-                    with open(path, "a" if name in APPENDED else "w", encoding="utf-8") as file:
-                        file.write(content(report, objective))
+                    Path(path).write_text(content(report), encoding="utf-8")
             except OSError as error:
                 problems.append(f"--{name} {path}: {error}")
         return problems

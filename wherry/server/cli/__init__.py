@@ -229,7 +229,6 @@ def _add_questions(commands: Any) -> None:
     )
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")
-    explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
 
 

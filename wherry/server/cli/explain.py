@@ -1,16 +1,14 @@
-"""Why are batches as they are? `wherry explain MODEL`, as text or as one page of charts."""
+"""Why are batches as they are? `wherry explain MODEL`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from wherry.core.api import ConfigError, duration, number, quantities
+from wherry.core.api import duration, number, quantities
 from wherry.server.cli.call import client_of
 from wherry.server.cli.show import as_json, print_line
 
@@ -18,23 +16,6 @@ from wherry.server.cli.show import as_json, print_line
 COLUMNS, WIDTH = 80, 26
 #: Characters of the labels of bars.
 LEAST_LABEL, MOST_LABEL = 10, 32
-#: Characters of a remark that a page shows beside its bar, and not only when one points to it.
-SHORT = 20
-#: Pixels: of a bar's row, of a label's character, of the longest bar, and for what is behind it.
-ROW, LETTER, BARS, BEHIND = 20, 7, 360, 220
-
-STYLE = """
-body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; padding: 0 1em;
-       color: CanvasText; background: Canvas; color-scheme: light dark; }
-h2 { font-size: 1em; margin: 2em 0 .5em; }
-svg text { font-size: 12px; fill: currentColor; }
-svg rect { fill: #3b7dd8; }
-svg path { stroke: currentColor; stroke-width: 1.5; }
-table { border-spacing: 1em .2em; margin-left: -1em; }
-th, td { text-align: right; font-weight: normal; white-space: nowrap; }
-th { opacity: .6; }
-th:last-child, td:last-child { text-align: left; }
-"""
 
 
 class Bar(NamedTuple):
@@ -57,7 +38,7 @@ class Chart:
     remark: str = ""
 
     def lines(self) -> Iterator[str]:
-        """As text. A remark that finds no room behind its bar is below it."""
+        """A remark that finds no room behind its bar is below it."""
         yield self.heading
         width, most = self._label_width(), self._most()
         indent = " " * (3 + width)
@@ -71,34 +52,6 @@ class Chart:
                 yield line.rstrip()
                 yield from wrapped(indent + remark, indent)
         yield from wrapped(self.remark)
-
-    def html(self) -> str:
-        """As SVG."""
-        letters = self._label_width()
-        scale, left = BARS / self._most(), 20 + LETTER * letters
-        drawn = []
-        for place, bar in enumerate(self.bars):
-            y, width = place * ROW, scale * bar.value
-            end = left + width + scale * bar.error
-            shown = f"{bar.value:.4g} {self._error(bar) or self.unit}".strip()
-            if bar.remark and len(bar.remark) <= SHORT:
-                shown += f", {bar.remark}"
-            drawn.append(
-                f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">'
-                f"{escape(bar.label[:letters])}</text>"
-                f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"/>'
-                f'<text x="{end + 6:.1f}" y="{y + 14}">{escape(shown)}'
-                f"<title>{escape(bar.remark)}</title></text>"
-            )
-            if bar.error:
-                start = left + max(0.0, width - scale * bar.error)
-                drawn.append(f'<path d="M{start:.1f} {y + ROW // 2}H{end:.1f}"/>')
-        heading, height = escape(self.heading), ROW * len(self.bars)
-        remark = f"\n<p>{escape(self.remark)}</p>" if self.remark else ""
-        return (
-            f'<h2>{heading}</h2>\n<svg width="{left + BARS + BEHIND}" height="{height}" role="img"'
-            f' aria-label="{heading}">{"".join(drawn)}</svg>{remark}'
-        )
 
     def _most(self) -> float:
         """The value of the longest bar with its error."""
@@ -120,20 +73,12 @@ class Listing:
     rows: list[list[str]]
 
     def lines(self) -> Iterator[str]:
-        """As text: the last column is wrapped, the others are as wide as they must be."""
+        """The last column is wrapped, the others are as wide as they must be."""
         yield self.heading
         widths = [max(map(len, column)) for column in zip(*self.rows, strict=True)][:-1]
         for *cells, last in self.rows:
             line = " ".join([f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)])
             yield from wrapped(f"{line}  {last}", " " * (2 + len(line)))
-
-    def html(self) -> str:
-        rows = [
-            "".join([f"<{kind}>{escape(cell)}</{kind}>" for cell in row])
-            for row, kind in zip(self.rows, ["th"] + ["td"] * (len(self.rows) - 1), strict=True)
-        ]
-        table = "\n".join([f"<tr>{row}</tr>" for row in rows])
-        return f"<h2>{escape(self.heading)}</h2>\n<table>\n{table}\n</table>"
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
@@ -162,40 +107,17 @@ def explain(args: argparse.Namespace) -> int:
     """Print what the model's batcher has learnt, the sizes it chose and why."""
     with client_of(args) as client:
         explained = client.batching(args.model)
-    if args.html:
-        try:
-            Path(args.html).write_text(page(explained), encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--html {args.html}: {error.strerror}") from None
-    else:
-        print_line(as_json(explained, None) if args.json else "\n".join(lines(explained)))
+    print_line(as_json(explained, None) if args.json else "\n".join(lines(explained)))
     return 0
 
 
 def lines(explained: dict[str, Any]) -> list[str]:
     """The server's answer for people, in lines of 80 columns."""
     out = [line for fact in facts(explained) for line in wrapped(fact)]
-    for drawing in drawings(explained, SHOWN):
+    drawings: list[Chart | Listing] = [*charts(explained), *last_batches(explained)]
+    for drawing in drawings:
         out += ["", *drawing.lines()]
     return out
-
-
-def page(explained: dict[str, Any]) -> str:
-    """The server's answer as an HTML page that fetches nothing: each chart is SVG in it."""
-    said = facts(explained)
-    title = escape(said[0].partition(":")[0])
-    paragraphs = "\n".join(f"<p>{escape(fact)}</p>" for fact in said)
-    drawn = "\n".join(drawing.html() for drawing in drawings(explained))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n</html>\n"
-    )
-
-
-def drawings(explained: dict[str, Any], most: int | None = None) -> Iterator[Chart | Listing]:
-    """The charts of what is known, and the last batches, `most` of them."""
-    yield from charts(explained)
-    yield from last_batches(explained, most)
 
 
 def facts(explained: dict[str, Any]) -> list[str]:
@@ -275,8 +197,8 @@ def _believed(point: dict[str, Any]) -> Bar:
     )
 
 
-def last_batches(explained: dict[str, Any], most: int | None = None) -> Iterator[Listing]:
-    last = explained.get("last_batches", [])[::-1][:most]
+def last_batches(explained: dict[str, Any]) -> Iterator[Listing]:
+    last = explained.get("last_batches", [])[::-1][:SHOWN]
     if not last:
         return
     several = len({batch["instance"] for batch in last}) > 1

@@ -1,8 +1,5 @@
-"""Why are batches as they are? As lines for a terminal and as a page."""
+"""Why are batches as they are? As lines for a terminal."""
 
-import re
-import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,7 @@ from tests.properties import examples
 from wherry.core.observability.numbers import CUT_REASONS
 from wherry.core.runtime.runtime import Runtime
 from wherry.server.cli import main
-from wherry.server.cli.explain import COLUMNS, REASONS, WIDTH, charts, lines, page
+from wherry.server.cli.explain import COLUMNS, REASONS, WIDTH, lines
 from wherry.server.v2.batching import batching
 
 
@@ -27,9 +24,6 @@ def batch(ago: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-OURS = re.compile(
-    "[/!]?(doctype|html|meta|title|style|p|h2|svg|text|rect|path|table|tr|th|td)[ >/]"
-)
 TOLD: dict[str, Any] = {
     "name": "bert",
     "version": "3",
@@ -104,28 +98,6 @@ def test_every_reason_of_every_policy_has_its_words() -> None:
     assert set(REASONS) == set(CUT_REASONS)
 
 
-def test_a_page_holds_the_same_and_fetches_nothing() -> None:
-    script = "<script>alert(1)</script>"
-    told = {
-        **TOLD, "name": script, "in_words": [script], "batches_cut_by_reason": {script: 1},
-        "last_batches": [*TOLD["last_batches"], batch(0.1, why=script)],
-    }  # fmt: skip
-    html = page(told)
-    assert "<script>" not in html
-    assert html.count("&lt;script&gt;") == 5  # the name twice, as title and in the text
-    assert "http" not in html
-    assert html.count("<svg") == len(list(charts(told))) == 5
-    tree = ET.fromstring(html.partition("\n")[2].replace('<meta charset="utf-8">', ""))
-    bars = tree.findall(".//rect")
-    assert len(bars) == 3 + 2 + 2 + 1 + 1
-    assert [float(bar.get("width", "")) for bar in bars[:3]] == [81.8, 98.2, 327.3]
-    assert "20 ±2 ms, the last batch" in html
-    errors = [path.get("d") for path in tree.findall(".//path")]
-    assert errors == ["M183.3 30H193.1", "M384.5 50H450.0"], "none where none is known"
-    assert len(tree.findall(".//tr")) == 1 + 4
-    assert "<table>" not in page({**TOLD, "last_batches": []})
-
-
 LARGE = st.floats(0, 1e15)
 COUNT = st.integers(0, 10**15)
 NAME = st.text(max_size=300)
@@ -158,10 +130,8 @@ SIZE = st.fixed_dictionaries(
         },
     )
 )  # fmt: skip
-def test_whatever_is_told_fits_a_terminal_and_is_no_markup(told: dict[str, Any]) -> None:
+def test_whatever_is_told_fits_a_terminal(told: dict[str, Any]) -> None:
     assert all(len(line) <= COLUMNS for line in lines(told))
-    html = page(told)
-    assert all(map(OURS.match, html.split("<")[1:])), html
 
 
 @pytest.mark.parametrize("calls", [0, 40])
@@ -177,12 +147,9 @@ def test_whatever_a_server_tells_can_be_shown(settings: dict[str, Any], calls: i
         assert sum(one["rows"] for one in told["last_batches"]) == calls
         shown = "\n".join(lines(told))
         assert ("why they left" in shown) == (calls > 0)
-        assert page(told).startswith("<!doctype html>")
 
 
-def test_the_command_prints_or_writes_the_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     @wherry.model(max_batch_size=8)
     def echo(text: list[str]) -> list[str]:
         return text
@@ -190,12 +157,7 @@ def test_the_command_prints_or_writes_the_page(
     with wherry.Server(echo, port=0) as server:
         assert main(["explain", "echo", "--url", server.url]) == 0
         assert "model echo version 1: self-tuning" in capsys.readouterr().out
-        file = tmp_path / "echo.html"
-        assert main(["explain", "echo", "--url", server.url, "--html", str(file)]) == 0
-        assert "model echo version 1" in file.read_text()
-        assert main(["explain", "nobody", "--url", server.url, "--html", str(file)]) != 0
-        assert main(["explain", "echo", "--url", server.url, "--html", str(tmp_path)]) == 2
-        assert capsys.readouterr().err.endswith(f"wherry: --html {tmp_path}: Is a directory\n")
+        assert main(["explain", "nobody", "--url", server.url]) != 0
 
 
 def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
@@ -227,4 +189,3 @@ def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
         f"       stage         4 ms {'█' * WIDTH}",
         "             2 calls, 1 ms waiting, 1 failed",
     ]
-    assert "the calls of its latest" in page(told)

@@ -13,7 +13,7 @@ from wherry.core.runtime.runtime import Runtime
 from wherry.core.scheduler.decisions import Decision
 from wherry.core.values.quantities import duration
 from wherry.core.values.request import SequenceStep
-from wherry.server.cli.explain import COLUMNS, lines, page
+from wherry.server.cli.explain import COLUMNS, lines
 from wherry.server.v2.batching import LEFT, batching, beliefs, summary
 
 BACK = [[0.0003, 0.5], [0.0006, 0.95], [0.002, 1.0]]
@@ -170,7 +170,6 @@ def test_models_that_form_no_batches_have_none_to_show() -> None:
             told = batching(runtime.model(name))
             assert {"last_batches", "in_words", "decisions"}.isdisjoint(told)
             assert max(map(len, lines(told))) <= COLUMNS
-            assert page(told)
             steps = "0 requests are in its steps, of at most 2 in an instance."
             assert (steps in lines(told)) == (name == "ones")
 
