@@ -24,6 +24,7 @@ import numpy as np
 
 import wherry
 from benchmarks.harness import arguments, report
+from wherry.core.models.settings import Isolation
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -144,7 +145,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def measure(isolation: str, seconds: float) -> list[Figure]:
+def measure(isolation: Isolation, seconds: float) -> list[Figure]:
     picture = np.random.default_rng(0).random((3, 224, 224), np.float32)
     figures = []
     with wherry.Runtime(echo, image, isolation=isolation) as rt:

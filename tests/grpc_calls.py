@@ -19,6 +19,7 @@ import wherry
 from tests.fakes import TIMEOUT
 from tests.http_exchange import LoopClient, app_loop, at_the_end_of_the_turn
 from wherry.core.models.model import Model
+from wherry.core.models.settings import ModelSettings
 from wherry.core.values.datatypes import Buffer
 from wherry.server.access.api_keys import Restrictions
 from wherry.server.grpc.proto import Method
@@ -206,7 +207,7 @@ class Client(LoopClient[GrpcApp]):
 @contextmanager
 def served(
     *models: Model,
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    overrides: Mapping[str, ModelSettings] | None = None,
     restrictions: Restrictions | None = None,
     common: Common | None = None,
     **fields: Any,

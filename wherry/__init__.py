@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SequenceState,
     )
     from wherry.core.models.model import Device, Model, model, pipeline
+    from wherry.core.models.settings import ModelSettings
     from wherry.core.models.step_model import Step, StepModel
     from wherry.core.observability.progress import progress
     from wherry.core.pipelines.pipeline import gather, in_order, split_text
@@ -110,6 +111,7 @@ __all__ = [
     "ModelFailed",
     "ModelNotFound",
     "ModelNotReady",
+    "ModelSettings",
     "Overloaded",
     "PoisonRequest",
     "QueueFull",
@@ -152,6 +154,7 @@ _HOMES = {
     "InstanceGroup": "wherry.core.models.config",
     "Model": "wherry.core.models.model",
     "ModelConfig": "wherry.core.models.config",
+    "ModelSettings": "wherry.core.models.settings",
     "Runtime": "wherry.core.runtime.runtime",
     **dict.fromkeys(
         ("QueuePolicy", "SequenceBatching", "SequenceControl", "SequenceState"),

@@ -37,7 +37,7 @@ def in_this_process(kind: Kind, model: Model) -> Iterator[Ask]:
         with wherry.Runtime(model) as runtime:
             yield lambda: str(runtime.infer(model.name, text="hello")).encode()
     else:
-        with local_server(model, **({"grpc_port": 0} if kind == "grpc" else {})) as server:
+        with local_server(model, grpc_port=0 if kind == "grpc" else None) as server:
             url = server.grpc_url if kind == "grpc" else server.url.removeprefix("http://")
             with connected(kind, url, model.name) as ask:
                 yield ask

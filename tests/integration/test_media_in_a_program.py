@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import wherry
+from wherry.core.models.settings import Isolation
 from wherry.core.values import image_bytes
 
 #: Pixels that no JPEG keeps.
@@ -45,7 +46,7 @@ def same(image: Image.Image) -> bool:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_in_a_program_pixels_come_as_they_are_and_others_get_files(isolation: str) -> None:
+def test_in_a_program_pixels_come_as_they_are_and_others_get_files(isolation: Isolation) -> None:
     models = turned, once, cached, back
     runtime = wherry.Runtime(*models, isolation=isolation, cache_bytes=1 << 20)
     with wherry.Server(runtime, port=0) as server, httpx.Client(base_url=server.url) as client:

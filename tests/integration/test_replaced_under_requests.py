@@ -13,6 +13,7 @@ import wherry
 from tests.fakes import TIMEOUT, threads
 from tests.python_models import written_model
 from wherry.core.models.model import Model
+from wherry.core.models.settings import Isolation
 from wherry.server.server import Server
 
 ECHO = """
@@ -53,7 +54,7 @@ def echo(text: list[str]) -> list[str]:
     return text
 
 
-def _echo(isolation: str) -> Model:
+def _echo(isolation: Isolation) -> Model:
     return wherry.model(max_batch_size=8, isolation=isolation, name="written")(echo)
 
 

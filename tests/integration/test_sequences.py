@@ -19,13 +19,14 @@ from wherry import (
     WherryError,
     WorkerDied,
 )
+from wherry.core.models.settings import Isolation, ModelSettings
 
 
 @pytest.fixture(
     params=["thread", pytest.param("process", marks=pytest.mark.slow)],
 )
-def isolation(request: pytest.FixtureRequest) -> str:
-    kind: str = request.param
+def isolation(request: pytest.FixtureRequest) -> Isolation:
+    kind: Isolation = request.param
     return kind
 
 
@@ -37,7 +38,7 @@ def last(id: int | str) -> SequenceStep:
     return SequenceStep(id, end=True)
 
 
-def test_a_model_keeps_what_it_knows_of_a_sequence(isolation: str) -> None:
+def test_a_model_keeps_what_it_knows_of_a_sequence(isolation: Isolation) -> None:
     with Runtime(Adder(), isolation=isolation) as runtime:
         assert runtime.infer("adder", 1, sequence_step=first("a")) == 1
         assert runtime.infer("adder", 10, sequence_step=first(7)) == 10
@@ -81,7 +82,7 @@ def test_an_id_that_the_model_cannot_be_told_is_refused() -> None:
                 runtime.infer("by_row", [1], sequence_step=first(bad))
 
 
-def test_rows_are_slots_and_say_if_they_have_anything_to_run(isolation: str) -> None:
+def test_rows_are_slots_and_say_if_they_have_anything_to_run(isolation: Isolation) -> None:
     with Runtime(ByRow(), isolation=isolation) as runtime:
         for id in (1, 2, 3):
             runtime.infer("by_row", [id], sequence_step=first(id))
@@ -94,7 +95,7 @@ def test_rows_are_slots_and_say_if_they_have_anything_to_run(isolation: str) -> 
         assert max(counted.batch_sizes) == 3, "but they run"
 
 
-def test_the_server_keeps_the_states_between_the_steps(isolation: str) -> None:
+def test_the_server_keeps_the_states_between_the_steps(isolation: Isolation) -> None:
     with Runtime(Stateless(), isolation=isolation) as runtime:
         one = runtime.infer("stateless", [1, 2], sequence_step=first("a"))
         assert list(one) == ["total"]
@@ -110,7 +111,7 @@ def test_the_server_keeps_the_states_between_the_steps(isolation: str) -> None:
         assert again["total"].tolist() == [100, 0]
 
 
-def test_states_may_grow(isolation: str) -> None:
+def test_states_may_grow(isolation: Isolation) -> None:
     async def walk(runtime: Runtime, id: int, steps: int) -> list[int]:
         return [
             (
@@ -131,7 +132,7 @@ def test_states_may_grow(isolation: str) -> None:
     assert lengths == [list(range(1, 4 + id % 4)) for id in range(1, 13)]
 
 
-def test_many_callers_over_several_instances_each_get_their_own_sums(isolation: str) -> None:
+def test_many_callers_over_several_instances_each_get_their_own_sums(isolation: Isolation) -> None:
     with Runtime(Adder(), isolation=isolation, overrides={"adder": {"instances": 2}}) as runtime:
 
         def walk(number: int) -> None:
@@ -213,7 +214,7 @@ def test_whatever_dies_leaves_or_is_late_nobody_waits_for_ever_and_no_sum_is_wro
 
     # Most are never ended: what is idle must go soon.
     brief = replace(Adder.sequence, max_sequence_idle=0.1)
-    settings = {"instances": 2, "crash_budget": 1000, "sequence": brief}
+    settings: ModelSettings = {"instances": 2, "crash_budget": 1000, "sequence": brief}
     with Runtime(Adder(), isolation="process", overrides={"adder": settings}) as runtime:
         asyncio.run(main(runtime))
         runner = runtime.model("adder").runner

@@ -20,7 +20,7 @@ PUBLIC = {
     "UINT16", "UINT32", "UINT64", "BadModelOutput", "Cancelled", "Client", "ConfigError",
     "DeadlineExceeded", "Device", "ExecutionTimeout", "InstanceGroup", "InvalidRequest",
     "LoadFailed", "MayHaveRun", "Model", "ModelConfig", "ModelFailed", "ModelNotFound",
-    "ModelNotReady",
+    "ModelNotReady", "ModelSettings",
     "Overloaded", "PoisonRequest", "QueueFull", "QueuePolicy", "QueueTimeout",
     "SequenceBatching", "SequenceControl",
     "SequenceLost", "SequenceState", "SequenceStep",

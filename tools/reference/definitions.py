@@ -18,6 +18,8 @@ from tools.public_api.promise import BETWEEN_PARTS
 ROOT = Path(__file__).parents[2]
 Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _SHOWN = ("__call__",)
+#: Their fields are those of ModelConfig, where they are explained.
+_SETTINGS = ("ModelSettings", "SettingAttributes")
 _LONG = 88
 
 
@@ -86,6 +88,8 @@ class Definition:
             for made in ("__init__", "__new__"):
                 if isinstance(found := owner.member(made), ast.FunctionDef):
                     return _signature(found, name, method=True, returns=False)
+        if self.node.name in _SETTINGS:
+            return f"{name}(**settings)"
         given = [
             f"{one.name}: {one.type}" + (f" = {one.default}" if one.default else "")
             for one in self.fields()
@@ -112,7 +116,7 @@ class Definition:
     def fields(self) -> Iterator[Field]:
         """Public fields of a record, in their order."""
         lines = _source(self.module)[0].splitlines()
-        for one in self.node.body:
+        for one in () if self.node.name in _SETTINGS else self.node.body:
             if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name):
                 continue
             kind = ast.unparse(one.annotation)

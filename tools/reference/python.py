@@ -27,7 +27,7 @@ SECTIONS = {
     "Models in this process": ["Runtime"],
     "Models behind a server": ["Server", "asgi", "Client"],
     "Images, audio and files": ["Image", "ImageSpec", "Audio", "AudioSpec", "File", "FileSpec"],
-    "Settings": ["ModelConfig", "InstanceGroup", "QueuePolicy"],
+    "Settings": ["ModelConfig", "ModelSettings", "InstanceGroup", "QueuePolicy"],
     "Models that work in steps": ["StepModel", "Step"],
     "Sequences": ["SequenceBatching", "SequenceControl", "SequenceState", "SequenceStep"],
 }

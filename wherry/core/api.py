@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from wherry.core.models.row_types import plain as plain
     from wherry.core.models.rows import as_array as as_array
     from wherry.core.models.rows import column_of_value as column_of_value
+    from wherry.core.models.settings import Isolation as Isolation
+    from wherry.core.models.settings import ModelSettings as ModelSettings
     from wherry.core.models.signature import Signature as Signature
     from wherry.core.models.step_model import Step as Step
     from wherry.core.models.step_model import StepModel as StepModel
@@ -247,6 +249,7 @@ else:
             "models.row_types": "plain",
             "models.rows": "as_array column_of_value",
             "models.signature": "Signature",
+            "models.settings": "Isolation ModelSettings",
             "models.step_model": "Step StepModel",
             "observability.custom_metrics": "CustomMetrics Kind",
             "observability.fronts": (

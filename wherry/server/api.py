@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from wherry.server.http.route import list_of as list_of
     from wherry.server.http.route import object_of as object_of
     from wherry.server.http.route import tells as tells
+    from wherry.server.keywords import ServerKeywords as ServerKeywords
     from wherry.server.options import OPTIONS as OPTIONS
     from wherry.server.options import PREFIX as PREFIX
     from wherry.server.protocol import PROTOCOLS as PROTOCOLS
@@ -85,6 +86,7 @@ else:
                 "ANY_TEXT EVENTS FILE OF_INFERENCE Operation READS Route STREAMED TEXT "
                 "generation inference json_of list_of object_of tells"
             ),
+            "keywords": "ServerKeywords",
             "options": "OPTIONS PREFIX",
             "protocol": "HttpProtocol PROTOCOLS",
             "server": "Server",

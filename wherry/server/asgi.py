@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
-from wherry.core.api import Buffer, Model, Runtime, in_thread
+from wherry.core.api import Buffer, Isolation, Model, ModelSettings, Runtime, in_thread
 from wherry.server.access.api_keys import ApiKeys
 from wherry.server.calls.admission import Admission
 from wherry.server.connections.limits import Limits
@@ -349,8 +349,8 @@ class Asgi:
 
 def asgi(
     *models: Model | type[Model],
-    isolation: str = "thread",
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    isolation: Isolation = "thread",
+    overrides: Mapping[str, ModelSettings] | None = None,
     api_keys: Sequence[str] = (),
     max_in_flight: int | None = None,
     max_queue_bytes: int = 0,

@@ -5,9 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wherry.core.api import ConfigError, Machine, MetricsConfig, Model, Runtime, tracing_of
+from wherry.core.api import (
+    ConfigError,
+    Isolation,
+    Machine,
+    MetricsConfig,
+    Model,
+    ModelSettings,
+    Runtime,
+    tracing_of,
+)
 from wherry.server.access.api_keys import ApiKeys, Restrictions, keys_of
 from wherry.server.agent_check import AgentCheck
 from wherry.server.calls.admission import Admission
@@ -32,8 +41,8 @@ log = logging.getLogger("wherry")
 
 def runtime_of(
     models: Sequence[Model | type[Model] | Runtime],
-    isolation: str,
-    overrides: Mapping[str, Mapping[str, Any]] | None,
+    isolation: Isolation,
+    overrides: Mapping[str, ModelSettings] | None,
 ) -> Runtime:
     """The one Runtime among `models`, or a new one of them."""
     if not models:

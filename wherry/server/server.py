@@ -19,11 +19,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
-from wherry.core.api import Model, Runtime, in_thread, new_event_loop
+from wherry.core.api import (
+    Isolation,
+    Model,
+    ModelSettings,
+    Runtime,
+    in_thread,
+    new_event_loop,
+)
 from wherry.server.connections.limits import MemoryPlan
 from wherry.server.fronts.owner import RowsOwner
+from wherry.server.keywords import ServerOptions
 from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
 from wherry.server.parts import (
@@ -91,10 +99,10 @@ class Server:
         host: str | None = None,
         port: int | None = None,
         grpc_port: int | None = None,
-        isolation: str = "thread",
-        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        isolation: Isolation = "thread",
+        overrides: Mapping[str, ModelSettings] | None = None,
         control: ModelControl | None = None,
-        **options: Any,
+        **options: Unpack[ServerOptions],
     ) -> None:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
         given = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Unpack
 
-from wherry.core.api import Model
+from wherry.core.api import Model, ModelSettings
 
 
 class ManualClock:
@@ -51,7 +51,7 @@ class GatedModel(Model):
     the model share their gates.
     """
 
-    def __init__(self, name: str = "gated", **settings: Any) -> None:
+    def __init__(self, name: str = "gated", /, **settings: Unpack[ModelSettings]) -> None:
         self._settings = {
             "name": name,
             "max_batch_size": 4,

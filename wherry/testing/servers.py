@@ -11,14 +11,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Unpack
 
 from wherry.core.api import Model
-from wherry.server.api import Server
+from wherry.server.api import Server, ServerKeywords
 
 
 @contextmanager
-def local_server(*models: Model | type[Model], **options: Any) -> Iterator[Server]:
+def local_server(
+    *models: Model | type[Model], **options: Unpack[ServerKeywords]
+) -> Iterator[Server]:
     """A server on a free port in this process; `options` are those of `wherry.Server`.
 
     For example:
@@ -26,8 +28,9 @@ def local_server(*models: Model | type[Model], **options: Any) -> Iterator[Serve
         with local_server(sentiment) as server, wherry.Client(server.url) as client:
             client.infer("sentiment", text="good")  # -> 'POSITIVE'
     """
-    options = {"port": 0, "drain_timeout": 5.0, **options}
-    with Server(*models, **options) as server:
+    defaults: ServerKeywords = {"port": 0, "drain_timeout": 5.0}
+    defaults.update(options)
+    with Server(*models, **defaults) as server:
         yield server
 
 

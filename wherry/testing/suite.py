@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.core.api import CACHES, Model, Runtime, WherryError
+from wherry.core.api import CACHES, Isolation, Model, Runtime, WherryError
 from wherry.llm.api import language_model
 from wherry.server.api import PROTOCOLS
 from wherry.testing.servers import local_server
@@ -46,7 +46,8 @@ def check_backend(backend: str, folder: Path | str, **inputs: Any) -> None:
         (Path(nothing) / "1").mkdir()
         Runtime(made(nothing)).start().close()
     answers = []
-    for one, isolation in ((model, "thread"), (made(str(folder)), "process")):
+    isolations: tuple[Isolation, Isolation] = "thread", "process"
+    for one, isolation in zip((model, made(str(folder))), isolations, strict=True):
         with Runtime(one, isolation=isolation) as runtime:
             name = runtime.models()[0].name
             together = runtime.infer_batch(name, **inputs)

@@ -63,8 +63,15 @@ def test_without_http_something_else_is_needed(options: dict[str, Any], told: st
 
 
 def test_grpc_and_the_metrics_may_have_an_address_of_their_own() -> None:
-    hosts = {"host": "127.0.0.1", "grpc_host": "127.0.0.2", "metrics_host": "127.0.0.3"}
-    with local_server(upper, grpc_port=0, metrics_port=0, management_port=0, **hosts) as server:
+    with local_server(
+        upper,
+        host="127.0.0.1",
+        grpc_port=0,
+        grpc_host="127.0.0.2",
+        metrics_port=0,
+        metrics_host="127.0.0.3",
+        management_port=0,
+    ) as server:
         addresses = server.url, server.management_url, server.grpc_url, server.metrics_url
         found = [one.removeprefix("http://").rpartition(":")[0] for one in addresses]
         assert found == ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.3"]

@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.core.models.config import FIELDS, ModelConfig, model_config
 from wherry.core.models.host_weights import move_weights
 from wherry.core.models.rows import with_checked_samples
+from wherry.core.models.settings import FunctionSettings, ModelSettings, SettingAttributes
 from wherry.core.models.signature import Signature, read_signature
 from wherry.core.observability.custom_metrics import CustomMetrics
 from wherry.core.observability.tracing import Span
@@ -109,7 +110,7 @@ class PipelineCall:
 current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call", default=None)
 
 
-class Model:
+class Model(SettingAttributes):
     """A model with state to load: subclass this.
 
         class Embedder(wherry.Model):
@@ -270,7 +271,7 @@ class Model:
         """The name that callers say."""
         return self.config().name
 
-    def config(self, **overrides: Any) -> ModelConfig:
+    def config(self, **overrides: Unpack[ModelSettings]) -> ModelConfig:
         """The model's configuration: class attributes or decorator arguments, then `overrides`.
         ConfigError."""
         settings = {
@@ -377,9 +378,9 @@ def _recorded(cls: type[Model], init: Callable[..., None]) -> Callable[..., None
 class FunctionModel(Model, Generic[P, R]):
     """A function as a model. Calling it runs the function directly, without the batcher."""
 
-    def __init__(self, function: Callable[P, R], settings: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[P, R], settings: FunctionSettings) -> None:
         self.function = function
-        settings = dict(settings)
+        settings = settings.copy()
         if (cost := settings.pop("cost", None)) is not None:
             self.cost = cost
         self._settings = {"name": function.__name__, **settings}
@@ -408,8 +409,10 @@ class Pipeline(FunctionModel[P, R]):
 @overload
 def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...
 @overload
-def model(**settings: Any) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
-def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
+def model(
+    **settings: Unpack[FunctionSettings],
+) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
+def model(function: Callable[P, R] | None = None, /, **settings: Unpack[FunctionSettings]) -> Any:
     """Make a function a model. It stays a function.
 
         @wherry.model(max_batch_size=32)
@@ -443,8 +446,12 @@ def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
 @overload
 def pipeline(function: Callable[P, R], /) -> Pipeline[P, R]: ...
 @overload
-def pipeline(**settings: Any) -> Callable[[Callable[P, R]], Pipeline[P, R]]: ...
-def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
+def pipeline(
+    **settings: Unpack[FunctionSettings],
+) -> Callable[[Callable[P, R]], Pipeline[P, R]]: ...
+def pipeline(
+    function: Callable[P, R] | None = None, /, **settings: Unpack[FunctionSettings]
+) -> Any:
     """Make an `async def` function that calls other models a model. `settings` are fields of
     ModelConfig.
 

@@ -23,11 +23,12 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, closing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, Unpack
 
 from wherry.core.instances.resources import Resources
 from wherry.core.instances.timer import Timer
 from wherry.core.models.model import Model
+from wherry.core.models.settings import Isolation, ModelSettings
 from wherry.core.pipelines.pipeline import LoopThread
 from wherry.core.residency.residency import Residency
 from wherry.core.runtime.build import Builder
@@ -113,8 +114,8 @@ class Runtime:
     def __init__(
         self,
         *models: Model,
-        isolation: str = "thread",
-        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        isolation: Isolation = "thread",
+        overrides: Mapping[str, ModelSettings] | None = None,
         resources: Mapping[str, int] | None = None,
         device_memory: Mapping[str, int] | None = None,
         cache_bytes: int = 0,
@@ -173,7 +174,7 @@ class Runtime:
         self._to_load = ()
         return self
 
-    def load(self, model: Model, **overrides: Any) -> LoadedModel:
+    def load(self, model: Model, **overrides: Unpack[ModelSettings]) -> LoadedModel:
         """Load one model, warm it up and make it callable. Blocks; the others go on serving.
         Loading a version again replaces it without a gap: the old one serves until the new one
         is ready, then finishes what it has. Raises ConfigError or LoadFailed.
@@ -188,7 +189,7 @@ class Runtime:
         *,
         on_ready: Callable[[LoadedModel, float], None] | None = None,
         replaced: Callable[[LoadedModel], None] | None = None,
-        **overrides: Any,
+        **overrides: Unpack[ModelSettings],
     ) -> list[LoadedModel]:
         """Load several models side by side; `on_ready(model, seconds)` tells of each. What they
         take the place of is retired here, or given to `replaced`, which must see to that."""

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
-from wherry.core.api import ConfigError, Device, PromptTooLong, Step
+from wherry.core.api import ConfigError, Device, ModelSettings, PromptTooLong, Step
 from wherry.llm.engine.constraint import MOST_CHARACTERS, AnswerForm
 from wherry.llm.engine.delta import AnswerPieces, Delta
 from wherry.llm.engine.prompt import Prompt
@@ -92,13 +92,12 @@ class LlamaCpp(TextModel):
         self,
         file: str | Path,
         *,
-        name: str = "",
         context_tokens: int = 4096,
         slots: int = 8,
         threads: int | None = None,
-        **settings: Any,
+        **settings: Unpack[ModelSettings],
     ) -> None:
-        super().__init__(file, name, slots, settings)
+        super().__init__(file, slots, settings)
         self.file = Path(file)
         if slots < 1 or context_tokens < 1:
             raise ConfigError(f"llama-cpp {file}: slots and context_tokens must be at least 1")

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
@@ -19,6 +19,7 @@ from wherry.core.api import (
     Device,
     InvalidRequest,
     ModelConfig,
+    ModelSettings,
     Step,
     for_torch,
 )
@@ -110,7 +111,6 @@ class LLM(TextModel):
         self,
         source: str | Path,
         *,
-        name: str = "",
         dtype: str = "auto",
         quantization: str | None = None,
         engine: str = AUTO,
@@ -128,7 +128,7 @@ class LLM(TextModel):
         trust_request_templates: bool = False,
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
-        **settings: Any,
+        **settings: Unpack[ModelSettings],
     ) -> None:
         if generation_config not in ("auto", "none"):
             raise ConfigError(f"llm {source}: generation_config must be 'auto' or 'none'")
@@ -155,7 +155,7 @@ class LLM(TextModel):
             raise ConfigError(f"llm {source}: max_running must be at least 1")
         if not 0 <= prompt_share <= 1:
             raise ConfigError(f"llm {source}: prompt_share must be 0 to 1, not {prompt_share}")
-        super().__init__(source, name, max_running or RUNNING, settings)
+        super().__init__(source, max_running or RUNNING, settings)
         self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
         self.variant_store = self.adapters
 

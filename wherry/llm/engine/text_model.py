@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from wherry.core.api import InvalidRequest, PromptTooLong, Signature, StepModel
+from wherry.core.api import InvalidRequest, ModelSettings, PromptTooLong, Signature, StepModel
 from wherry.llm.engine.adapters import AdapterFolders
 from wherry.llm.engine.choice import hub_names
 from wherry.llm.engine.delta import Delta
@@ -42,19 +42,18 @@ class TextModel(StepModel, ABC):
     #: Maximum of prompt and generated tokens.
     context_tokens: int
 
-    def __init__(
-        self, source: str | Path, name: str, most_active: int, settings: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, source: str | Path, most_active: int, settings: ModelSettings) -> None:
         self.source = str(source)
         self.adapters = AdapterFolders({})
         file = Path(self.source).name
         by = f" by {self.engine_name}" if self.engine_name else ""
+        name = settings.get("name", "")
         self._settings = {
-            "name": name or file.removesuffix(".gguf").replace(" ", "-") or "llm",
             "served_names": hub_names(self.source, name),
             "max_batch_size": most_active,
             "description": f"Text generation with {file}{by}",
             **settings,
+            "name": name or file.removesuffix(".gguf").replace(" ", "-") or "llm",
         }
 
     @property

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.core.api import ConfigError, Device, InvalidRequest, Step, WorkerDied
+from wherry.core.api import (
+    ConfigError,
+    Device,
+    InvalidRequest,
+    ModelSettings,
+    Step,
+    WorkerDied,
+)
 from wherry.llm.engine.adapters import WEIGHTS, AdapterFolders, adapter_config
 from wherry.llm.engine.checkpoint import Checkpoint
 from wherry.llm.engine.constraint import AnswerForm
@@ -101,10 +108,10 @@ class VLLM(TextModel):
         max_running: int = 256,
         adapters: Mapping[str, str | Path] | str | None = None,
         adapter_folder: str | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: ModelSettings | None = None,
         **engine: Any,
     ) -> None:
-        super().__init__(source, name, max_running, settings or {})
+        super().__init__(source, max_running, {"name": name, **(settings or {})})
         self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
         self.variant_store = self.adapters
         self._engine_args = {

@@ -12,12 +12,13 @@ import socket
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from wherry.core.api import (
     ConfigError,
     LoadFailed,
     Model,
+    ModelSettings,
     Runtime,
     end_descendants,
     triton_mode,
@@ -396,7 +397,7 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
     return Runtime(
         *models,
         isolation="process",
-        overrides=overrides,
+        overrides=cast("Mapping[str, ModelSettings]", overrides),
         resources=resources,
         device_memory=settings.device_memory(),
         cache_bytes=settings.options.models.cache_size,

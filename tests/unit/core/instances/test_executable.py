@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from wherry.core.instances.executable import Executable
 from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import MAX_RERUNS
 from wherry.core.models.model import Device, FunctionModel
+from wherry.core.models.settings import FunctionSettings
 from wherry.core.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
 from wherry.core.values.errors import BadModelOutput, InvalidRequest, ModelFailed, Unsupported
 from wherry.core.values.execution import Execution, Failure
@@ -26,11 +27,11 @@ from wherry.core.values.request import Columns, concatenate
 Rows = Annotated[np.ndarray, FP32[2]]
 
 
-def executable(function: Callable[..., Any], **config: Any) -> Executable:
-    config = {"name": "m", "max_batch_size": 8, **config}
+def executable(function: Callable[..., Any], **settings: Unpack[FunctionSettings]) -> Executable:
+    settings = {"name": "m", "max_batch_size": 8, **settings}
     if function.__annotations__.get("text") is str:  # it takes one row
-        config["max_batch_size"] = 1
-    model = FunctionModel(function, config)
+        settings["max_batch_size"] = 1
+    model = FunctionModel(function, settings)
     return Executable(model, model.config())
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import wherry
+from wherry.core.models.settings import Isolation, ModelSettings
 from wherry.core.values.errors import ExecutionTimeout, MayHaveRun, ModelFailed, WherryError
 
 pytestmark = pytest.mark.slow
@@ -84,11 +85,12 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
     return lambda: Counter(path.read_text().split())
 
 
-def outcomes(model: wherry.Model, isolation: str, *ids: str) -> list[Any]:
+def outcomes(model: wherry.Model, isolation: Isolation, *ids: str) -> list[Any]:
     """What came of these, of a model that has them in one batch."""
     name = model.config().name
-    batch = {} if isinstance(model, wherry.StepModel) else {"max_queue_delay": 10.0}
-    overrides = {name: {"max_batch_size": len(ids), **batch}}
+    settings: ModelSettings = {"max_batch_size": len(ids)}
+    if not isinstance(model, wherry.StepModel):
+        settings["max_queue_delay"] = 10.0
 
     def ask(id: str) -> Any:
         try:
@@ -97,7 +99,7 @@ def outcomes(model: wherry.Model, isolation: str, *ids: str) -> list[Any]:
             return error
 
     with (
-        wherry.Runtime(model, isolation=isolation, overrides=overrides) as runtime,
+        wherry.Runtime(model, isolation=isolation, overrides={name: settings}) as runtime,
         ThreadPoolExecutor(len(ids)) as callers,
     ):
         return list(callers.map(ask, ids))
@@ -133,7 +135,7 @@ def test_else_those_beside_it_run_twice(ran: Ran) -> None:
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 @pytest.mark.parametrize("bad", ["fails", "memory"])
 def test_a_batch_that_fails_is_not_split_and_says_so_to_all_of_it(
-    bad: str, isolation: str, ran: Ran
+    bad: str, isolation: Isolation, ran: Ran
 ) -> None:
     found = outcomes(Once(), isolation, "a", bad, "b")
     assert [type(one) for one in found] == [ModelFailed] * 3
@@ -144,7 +146,9 @@ def test_a_batch_that_fails_is_not_split_and_says_so_to_all_of_it(
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_else_a_bad_row_fails_alone_and_the_others_run_again(isolation: str, ran: Ran) -> None:
+def test_else_a_bad_row_fails_alone_and_the_others_run_again(
+    isolation: Isolation, ran: Ran
+) -> None:
     found = outcomes(Again(), isolation, "a", "fails", "b")
     assert [found[0], type(found[1]), found[2]] == ["a", ModelFailed, "b"]
     assert max(ran().values()) > 1
@@ -152,7 +156,7 @@ def test_else_a_bad_row_fails_alone_and_the_others_run_again(isolation: str, ran
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_request_of_many_rows_that_finds_no_memory_is_not_run_in_parts(
-    isolation: str, ran: Ran
+    isolation: Isolation, ran: Ran
 ) -> None:
     with wherry.Runtime(Once(), isolation=isolation) as runtime, pytest.raises(ModelFailed):
         runtime.infer_batch("once", id=["a", "memory"])
@@ -171,9 +175,10 @@ def test_a_stream_without_a_response_yet_is_not_begun_again(ran: Ran) -> None:
 @pytest.mark.parametrize(("end", "why"), [("dies", "SIGKILL"), ("device", "device"),
                                           ("hangs", "execution_timeout")])  # fmt: skip
 def test_requests_in_steps_are_not_begun_again(end: str, why: str, ran: Ran) -> None:
-    timeout = {"once_in_steps": {"execution_timeout": 0.2}} if end == "hangs" else {}
+    timeout: ModelSettings = {"execution_timeout": 0.2} if end == "hangs" else {}
+    overrides = {"once_in_steps": timeout}
     with (
-        wherry.Runtime(OnceInSteps(), isolation="process", overrides=timeout) as runtime,
+        wherry.Runtime(OnceInSteps(), isolation="process", overrides=overrides) as runtime,
         pytest.raises(MayHaveRun, match=f"{why}.* may have run"),
     ):
         list(runtime.stream("once_in_steps", id=end))
@@ -181,9 +186,9 @@ def test_requests_in_steps_are_not_begun_again(end: str, why: str, ran: Ran) -> 
 
 
 def test_a_batch_that_takes_too_long_is_not_run_again_and_says_why(ran: Ran) -> None:
-    timeout = {"once": {"execution_timeout": 0.2}}
+    timeout: ModelSettings = {"execution_timeout": 0.2}
     with (
-        wherry.Runtime(Once(), isolation="process", overrides=timeout) as runtime,
+        wherry.Runtime(Once(), isolation="process", overrides={"once": timeout}) as runtime,
         pytest.raises(ExecutionTimeout, match="execution_timeout"),
     ):
         runtime.infer("once", id="hangs")

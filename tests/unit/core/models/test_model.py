@@ -110,7 +110,7 @@ def test_an_infer_without_a_runtime_says_what_is_missing() -> None:
 
 def test_a_mistake_is_an_error_at_import_not_at_the_first_request() -> None:
     with pytest.raises(ConfigError, match="did you mean 'max_batch_size'"):
-        wherry.model(max_batchsize=4)(lambda x: x)
+        wherry.model(max_batchsize=4)(lambda x: x)  # type: ignore[call-overload]
 
     with pytest.raises(ConfigError, match="'x' has no annotation"):
 

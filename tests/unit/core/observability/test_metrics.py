@@ -14,6 +14,7 @@ from prometheus_client.samples import Sample
 import wherry
 from tests.fakes import TIMEOUT
 from tests.http_exchange import Client, app_loop, served
+from wherry.core.models.settings import ModelSettings
 from wherry.core.observability.custom_metrics import CustomMetrics, Kind
 from wherry.server.http_app import HttpApp
 from wherry.testing import local_server
@@ -177,9 +178,9 @@ def test_a_model_without_a_response_cache_has_no_numbers_of_it(client: Client) -
 
 
 def test_the_response_cache_is_told_as_a_whole_and_by_model() -> None:
-    cached = {"shout": {"response_cache": True}}
+    cached: ModelSettings = {"response_cache": True}
     with (
-        wherry.Runtime(shout, cache_bytes=10_000, overrides=cached) as runtime,
+        wherry.Runtime(shout, cache_bytes=10_000, overrides={"shout": cached}) as runtime,
         app_loop() as loop,
     ):
         client = Client(HttpApp(runtime), runtime, loop)
@@ -269,9 +270,9 @@ def samples(text: str, name: str) -> list[Sample]:
 
 
 def test_only_tritons_metrics_may_be_asked_for() -> None:
-    options = {"metrics_compat": "triton", "metrics_config": ("counter_latencies=false",)}
+    counters = "counter_latencies=false"
     with (
-        local_server(shout, **options) as server,
+        local_server(shout, metrics_compat="triton", metrics_config=(counters,)) as server,
         urllib.request.urlopen(f"{server.url}/metrics", timeout=TIMEOUT) as answer,
     ):
         text = answer.read().decode()

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import wherry
 from tests.fakes import until
 from wherry.core.models.config import InstanceGroup
+from wherry.core.models.settings import Isolation
 from wherry.core.observability.metrics import Metrics
 from wherry.core.observability.otel.triton_mode import MetricsConfig
 from wherry.server.calls.admission import Admission
@@ -75,7 +76,7 @@ def of_engines(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_all_instances_are_one_series_from_the_start(isolation: str) -> None:
+def test_all_instances_are_one_series_from_the_start(isolation: Isolation) -> None:
     with wherry.Runtime(Engine(), isolation=isolation) as runtime:
         found = of_engines(runtime, 4.0)
     assert found == {

@@ -16,6 +16,7 @@ import pytest
 
 import wherry
 from wherry.core.instances.runner import InstanceRunner
+from wherry.core.models.settings import Isolation
 from wherry.core.residency.policy import DeviceTurns
 from wherry.core.values.errors import ConfigError, DeadlineExceeded, LoadFailed, ModelNotReady
 from wherry.core.values.reply import Reply
@@ -444,7 +445,7 @@ def test_without_the_setting_a_model_is_unloaded() -> None:
     ("isolation", "how"),
     [("thread", "raises"), ("thread", "cannot"), ("process", "raises"), ("process", "hangs")],
 )
-def test_a_model_that_cannot_leave_its_device_is_unloaded(isolation: str, how: str) -> None:
+def test_a_model_that_cannot_leave_its_device_is_unloaded(isolation: Isolation, how: str) -> None:
     never, other = NeverMoved(), models(1)[0]
     with wherry.Runtime(device_memory={"cpu": ROOM}) as runtime:
         runtime.load(never, isolation=isolation)
@@ -638,7 +639,7 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="memory"):
         Counted().config(memory="much")
     with pytest.raises(ConfigError, match="resident"):
-        Counted().config(resident="sometimes")
+        Counted().config(resident="sometimes")  # type: ignore[arg-type]
     assert Counted().config(memory="2GiB").memory == 2 << 30
 
 

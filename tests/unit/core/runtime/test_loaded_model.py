@@ -10,6 +10,7 @@ import pytest
 import wherry
 from tests.fakes import Call, Gate, gated, until
 from wherry.core.models.config import ModelConfig
+from wherry.core.models.settings import Isolation
 from wherry.core.runtime.loaded_model import InputRows
 from wherry.core.values.reply import Reply
 
@@ -112,7 +113,7 @@ def test_a_request_that_could_not_start_in_time_is_refused_at_the_door() -> None
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_batch_that_finds_no_memory_runs_in_halves_and_the_safe_size_is_remembered(
-    isolation: str,
+    isolation: Isolation,
 ) -> None:
     model = memory_for_three
     with wherry.Runtime(model, isolation=isolation) as runtime:

@@ -19,6 +19,7 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT, Gate, gated, threads, until
 from wherry.core.models.model import Device
+from wherry.core.models.settings import Isolation
 from wherry.core.runtime.lifecycle import Lifecycle
 from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.runtime.loop_port import LoopPort
@@ -882,7 +883,7 @@ class AloneThreshold(Threshold):
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_each_instance_has_what_the_program_has_set_on_its_model(
-    monkeypatch: pytest.MonkeyPatch, isolation: str
+    monkeypatch: pytest.MonkeyPatch, isolation: Isolation
 ) -> None:
     monkeypatch.setattr(AloneThreshold, "scale", 9)
     model = AloneThreshold()
