@@ -13,9 +13,6 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.golden.bodies import bodies
-from tests.golden.edges import edges
-
 Step = dict[str, Any]
 Case = dict[str, Any]
 
@@ -188,8 +185,7 @@ def cases() -> list[Case]:
     groups = (
         descriptions, json_infer, binary_infer, datatypes, classification, refused, generate,
         python_models, sequences_http, grpc_calls, grpc_infer, grpc_streams, sequences_grpc,
-        shared_memory, settings, statistics, control, several_faults, tensor_parameters, edges,
-        bodies,
+        shared_memory, settings, statistics, control, tensor_parameters,
     )  # fmt: skip
     made = [
         {"name": f"{group.__name__}: {name}", "steps": steps}
@@ -1305,56 +1301,6 @@ def control() -> Cases:
             unload("member"),
         ],
     )
-
-
-def several_faults() -> Cases:
-    """Requests that are wrong in more than one place: which is told?"""
-    good = tensor("X", "INT32", [1, 1], [1])
-    wrong: dict[str, Any] = {
-        "the id": {"id": 5},
-        "a parameter": {"parameters": {"x": [1]}},
-        "a sequence's flag": {"parameters": {"sequence_start": 1}},
-        "the kind of output": {"parameters": {"binary_data_output": "yes"}},
-        "a shape": {"inputs": [{**good, "shape": [1, -1]}]},
-        "no data": {"inputs": [{k: v for k, v in good.items() if k != "data"}]},
-        "a name": {"inputs": [{**good, "name": 5}]},
-        "a datatype": {"inputs": [{**good, "datatype": "INT33"}]},
-        "an element": {"inputs": [tensor("X", "INT32", [1, 1], ["1"])]},
-        "the elements' number": {"inputs": [tensor("X", "INT32", [1, 1], [1, 2])]},
-        "what an output is": {"outputs": [5]},
-        "an output's form": {"outputs": [wanted("SEEN", binary_data=1)]},
-        "an output's classes": {"outputs": [wanted("SEEN", classification=-1)]},
-    }
-    names = [*wrong]
-    for first, second in zip(names, names[3:] + names[:3], strict=True):
-        body = {"inputs": [good], **wrong[second], **wrong[first]}
-        for key in ("inputs", "parameters", "outputs"):
-            if key in wrong[first] and key in wrong[second]:
-                both: Any = [wrong[first][key], wrong[second][key]]
-                body[key] = both[0] | both[1] if key == "parameters" else both[0] + both[1]
-        step = post("/v2/models/asked/infer", body)
-        yield f"{first} and {second}", [otherwise(MALFORMED, step, status=400)]
-    texts = (
-        '{"a": "\\ud800"}', '{"a": "\n"}', '{"a": 1.}', '{"a": 01}', '{"inputs": [{]}', '{"a" 1}',
-        '{"inputs": []', '{"inputs": [1', '{a: 1}', '{"a": nul}',
-    )  # fmt: skip
-    for text in texts:
-        paths = ("/v2/models/asked/infer", "/v2/models/asked/generate_stream", "/v2/logging",
-                 "/v2/trace/setting", "/v2/systemsharedmemory/region/x/register")  # fmt: skip
-        yield f"no JSON {text!r}", [otherwise(MALFORMED, post(p, text), status=400) for p in paths]
-    contents = grpc_tensor("IN_FP16", "FP16", [1, -2], int_contents=[1])
-    yield (
-        "gRPC",
-        [
-            rpc("ModelInfer", {"model_name": "types", "inputs": [contents]}),
-            rpc("ModelInfer", {"model_name": "types", "inputs": [{**contents, "datatype": "X"}]}),
-            rpc("ModelInfer", {"model_name": "types", "inputs": [contents], "parameters": {
-                "priority": {"int64_param": "-1"}
-            }}),
-            rpc("ModelInfer", {"model_name": "types", "inputs": [contents], "model_version": "-1"}),
-            rpc("ModelInfer", {"model_name": "types", "parameters": {"sequence_start": {}}}),
-        ],
-    )  # fmt: skip
 
 
 def tensor_parameters() -> Cases:
