@@ -320,15 +320,12 @@ def test_a_file_is_sent_with_a_preview_beside_other_inputs(browser: Browser, ser
         assert Path(saved.value.path()).read_bytes() == png
 
 
-def test_a_model_that_chats_has_a_box_to_talk_to(browser: Browser, server: str) -> None:
+def test_a_model_that_chats_has_a_link_to_the_page_for_it(browser: Browser, server: str) -> None:
     with opened(browser, server) as page:
         live(page)
         shown(page, "parrot")
-        page.get_by_label("Message", exact=True).fill("hello <b>there</b>")
-        page.keyboard.press("Enter")
-        page.wait_for_selector(".talk .assistant:has-text('hello <b>there</b>')")
-        page.get_by_role("button", name="Begin anew").click()
-        assert page.locator(".talk li").count() == 0
+        link = page.get_by_role("link", name="Chat with it")
+        assert link.get_attribute("href") == "/chat#parrot"
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from wherry.server.content.media_types import FORM as FORM
     from wherry.server.content.multipart import NamedValue as NamedValue
     from wherry.server.content.multipart import named_values as named_values
+    from wherry.server.dashboard.routes import whole_page as whole_page
     from wherry.server.grpc.proto import Schema as Schema
     from wherry.server.grpc.proto import load as load
     from wherry.server.http.answers import EventStream as EventStream
@@ -79,6 +80,7 @@ else:
             "cli.show": "print_line printable",
             "content.media_types": "FORM",
             "content.multipart": "NamedValue named_values",
+            "dashboard.routes": "whole_page",
             "grpc.proto": "Schema load",
             "http.answers": "EventStream describe new_request_id request_id_of respond",
             "http.exchange": "Exchange Headers HttpRequest JSON",

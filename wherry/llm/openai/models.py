@@ -169,6 +169,8 @@ class ModelName(NamedTuple):
     parent: str | None = None
     #: The most tokens of a prompt and its answer, where the model tells.
     context_tokens: int | None = None
+    #: What it can do, as names of `ABLE`.
+    abilities: tuple[str, ...] = ()
 
 
 class AbleModels:
@@ -198,7 +200,7 @@ class AbleModels:
         `read` and `start` are as for `ClientRequest.read`."""
 
         def answer(exchange: Exchange) -> None:
-            if self._serves(any_of):
+            if self.serves(*any_of):
                 ClientRequest(self.entry, exchange, form).read(read, start, is_json=is_json)
                 return
             first = any_of[0]
@@ -211,7 +213,7 @@ class AbleModels:
         operations = {"POST": operation}
         return Route({"POST": answer}, "inference", operations=operations, needs=any_of)
 
-    def _serves(self, any_of: Sequence[str]) -> bool:
+    def serves(self, *any_of: str) -> bool:
         """Whether a model has one of these abilities, or may have when it is ready."""
         self._look_again()
         found = self._served.get(any_of)
@@ -234,15 +236,15 @@ class AbleModels:
     def listed(self) -> list[ModelName]:
         """Those with any ability, then their variants. Blocks: may read files and ask models."""
         models = sorted(self._with(None), key=lambda model: model.name)
-        contexts = [self._context(model) for model in models]
+        known = [(m, self._context(m), tuple(sorted(abilities(m)))) for m in models]
         named = [
-            ModelName(name, None if name == m.name else m.name, None, context)
-            for m, context in zip(models, contexts, strict=True)
+            ModelName(name, None if name == m.name else m.name, None, context, able)
+            for m, context, able in known
             for name in _names_of(m)
         ]
         variants = [
-            ModelName(name, name, m.reported_name(), context)
-            for m, context in zip(models, contexts, strict=True)
+            ModelName(name, name, m.reported_name(), context, able)
+            for m, context, able in known
             for name in m.model.variants()
         ]
         return named + sorted(variants)

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.core.api import Buffer
+from wherry.llm.chat_page.routes import ChatPage
 from wherry.llm.openai.adapter_routes import adapter_routes
 from wherry.llm.openai.chat_answer import ChatAnswer, ChatChunk, ChatCompletion
 from wherry.llm.openai.chat_request import ChatRequest
@@ -112,6 +113,8 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
     parent: str | msgspec.UnsetType = msgspec.UNSET
     #: The most tokens of a prompt and its answer, where the model says it.
     max_model_len: int | msgspec.UnsetType = msgspec.UNSET
+    #: Which of these routes it is for: chat, completions, embeddings and so on.
+    abilities: tuple[str, ...] = ()
 
 
 class OpenAIModels(msgspec.Struct, kw_only=True):
@@ -144,6 +147,7 @@ class OpenAI:
         version = {"GET": tells("The server's version", VersionText)}
         one = {"GET": tells("One of these models", OpenAIModel, 404, 503)}
         routes = {
+            **ChatPage(self._models).routes(),
             "/version": Route({"GET": self._version}, "metadata", operations=version),
             **self._of_models(),
             **task_routes(self._models),
@@ -211,8 +215,8 @@ class OpenAI:
             one = next((each for each in found if each.name == name), None)
             if one is None:
                 own = self._models.named(name, variants=False).name
-                known = (each.context_tokens for each in found if each.root == own)
-                one = ModelName(own, context_tokens=next(known, None))
+                known = next((each for each in found if each.root == own), ModelName(own))
+                one = ModelName(own, None, None, known.context_tokens, known.abilities)
             respond(exchange, msgspec.json.encode(self._described(one)))
 
         self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
@@ -229,6 +233,7 @@ class OpenAI:
             root=msgspec.UNSET if one.root is None else one.root,
             parent=msgspec.UNSET if one.parent is None else one.parent,
             max_model_len=msgspec.UNSET if one.context_tokens is None else one.context_tokens,
+            abilities=one.abilities,
         )
 
     # The server

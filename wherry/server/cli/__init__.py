@@ -200,7 +200,8 @@ def _add_call(commands: Any) -> None:
         "talk with a language model",
         "server.cli.chat:chat",
         "Without MODEL it is the only one of the server that chats. A checkpoint is served for as"
-        " long as the chat lasts. Where stdin is not a terminal, each line is a message.",
+        " long as the chat lasts. Where stdin is not a terminal, each line is a message. In a"
+        " browser: /chat of the server's address.",
     )
     chat.add_argument(
         "model", nargs="?", metavar="MODEL", help="a model's name, or a checkpoint: llm:FILE.gguf"

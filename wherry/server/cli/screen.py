@@ -156,6 +156,7 @@ class StartScreen(LoadingLine):
         chat = any(chats(one.signature) for one in models)
         places = {
             "Dashboard": pages and f"{pages}/",
+            "Chat": f"{pages}/chat" if pages and chat else "",
             "API": pages and pages + DOCS,
             "Socket": socket,
             "OpenAI": f"{url}/v1" if url and chat else "",

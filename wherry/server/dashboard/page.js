@@ -845,7 +845,7 @@ function tryParts(model) {
   const path = "v2/models/" + encodeURIComponent(model.name) + (model.streams ? "/generate_stream" : "/generate");
   const parts = [make("h3", {}, "Try it")];
   const chats = state.spoken.has(model.name) && model.inputs.some((input) => input.name === "messages");
-  if (chats) parts.push(chatBox(model));
+  if (chats) parts.push(make("p", {}, make("a", { href: base + "chat#" + encodeURIComponent(model.name) }, "Chat with it")));
   if (!model.inputs.length) return [...parts, make("p", { class: "note" }, "Nothing is known of its inputs.")];
   if ([...model.inputs, ...model.outputs].some((one) => BINARY_ONLY.includes(one.datatype))) {
     parts.push(make("p", { class: "note" }, BINARY_ONLY.join(" and ") + " travel as binary data only, not as JSON: call it with ",
@@ -965,71 +965,6 @@ function readable(text) {
   } catch {
     return text;
   }
-}
-
-function chatBox(model) {
-  const id = newId();
-  const talk = make("ul", { class: "talk", "aria-label": "Conversation" });
-  const box = make("textarea", { id, rows: 2, placeholder: "Say something" });
-  const most = make("input", { type: "number", min: "1", step: "1", value: "128" });
-  const run = runner("Send");
-  const anew = make("button", { type: "button", class: "quiet" }, "Begin anew");
-  const bounded = model.inputs.some((input) => input.name === "max_tokens");
-  if (bounded) run.node.append(make("label", {}, "tokens at most ", most));
-  run.node.append(anew);
-  let messages = [];
-  anew.onclick = () => {
-    messages = [];
-    talk.replaceChildren();
-    box.focus();
-  };
-  const turn = (role, text) => {
-    const said = make("span", { dir: "auto" }, text);
-    talk.append(make("li", { class: role }, make("b", {}, role === "user" ? "You" : model.name), said));
-    return said;
-  };
-  const form = make("form", { class: "try", "aria-label": "Chat with " + model.name, noValidate: true },
-    talk, make("div", { class: "field" }, make("label", { for: id }, "Message"), box), run.node);
-  box.onkeydown = (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-      event.preventDefault();
-      form.requestSubmit();
-    }
-  };
-  form.onsubmit = (event) => {
-    event.preventDefault();
-    const text = box.value.trim();
-    if (run.busy || !text) return;
-    box.value = "";
-    turn("user", text);
-    messages.push({ role: "user", content: text });
-    const said = turn("assistant", "…");
-    run.run(async (signal) => {
-      let answered = "";
-      try {
-        const answer = await ask("v1/chat/completions", { method: "POST", signal, headers: { "Content-Type": "application/json" },
-          body: JSON.stringify({ model: model.name, messages, stream: true,
-            ...(bounded && { max_tokens: Number(most.value) || 128 }) }) });
-        if (!answer.ok) throw await refusal(answer);
-        let tokens = 0;
-        for await (const { data } of events(answer)) {
-          if (data === "[DONE]") break;
-          const { choices = [], error } = JSON.parse(data);
-          if (error) throw new Error(error.message);
-          const piece = choices[0]?.delta?.content || "";
-          if (!piece) continue;
-          tokens += 1;
-          answered = (answered + piece).slice(0, MOST_SHOWN);
-          said.textContent = answered;
-        }
-        return `${tokens} pieces`;
-      } finally {
-        if (answered) messages.push({ role: "assistant", content: answered });
-        else said.textContent = "(nothing)";
-      }
-    });
-  };
-  return form;
 }
 
 // -- The page as a whole

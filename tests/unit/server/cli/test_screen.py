@@ -67,6 +67,7 @@ def test_the_screen_names_models_with_signatures_the_pages_and_a_call() -> None:
     assert "  upper   (text: str) -> str\n" in shown
     assert "  Dashboard   URL/\n" in shown
     assert "  API         URL/docs\n" in shown
+    assert "/chat" not in shown
     body = """'{"image":[[0.5,1.0]],"scale":2}'"""
     assert f"  curl URL/v2/models/shrink/generate -d {body}\n" in shown
 
@@ -174,6 +175,7 @@ def test_a_language_model_is_talked_with() -> None:
     assert "  talker  a language model\n" in shown
     assert "  OpenAI      URL/v1\n" in shown
     assert "  wherry chat talker --url URL\n" in shown
+    assert "  Chat        URL/chat\n" in shown
 
 
 SERVED = """

@@ -1,0 +1,1 @@
+"""What does a browser show at `/chat`?"""
