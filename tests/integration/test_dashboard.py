@@ -126,8 +126,16 @@ def live(page: Page) -> None:
 
 def shown(page: Page, model: str) -> None:
     """Open a model as its link does."""
+    page.get_by_role("tab", name="Live").click()
     page.get_by_role("link", name=model, exact=True).click()
     page.wait_for_selector(f"#model-title:has-text('{model}')")
+
+
+def tried(page: Page, model: str) -> None:
+    """Open the form of a model."""
+    page.get_by_role("tab", name="Try").click()
+    page.get_by_role("combobox", name="Model", exact=True).select_option(label=model)
+    page.wait_for_selector(f"#trial form[aria-label$='{model}']", state="attached")
 
 
 def text_of(page: Page, selector: str) -> str:
@@ -147,8 +155,8 @@ def test_the_page_shows_what_happens_under_load(browser: Browser, server: str) -
         row = page.get_by_role("row", name="sentiment version")
         wait(page, "parseFloat(document.querySelector('#tiles dd').textContent) > 5")
         page.wait_for_selector("figure:has-text('Batch sizes') .columns li")
-        page.wait_for_selector("figure:has-text('Why batches left') .bars tr")
-        wait(page, "document.querySelector('.plot path.dots')?.getAttribute('d')?.length > 5")
+        page.wait_for_selector("figure:has-text('Why each batch started') .bars tr")
+        page.wait_for_selector("figure:has-text('Seconds of a batch') tbody tr", state="attached")
         throughput = page.locator("figure", has_text="Throughput")
         assert float(throughput.locator(".legend b").first.inner_text().replace("k", "")) > 0
         throughput.get_by_text("As a table").click()
@@ -171,7 +179,7 @@ def test_pause_stops_the_stream_and_goes_on(browser: Browser, server: str) -> No
         live(page)
 
 
-SIZES = [(1280, False), (1280, True), (360, False), (360, True)]
+SIZES = [(1280, False), (1280, True), (390, False), (390, True)]
 
 
 @pytest.mark.parametrize(("width", "dark"), SIZES, ids=lambda one: str(one).lower())
@@ -183,19 +191,24 @@ def test_no_rule_of_accessibility_is_broken(
     with opened(browser, server, width=width, dark=dark) as page, Load(server, 2):
         live(page)
         shown(page, "sentiment")
-        page.wait_for_selector(".errors li")
         page.wait_for_selector("figure:has-text('Batch sizes') .columns li")
+        for summary in page.locator("figure summary:visible").all()[::3]:
+            summary.click()
         check(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if PICTURES:
             take_picture(page, f"dashboard-{width}-{'dark' if dark else 'light'}.png", width)
         page.get_by_role("button", name="Key").click()
         for model in ("measure", "parrot"):
-            shown(page, model)
-            for summary in page.locator("#model summary:visible").all():
+            tried(page, model)
+            for summary in page.locator("#trial summary:visible").all():
                 summary.click()
             check(page)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.get_by_role("tab", name="Errors").click()
+        page.wait_for_selector(".errors li")
+        check(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def take_picture(page: Page, name: str, width: int) -> None:
@@ -218,19 +231,28 @@ def check(page: Page) -> None:
 def test_everything_can_be_done_by_keyboard(browser: Browser, server: str) -> None:
     with opened(browser, server) as page:
         live(page)
-        page.wait_for_selector("#list a:has-text('story')")
+        page.wait_for_selector("[role=tab][aria-selected=true]")
         focused = "document.activeElement.textContent.trim()"
         page.keyboard.press("Tab")
-        assert page.evaluate(focused) == "Skip to the models"
+        assert page.evaluate(focused) == "Skip to the views"
         page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.role") == "tab"
+        page.keyboard.press("Home")
+        assert page.evaluate(focused) == "Live"
         seen: list[str] = []
         while "story" not in seen:
             page.keyboard.press("Tab")
             seen.append(page.evaluate(focused))
-            assert len(seen) < 30
+            assert len(seen) < 50
+        assert any("failures" in one for one in seen)  # a line of a chart can be left out
         page.keyboard.press("Enter")
         page.wait_for_selector("#model-title:focus")
         assert "story" in text_of(page, "#model-title")
+        while page.evaluate("document.activeElement.role") != "tab":
+            page.keyboard.press("Shift+Tab")
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate(focused) == "Try"
         while page.evaluate("document.activeElement.tagName") != "TEXTAREA":
             page.keyboard.press("Tab")
         page.keyboard.press("Control+a")
@@ -239,21 +261,84 @@ def test_everything_can_be_done_by_keyboard(browser: Browser, server: str) -> No
         page.keyboard.press("Control+a")
         page.keyboard.type("3")
         page.keyboard.press("Enter")
-        page.wait_for_selector("#model pre:has-text('boat0 boat1 boat2')")
+        page.wait_for_selector("#trial pre:has-text('boat0 boat1 boat2')")
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline == "solid"
+
+
+def test_tabs_are_in_the_address_and_arrows_go_around(browser: Browser, server: str) -> None:
+    with opened(browser, server + "/#errors/story%2F1") as page:
+        live(page)
+        page.wait_for_selector("#panel-errors:visible")
+        page.get_by_role("tab", name="Errors").press("ArrowRight")
+        page.wait_for_selector("#panel-live:visible")
+        assert page.url.endswith("#live/story%2F1")
+        assert "story" in text_of(page, "#model-title")
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_selector("#panel-errors:visible")
+        page.get_by_role("tab", name="Try").click()
+        assert page.get_by_role("combobox", name="Model", exact=True).input_value() == "story/1"
+        page.go_back()
+        page.wait_for_selector("#panel-errors:visible")
+
+
+def test_the_page_opens_with_what_was_before_it(browser: Browser) -> None:
+    with running_server(MODELS) as url:
+        with opened(browser, url) as page:
+            live(page)
+            page.wait_for_selector("#panel-try:visible")  # there is nothing to be seen yet
+        with Load(url), httpx.Client(base_url=url) as client:
+            history = "/dashboard/history?model=sentiment&version=1"
+            until(
+                lambda: len(client.get(history).json()["figures"].get("queued_requests", "")) > 40
+            )
+        with opened(browser, url) as page:
+            live(page)
+            page.wait_for_selector("#panel-live:visible")
+            shown(page, "sentiment")
+            throughput = page.locator("#model figure", has_text="Throughput")
+            throughput.get_by_text("As a table").click()
+            throughput.locator("tbody tr").nth(6).wait_for()
+            page.wait_for_selector("figure:has-text('Batch sizes') .columns li")
+
+
+def test_values_are_shown_under_the_pointer_and_a_drag_zooms_all_charts(
+    browser: Browser, server: str
+) -> None:
+    with opened(browser, server) as page, Load(server):
+        live(page)
+        shown(page, "sentiment")
+        plot = page.locator("#model figure", has_text="Throughput").locator(".u-over")
+        plot.scroll_into_view_if_needed()
+        box = plot.bounding_box()
+        assert box is not None
+        middle = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + 0.98 * box["width"], middle)
+        moment = page.locator("#model figure", has_text="Queue time").locator(".moment")
+        until(lambda: moment.inner_text() != "")
+        page.mouse.move(box["x"] + 0.5 * box["width"], middle)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.9 * box["width"], middle, steps=4)
+        page.mouse.up()
+        page.wait_for_selector("#spans [role=status]:has-text(' to ')")
+        assert page.locator("#spans [aria-pressed=true]").count() == 0
+        page.get_by_role("button", name="5 min", exact=True).click()
+        page.wait_for_selector("#spans [role=status]:has-text('drag')")
+        line = page.get_by_role("button", name="failures").last
+        line.click()
+        assert line.get_attribute("aria-pressed") == "false"
 
 
 def test_a_stream_is_shown_as_it_comes_and_can_be_stopped(browser: Browser, server: str) -> None:
     with opened(browser, server) as page:
         live(page)
-        shown(page, "story")
+        tried(page, "story")
         page.get_by_label("topic").fill("sea")
         page.get_by_label("words").fill("100000")
         page.get_by_role("button", name="Run").click()
-        page.wait_for_selector("#model pre:has-text('sea5')")
+        page.wait_for_selector("#trial pre:has-text('sea5')")
         page.get_by_role("button", name="Stop").click()
-        page.wait_for_selector("#model [role=status]:has-text('stopped')")
+        page.wait_for_selector("#trial [role=status]:has-text('stopped')")
         assert page.get_by_role("button", name="Run").is_enabled()
 
 
@@ -261,16 +346,18 @@ def test_what_strangers_say_is_shown_and_never_executed(browser: Browser, server
     with opened(browser, server) as page:
         live(page)
         shown(page, "hostile")
-        page.wait_for_selector("#model .about")
+        wait(page, "document.querySelector('#model .about').textContent !== ''")
         assert text_of(page, "#model .about") == MARKUP
+        tried(page, "hostile")
         page.get_by_role("button", name="Run").click()
-        page.wait_for_selector("#model .try pre")
-        assert json.dumps(MARKUP)[1:-1] in text_of(page, "#model .try pre")
-        shown(page, "sentiment")
+        page.wait_for_selector("#trial .try pre")
+        assert json.dumps(MARKUP)[1:-1] in text_of(page, "#trial .try pre")
+        tried(page, "sentiment")
         page.get_by_label("text").fill("boom")
         page.get_by_role("button", name="Run").click()
-        page.wait_for_selector("#model .try .failed")
-        assert "document.title" in text_of(page, "#model .try .failed")
+        page.wait_for_selector("#trial .try .failed")
+        assert "document.title" in text_of(page, "#trial .try .failed")
+        page.get_by_role("tab", name="Errors").click()
         page.locator(".errors li", has_text="document.title").first.wait_for()
         message = page.locator(".errors li p").first.inner_text()
         assert "\\u202edesrever" in message
@@ -295,9 +382,9 @@ def test_a_file_is_sent_with_a_preview_beside_other_inputs(browser: Browser, ser
     )
     with opened(browser, server) as page:
         live(page)
-        shown(page, "measure")
+        tried(page, "measure")
         page.get_by_role("button", name="Run").click()
-        page.wait_for_selector("#model .failed:has-text('picture: choose a file')")
+        page.wait_for_selector("#trial .failed:has-text('picture: choose a file')")
         file = FilePayload(name="<b>a.png", mimeType="image/png", buffer=png)
         page.locator("input[type=file]").set_input_files(file)
         wait(page, "document.querySelector('.preview').naturalWidth === 1")
@@ -310,8 +397,8 @@ def test_a_file_is_sent_with_a_preview_beside_other_inputs(browser: Browser, ser
         assert body is not None
         assert body["picture"]["b64"].startswith("iVBORw0KGgo")
         assert (body["scale"], body["exact"]) == (2.5, True)
-        page.wait_for_selector("#model pre:has-text('70 bytes')")
-        shown(page, "mirror")
+        page.wait_for_selector("#trial pre:has-text('70 bytes')")
+        tried(page, "mirror")
         page.locator("input[type=file]").set_input_files(file)
         page.get_by_role("button", name="Run").click()
         page.get_by_alt_text("the answer").wait_for()
@@ -323,7 +410,7 @@ def test_a_file_is_sent_with_a_preview_beside_other_inputs(browser: Browser, ser
 def test_a_model_that_chats_has_a_link_to_the_page_for_it(browser: Browser, server: str) -> None:
     with opened(browser, server) as page:
         live(page)
-        shown(page, "parrot")
+        tried(page, "parrot")
         link = page.get_by_role("link", name="Chat with it")
         assert link.get_attribute("href") == "/chat#parrot"
 
@@ -335,9 +422,9 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser) -> None:
         page.get_by_label("API key", exact=True).fill(KEY)
         page.keyboard.press("Enter")
         live(page)
-        shown(page, "story")
+        tried(page, "story")
         page.get_by_role("button", name="Run").click()
-        page.wait_for_selector("#model pre:has-text('some text0')")
+        page.wait_for_selector("#trial pre:has-text('some text0')")
         page.reload()
         live(page)
         assert page.evaluate("localStorage.length") == 0
@@ -357,8 +444,9 @@ def test_the_page_works_behind_a_prefix_and_over_fronts(browser: Browser) -> Non
         for path in ("/deep/down", "/deep/down/"):
             with opened(browser, url + path) as page:
                 live(page)
+                tried(page, "echo")
                 page.get_by_role("button", name="Run").click()
-                page.wait_for_selector("#model pre:has-text('some text!')")
+                page.wait_for_selector("#trial pre:has-text('some text!')")
     with running_server(MODELS, "--fronts", "2") as url, opened(browser, url) as page:
         live(page)
         page.wait_for_selector("#fronts tbody tr:nth-child(2)")

@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import nan
 from typing import Any, Final
 
-from wherry.core.api import SECONDS_BUCKETS, RateWindow, Reading
+from wherry.core.api import SECONDS_BUCKETS, RateWindow, Reading, significant
 from wherry.server.calls.client_text import encode_json
 
 #: Seconds that are kept.
@@ -222,6 +222,7 @@ class ServerPast:
         #: Whether a second has passed that is still to be kept.
         self.is_due = False
         self._before = (time.monotonic(), time.process_time(), 0)
+        self._newest: dict[str, float] = {}
 
     def begin_second(self, at: float) -> None:
         self.is_due = False
@@ -238,7 +239,13 @@ class ServerPast:
         requests = sum([one for one, _ in rates])
         failures = sum([one for _, one in rates])
         refusals, share = (refused - refused_then) / seconds, (cpu - cpu_then) / seconds
-        self.ring.put((requests, failures, in_flight, refusals, share, stall))
+        figures = (requests, failures, in_flight, refusals, share, stall)
+        self._newest = dict(zip(SERVER_FIGURES, figures, strict=True))
+        self.ring.put(figures)
+
+    def newest(self, name: str) -> float:
+        """The last figure of this name; 0.0 before the first second."""
+        return significant(self._newest.get(name, 0.0))
 
     def encode(self, ring: Ring, totals: bytes, models: Any = ()) -> bytes:
         """A ring as JSON. `models` are the last rates of all models, where it is the server's."""

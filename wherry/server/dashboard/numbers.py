@@ -358,7 +358,6 @@ class ServerNumbers:
         self._started_at = time.time()
         self._machine = Machine()
         self._footprint = Footprint()
-        self._cpu_share: float | None = None
         self._models: dict[Key, ModelNumbers] = {}
         self._stalls = (0,) * (len(BUCKETS) + 1)
         self._waiting: list[Callable[[Sample], None]] = []
@@ -386,7 +385,7 @@ class ServerNumbers:
         """The kept figures as JSON: of this model, or of the server if `name` is empty.
         if there is no such model."""
         if not name:
-            rates = ("requests_per_second",)
+            rates = ("requests_per_second", "resident")
             recent = [(*key, one.ring.columns(RECENT, rates)) for key, one in self._models.items()]
             return self._past.encode(self._past.ring, b"[]", [one for one in recent if one[2]])
         numbers = self._models.get((name, version))
@@ -427,11 +426,7 @@ class ServerNumbers:
             looks.add_done_callback(self._looked)
 
     def _looked(self, looked: asyncio.Future[Footprint]) -> None:
-        before, now = self._footprint, looked.result()
-        if before.process is not None and now.process is not None:
-            used = now.process.cpu_seconds - before.process.cpu_seconds
-            self._cpu_share = significant(used / (now.at - before.at))
-        self._footprint = now
+        self._footprint = looked.result()
         self._go_on(self._work())
 
     def _go_on(self, work: Iterator[Sample | None]) -> None:
@@ -473,6 +468,7 @@ class ServerNumbers:
             numbers = before.get(key)
             if numbers is None or numbers.loaded is not loaded:
                 numbers = ModelNumbers(loaded, runtime.clock, past.timeline)
+                numbers.totals.note(at, Reading(), {})
             models[key] = numbers
             if keeps:
                 rates.append(numbers.keep(at, totals=notes))
@@ -512,12 +508,14 @@ class ServerNumbers:
             "requests_in_flight": admission.in_flight,
             "request_bytes": admission.held_bytes,
             "refused": self._refused(),
+            "refused_per_second": self._past.newest("refused_per_second"),
             "loop_stall": {
                 "longest_seconds": significant(longest),
                 "p99_seconds": quantile(counts, BUCKETS, 0.99) if any(counts) else None,
+                "last_seconds": self._past.newest("loop_stall_seconds"),
             },
             "viewers": self.viewers(),
-            "process": _process(footprint.process, self._cpu_share),
+            "process": _process(footprint.process, self._past.newest("cpu_share")),
             "machine": _machine(footprint.machine),
             "devices": [],
             "fronts": [_front(number, one) for number, one in sorted(figures.items())],
@@ -549,7 +547,7 @@ def _unloaded(name: str, reason: str) -> Json:
     return {**row, "kind": ""}
 
 
-def _process(figures: ProcessFigures | None, cpu_share: float | None) -> Json | None:
+def _process(figures: ProcessFigures | None, cpu_share: float) -> Json | None:
     if figures is None:
         return None
     return {

@@ -1,183 +1,29 @@
-"use strict";
-// Only text goes into the page, never markup: names, errors and answers are of strangers.
-
-// Relative to this page, so that it also works under a prefix, with or without a slash at its end.
-const base = location.pathname.replace(/\/?$/, "/");
-const byId = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
-const KEEP = 120; // readings that charts show, one a second
-const MOST_SHOWN = 200000; // characters of an answer
-const MOST_ERROR = 4000;
-const THOUSAND = 1024;
-
-// -- Making elements
-
-function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "class") made.className = value;
-    else if (key.includes("-") || key === "role" || key === "for") made.setAttribute(key, value);
-    else made[key] = value;
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-function draw(name, attributes, ...children) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
-// A node is touched only if its text has changed: what a person selects or reads stays.
-function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-function fill(node, key, children) {
-  if (node.dataset.key === key) return;
-  node.dataset.key = key;
-  node.replaceChildren(...children());
-}
-
-// Marks that would turn around or hide what stands beside them are shown as what they are.
-const plain = (text) => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufeff]/g,
-  (mark) => "\\u" + mark.charCodeAt(0).toString(16).padStart(4, "0"));
-
-const named = (text) => make("bdi", { class: "name" }, plain(text));
-let ids = 0;
-const newId = () => "e" + ++ids;
-
-// -- Numbers as people read them
-
-const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
-
-function number(value) {
-  if (!known(value)) return "–";
-  if (value >= 1e9) return (value / 1e9).toPrecision(3) + " G";
-  if (value >= 1e6) return (value / 1e6).toPrecision(3) + " M";
-  if (value >= 1e4) return (value / 1e3).toPrecision(3) + " k";
-  if (value >= 100 || Number.isInteger(value)) return String(Math.round(value));
-  return String(Number(value.toPrecision(2)));
-}
-
-function seconds(value) {
-  if (!known(value)) return "–";
-  if (value === 0) return "0 ms";
-  if (value < 1e-3) return Number((value * 1e6).toPrecision(2)) + " µs";
-  if (value < 1) return Number((value * 1e3).toPrecision(value < 0.1 ? 2 : 3)) + " ms";
-  if (value < 120) return Number(value.toPrecision(3)) + " s";
-  return age(value);
-}
-
-function age(value) {
-  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-  const at = units.findIndex(([, size]) => value >= size);
-  if (at < 0) return "0 s";
-  const [unit, size] = units[at];
-  const rest = units[at + 1];
-  const more = rest && at < 2 ? Math.floor((value % size) / rest[1]) : 0;
-  return Math.floor(value / size) + " " + unit + (more ? " " + more + " " + rest[0] : "");
-}
-
-function bytes(value) {
-  if (!known(value)) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let at = 0;
-  while (value >= THOUSAND && at < units.length - 1) {
-    value /= THOUSAND;
-    at += 1;
-  }
-  return Number(value.toPrecision(3)) + " " + units[at];
-}
-
-const percent = (value) => (known(value) ? Number((100 * value).toPrecision(value < 0.1 ? 1 : 3)) + " %" : "–");
-const clock = (at) => new Date(at * 1000).toLocaleTimeString();
-const sum = (values) => values.reduce((all, value) => all + value, 0);
-const shape = (dims) => "[" + dims.map((size) => (size === -1 ? "any" : size)).join(", ") + "]";
-
-// -- Asking the server
-
-const access = { key: "", extra: "" };
-try {
-  access.key = sessionStorage.getItem("wherry-key") || "";
-  access.extra = sessionStorage.getItem("wherry-extra") || "";
-} catch { /* storage is off: what is typed holds until the page is left */ }
-
-class Refused extends Error {
-  constructor(status, text) {
-    super(text);
-    this.status = status;
-  }
-}
-
-function ask(path, options = {}) {
-  const headers = new Headers(options.headers);
-  if (access.key) headers.set("Authorization", "Bearer " + access.key);
-  const colon = access.extra.indexOf(":");
-  if (colon > 0) headers.set(access.extra.slice(0, colon).trim(), access.extra.slice(colon + 1).trim());
-  return fetch(base + path, { cache: "no-store", ...options, headers });
-}
-
-async function refusal(answer) {
-  const text = (await answer.text()).slice(0, MOST_SHOWN);
-  try {
-    const { error } = JSON.parse(text);
-    return new Refused(answer.status, error.message || String(error));
-  } catch {
-    return new Refused(answer.status, text || answer.statusText);
-  }
-}
-
-async function json(path) {
-  const answer = await ask(path);
-  if (!answer.ok) throw await refusal(answer);
-  return answer.json();
-}
-
-// Server-sent events of an answer: EventSource cannot send a key.
-async function* events(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      text += value;
-      for (let end; (end = text.search(/\r?\n\r?\n/)) >= 0;) {
-        const lines = text.slice(0, end).split(/\r?\n/);
-        text = text.slice(end).replace(/^\r?\n\r?\n/, "");
-        const data = lines.filter((line) => line.startsWith("data:"));
-        const name = lines.find((line) => line.startsWith("event:"));
-        if (data.length) {
-          yield {
-            name: name ? name.slice(6).trim() : "message",
-            data: data.map((line) => line.slice(5).replace(/^ /, "")).join("\n"),
-          };
-        }
-      }
-    }
-  } finally {
-    reader.cancel().catch(() => {});
-  }
-}
-
 // -- What is known
 
 const state = {
   server: null,
-  models: new Map(), // by key: the model, and its last readings
+  past: null, // of the server
+  models: new Map(), // by key: the model now, its last rates, whether it was on its device
   about: new Map(), // by name: its inputs and outputs
   spoken: new Set(), // models of the OpenAI routes
-  total: [],
+  at: 0,
+  tab: "", // what is shown
   shown: "", // key of the model that is shown in full
 };
 
 const keyOf = (model) => model.name + "/" + model.version;
+const RESIDENT = { asleep: 0, resting: 0, waking: 1, stopping: 1, ready: 2 };
+const SERVER_FIGURES = ["requests_per_second", "failures_per_second", "refused_per_second", "requests_in_flight",
+  "cpu_share", "loop_stall_seconds"];
 
-function note(at, change, whole) {
+function keep(list, value) {
+  list.push(value);
+  if (list.length > RECENT) list.shift();
+}
+
+function note(change, whole) {
   state.server = change.server;
+  state.at = change.at;
   if (whole) {
     const keys = new Set(change.models.map(keyOf));
     for (const key of state.models.keys()) if (!keys.has(key)) state.models.delete(key);
@@ -186,23 +32,44 @@ function note(at, change, whole) {
   for (const model of change.models) {
     const found = state.models.get(keyOf(model));
     if (found) found.now = model;
-    else state.models.set(keyOf(model), { now: model, past: [] });
+    else state.models.set(keyOf(model), { now: model, rates: [], resident: [] });
   }
   let rate = 0, failures = 0;
-  for (const one of state.models.values()) {
-    const now = one.now;
-    one.past.push({ at, model: now });
-    if (one.past.length > KEEP) one.past.shift();
+  for (const { now, rates, resident } of state.models.values()) {
+    keep(rates, now.requests_per_second || 0);
+    keep(resident, RESIDENT[now.residence?.state] ?? null);
     rate += now.requests_per_second || 0;
     failures += now.failures_per_second || 0;
   }
-  state.total.push({ at, rate, failures });
-  if (state.total.length > KEEP) state.total.shift();
+  const { server } = state;
+  const figures = { requests_per_second: rate, failures_per_second: failures, requests_in_flight: server.requests_in_flight,
+    cpu_share: server.process?.cpu_share, loop_stall_seconds: server.loop_stall.last_seconds,
+    refused_per_second: server.refused_per_second };
+  state.past.push(state.at, (name) => figures[name]);
+  if (page) page.push();
+}
+
+// What the server has kept, so that the page opens full.
+async function loadPast() {
+  const kept = await json("dashboard/history");
+  state.past.load(kept);
+  for (const [name, version, figures] of kept.models) {
+    const found = state.models.get(name + "/" + version);
+    if (!found) continue;
+    found.rates = decoded(figures.requests_per_second, Float32Array);
+    if (figures.resident) found.resident = decoded(figures.resident, Float32Array);
+  }
+  if (!view.span) {
+    const lived = state.at - state.server.started_at;
+    view.span = SPANS.find(([span]) => span >= lived)?.[0] || KEPT;
+  }
+  zoom(view.from, view.to);
+  show();
 }
 
 function forget() {
   state.models.clear();
-  state.total = [];
+  state.past.clear();
   state.shown = "";
 }
 
@@ -221,14 +88,18 @@ async function watch() {
   try {
     const answer = await ask("dashboard/events", { signal: stop.signal });
     if (!answer.ok) throw await refusal(answer);
-    describe().catch(() => {});
     for await (const event of events(answer)) {
       const told = JSON.parse(event.data);
       watching.waits = 0;
       const before = state.models.size;
-      note(told.at, told, event.name === "whole");
-      if (state.models.size !== before || event.name === "whole") describe().catch(() => {});
+      const whole = event.name === "whole";
+      note(told, whole);
+      if (state.models.size !== before || whole) describe().catch(() => {});
       show();
+      if (whole) {
+        loadPast().catch(() => {});
+        if (page) page.load();
+      }
       tell("live", headline());
     }
     throw new Error("the server has ended the stream");
@@ -272,190 +143,7 @@ async function describe() {
     state.spoken = new Set((await json("v1/models")).data.map((model) => model.id));
   } catch { /* the OpenAI routes may be off */ }
   if (page) page.describe();
-}
-
-// -- Charts
-
-function ceiling(value) {
-  if (!(value > 0)) return 1;
-  const unit = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 3, 4, 5, 7.5, 10].find((step) => step * unit >= value * 0.999) * unit;
-}
-
-const swatch = (number) =>
-  draw("svg", { viewBox: "0 0 24 10", "aria-hidden": "true" }, draw("path", { class: "s" + number, d: "M0 5H24" }));
-
-function pathOf(points, top) {
-  let path = "", pen = "M";
-  points.forEach((value, at) => {
-    if (!known(value)) {
-      pen = "M";
-      return;
-    }
-    path += pen + (KEEP - points.length + at) + " " + (100 - (100 * value) / top).toFixed(2);
-    pen = "L";
-  });
-  return path;
-}
-
-// Its table is behind it, for who cannot see the lines.
-function lineChart(title, unit, format, series) {
-  const id = newId();
-  const top = make("span", { "aria-hidden": "true" });
-  const lines = series.map((_, at) => draw("path", { class: "s" + (at + 1) }));
-  const area = draw("path", { class: "area" });
-  const svg = draw("svg", { viewBox: `0 0 ${KEEP - 1} 100`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    draw("path", { class: "grid", d: `M0 50H${KEEP}` }), area, ...lines);
-  const values = series.map(() => make("b", {}, "–"));
-  const legend = make("ul", { class: "legend" }, ...series.map(([name], at) =>
-    make("li", {}, swatch(at + 1), name + " ", values[at])));
-  const body = make("tbody");
-  const head = make("tr", {}, ...["time", ...series.map(([name]) => name)].map((text) =>
-    make("th", { scope: "col", class: text === "time" ? "" : "number" }, text)));
-  const table = make("table", {}, make("caption", {}, title + ", newest first"), make("thead", {}, head), body);
-  const details = make("details", {}, make("summary", {}, "As a table"),
-    make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": title + ", table" }, table));
-  const node = make("figure", { class: "card", "aria-labelledby": id },
-    make("figcaption", {}, make("span", { id }, title), make("small", {}, unit)), legend,
-    make("div", { class: "plot" }, svg, top),
-    make("div", { class: "axis", "aria-hidden": "true" }, make("span", {}, "2 min ago"), make("span", {}, "now")), details);
-  function update(past) {
-    const columns = series.map(([, read]) => past.map(({ model }) => read(model)));
-    const most = ceiling(Math.max(0, ...columns.flat().filter(known)));
-    columns.forEach((column, at) => {
-      lines[at].setAttribute("d", pathOf(column, most));
-      say(values[at], format(column.at(-1)));
-    });
-    const first = series.length === 1 ? pathOf(columns[0].map((value) => value || 0), most) : "";
-    area.setAttribute("d", first && past.length > 1 ? `${first}V100H${KEEP - past.length}Z` : "");
-    say(top, format(most));
-    if (details.open) {
-      body.replaceChildren(...past.map(({ at }, row) => make("tr", {}, make("th", { scope: "row" }, clock(at)),
-        ...columns.map((column) => make("td", { class: "number" }, format(column[row]))))).reverse());
-    }
-  }
-  return { node, update };
-}
-
-function figure(title, unit, ...parts) {
-  const id = newId();
-  const small = make("small", {}, unit);
-  const node = make("figure", { class: "card", "aria-labelledby": id },
-    make("figcaption", {}, make("span", { id }, title), small), ...parts);
-  return { node, small };
-}
-
-// What was counted since the oldest reading that charts show, of totals.
-function grown(past, read) {
-  const [first, last] = [read(past[0].model), read(past.at(-1).model)];
-  return Object.fromEntries(Object.entries(last)
-    .map(([name, count]) => [name, count - (first[name] <= count ? first[name] : 0)])
-    .filter(([, count]) => count > 0));
-}
-
-function sizesChart() {
-  const list = make("ol", { class: "columns" });
-  const labels = make("div", { class: "labels", "aria-hidden": "true" });
-  const empty = make("p", { class: "empty" }, "No batch in this time.");
-  const { node, small } = figure("Batch sizes", "", list, labels, empty);
-  function update(past) {
-    const read = (model) => Object.fromEntries(model.batch_sizes || []);
-    let sizes = Object.entries(grown(past, read)).map(([rows, count]) => [Number(rows), count]);
-    if (sizes.length > 12) { // in powers of two
-      const grouped = new Map();
-      for (const [rows, count] of sizes) {
-        const high = 2 ** Math.ceil(Math.log2(rows));
-        grouped.set(high, (grouped.get(high) || 0) + count);
-      }
-      sizes = [...grouped].map(([high, count]) => [high, count, high > 2 ? `${high / 2 + 1}–${high}` : String(high)]);
-    }
-    const batches = sum(sizes.map(([, count]) => count));
-    const model = past.at(-1).model;
-    const rows = sum(Object.entries(grown(past, read)).map(([size, count]) => size * count));
-    say(small, batches ? `${number(batches)} batches, ${number(rows / batches)} rows each, of at most ${model.batching.max_batch_rows || model.max_batch_size || 1}` : "");
-    empty.hidden = batches > 0;
-    list.hidden = labels.hidden = !batches;
-    const most = Math.max(...sizes.map(([, count]) => count));
-    fill(list, JSON.stringify(sizes), () => sizes.map(([size, count, name]) => {
-      const bar = make("i", { "aria-hidden": "true" });
-      bar.style.height = (92 * count) / most + "%";
-      return make("li", {}, make("span", { class: "quietly" }, `${name || size} rows: `),
-        make("span", {}, number(count)), bar);
-    }));
-    fill(labels, sizes.map(([size, , name]) => name || size).join(), () =>
-      sizes.map(([size, , name]) => make("span", {}, String(name || size))));
-  }
-  return { node, update };
-}
-
-const REASONS = {
-  full: "it was full", idle: "an instance was free", waited: "it had waited", part: "a part of the queue",
-  slots: "enough steps", preferred: "a preferred size", delay: "max_queue_delay was over",
-  no_arrivals_expected: "no more was expected", mixed: "one could not join", deadline: "a deadline was near",
-};
-
-function reasonsChart() {
-  const body = make("tbody");
-  const table = make("table", { class: "bars" }, make("caption", { class: "quietly" }, "Why batches left"), body);
-  const empty = make("p", { class: "empty" }, "No batch in this time.");
-  const { node, small } = figure("Why batches left", "", table, empty);
-  function update(past) {
-    const cuts = Object.entries(grown(past, (model) => model.cut_reasons || {})).sort((a, b) => b[1] - a[1]);
-    const all = sum(cuts.map(([, count]) => count));
-    say(small, all ? "the last " + age(past.at(-1).at - past[0].at + 1) : "");
-    empty.hidden = all > 0;
-    table.hidden = !all;
-    fill(body, JSON.stringify(cuts), () => cuts.map(([reason, count]) => {
-      const bar = make("i", { "aria-hidden": "true" });
-      bar.style.width = (100 * count) / cuts[0][1] + "%";
-      return make("tr", {}, make("th", { scope: "row" }, REASONS[reason] || reason),
-        make("td", { class: "number" }, percent(count / all)), make("td", {}, bar));
-    }));
-  }
-  return { node, update };
-}
-
-function curveChart() {
-  const band = draw("path", { class: "band" }), line = draw("path", { class: "s1" }), dots = draw("path", { class: "dots" });
-  const svg = draw("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" }, band, line, dots);
-  const top = make("span", { "aria-hidden": "true" });
-  const right = make("span", {});
-  const plot = make("div", { class: "plot" }, svg, top);
-  const axis = make("div", { class: "axis", "aria-hidden": "true" }, make("span", {}, "0 rows"), right);
-  const legend = make("ul", { class: "legend" }, make("li", {}, swatch(1), "learnt"), make("li", {},
-    draw("svg", { viewBox: "0 0 24 10", "aria-hidden": "true" }, draw("path", { class: "dots", d: "M12 5h0" })), "observed"));
-  const body = make("tbody");
-  const table = make("table", {}, make("caption", {}, "Seconds of a batch by its rows"), make("thead", {}, make("tr", {},
-    ...["rows", "learnt", "observed", "batches"].map((text) => make("th", { scope: "col", class: text === "rows" ? "" : "number" }, text)))), body);
-  const details = make("details", {}, make("summary", {}, "As a table"),
-    make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Seconds of a batch, table" }, table));
-  const empty = make("p", { class: "empty" }, "Nothing is learnt yet.");
-  const { node, small } = figure("Seconds of a batch", "", legend, plot, axis, details, empty);
-  function update(past) {
-    const { curve = [], observed = [], fixed_seconds: fixed, row_seconds: each } = past.at(-1).model.batching;
-    const some = curve.length + observed.length > 0;
-    empty.hidden = some;
-    for (const part of [legend, plot, axis, details]) part.hidden = !some;
-    say(small, known(fixed) && known(each) ? `${seconds(fixed)} + ${seconds(each)} a row` : "");
-    if (!some) return;
-    const wide = Math.max(...curve.map((one) => one[0]), ...observed.map((one) => one[0])) * 1.04;
-    const high = ceiling(Math.max(...curve.map((one) => one[1]), ...observed.map((one) => one[1])));
-    const at = (rows, value) => ((100 * rows) / wide).toFixed(2) + " " + (100 - (100 * Math.max(0, Math.min(high * 1.2, value))) / high).toFixed(2);
-    line.setAttribute("d", curve.map(([rows, value], n) => (n ? "L" : "M") + at(rows, value)).join(""));
-    band.setAttribute("d", curve.length > 1 ? curve.map(([rows, value, off], n) => (n ? "L" : "M") + at(rows, value + off)).join("") +
-      [...curve].reverse().map(([rows, value, off]) => "L" + at(rows, value - off)).join("") + "Z" : "");
-    dots.setAttribute("d", observed.map(([rows, value]) => "M" + at(rows, value) + "h0").join(""));
-    say(top, seconds(high));
-    say(right, Math.round(wide / 1.04) + " rows");
-    if (details.open) {
-      const sizes = [...new Set([...curve, ...observed].map((one) => one[0]))].sort((a, b) => a - b);
-      const learnt = new Map(curve.map((one) => [one[0], one[1]]));
-      const seen = new Map(observed.map((one) => [one[0], one]));
-      body.replaceChildren(...sizes.map((rows) => make("tr", {}, make("th", { scope: "row" }, String(rows)),
-        ...[seconds(learnt.get(rows)), seconds(seen.get(rows)?.[1]), number(seen.get(rows)?.[2])].map((text) => make("td", { class: "number" }, text)))));
-    }
-  }
-  return { node, update };
+  if (state.tab === "try") showTry();
 }
 
 // -- The server
@@ -471,19 +159,27 @@ function tile(name) {
 
 const tiles = {
   rate: tile("Requests"), failures: tile("Failures"), flight: tile("In flight"), refused: tile("Refused"),
-  stall: tile("Longest loop stall"), cpu: tile("Server process"), memory: tile("Machine"), up: tile("Up for"),
+  stall: tile("Event loop"), cpu: tile("Server process"), memory: tile("Machine"), up: tile("Up for"),
 };
+state.past = new Past(SERVER_FIGURES);
+for (const chart of [
+  lineChart(state.past, "Requests of all models", "a second", number, [["requests", "requests_per_second"],
+    ["failures", "failures_per_second"], ["refused", "refused_per_second"]]),
+  lineChart(state.past, "In flight", "requests", number, [["requests in flight", "requests_in_flight"]]),
+  lineChart(state.past, "Server process", "share of one core", percent, [["CPU", "cpu_share"]]),
+  lineChart(state.past, "Event loop", "longest stall in each second", seconds, [["stall", "loop_stall_seconds"]]),
+]) byId("whole").append(chart.node);
 
 function showServer() {
-  const { server, total } = state;
-  const { rate, failures, at } = total.at(-1);
-  tiles.rate(number(rate), "a second");
-  tiles.failures(number(failures), "a second", failures > 0);
+  const { server, past, at } = state;
+  const last = (name) => past.columns.get(name).at(-1);
+  tiles.rate(number(last("requests_per_second")), "a second");
+  tiles.failures(number(last("failures_per_second")), "a second", last("failures_per_second") > 0);
   tiles.flight(number(server.requests_in_flight), bytes(server.request_bytes));
   tiles.refused(number(server.refused), "since the start", false);
-  tiles.stall(seconds(server.loop_stall.longest_seconds), "of late", server.loop_stall.longest_seconds > 1);
+  tiles.stall(seconds(server.loop_stall.longest_seconds), "longest stall, last minute", server.loop_stall.longest_seconds > 1);
   const process = server.process || {};
-  tiles.cpu(percent(process.cpu_share), "of a core, " + bytes(process.resident_bytes));
+  tiles.cpu(percent(process.cpu_share), "of one core, " + bytes(process.resident_bytes));
   const machine = server.machine || {};
   tiles.memory(percent(machine.cpu_share), `CPU, ${bytes(machine.memory_used_bytes)} of ${bytes(machine.memory_total_bytes)}`);
   tiles.up(age(at - server.started_at), "version " + server.version);
@@ -525,17 +221,16 @@ function boxOfServer(id) {
 // Which models were on their device, where not all fit.
 function showTurns() {
   const held = [...state.models.values()].filter((one) => one.now.residence?.device);
-  const turns = held.map(({ now, past }) => past.map(({ model }) => model.residence?.state || ""));
   const shown = held.map(({ now }) => [now.name, now.residence.device, now.state, bytes(now.residence.footprint_bytes), number(now.residence.wakes)]);
-  fill(boxOfServer("turns"), JSON.stringify([turns, shown]), () => (held.length
+  fill(boxOfServer("turns"), JSON.stringify([held.map((one) => one.resident), shown]), () => (held.length
     ? [grid("Models on their devices", ["model", "device", "state", "takes", "wakes", "last 2 min"],
-      shown.map(([name, device, now, takes, wakes], at) => [named(name), named(device), badge(now), takes, wakes, lane(turns[at])]))] : []));
+      shown.map(([name, device, now, takes, wakes], at) => [named(name), named(device), badge(now), takes, wakes, lane(held[at].resident)]))] : []));
 }
 
-function lane(states) {
-  const marks = states.map((one, at) => (one && one !== "asleep"
-    ? draw("rect", { class: one, x: KEEP - states.length + at, y: 0, width: 1.05, height: 10 }) : null));
-  return draw("svg", { class: "lane", viewBox: `0 0 ${KEEP} 10`, preserveAspectRatio: "none", "aria-hidden": "true" },
+function lane(places) {
+  const marks = places.map((one, at) => (one
+    ? draw("rect", { class: one > 1 ? "ready" : "waking", x: RECENT - places.length + at, y: 0, width: 1.05, height: 10 }) : null));
+  return draw("svg", { class: "lane", viewBox: `0 0 ${RECENT} 10`, preserveAspectRatio: "none", "aria-hidden": "true" },
     ...marks.filter((one) => one));
 }
 
@@ -553,8 +248,12 @@ byId("list").append(make("div", { class: "scroll" }, make("table", { role: "tabl
   make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...COLUMNS.map(([text, kind]) =>
     make("th", { scope: "col", role: "columnheader", class: kind }, text)))), list.body)));
 
+function pathOf(points, top) {
+  return points.map((value, at) => (at ? "L" : "M") + (RECENT - points.length + at) + " " + (100 - (100 * value) / top).toFixed(2)).join("");
+}
+
 function listRow(key, model) {
-  const link = make("a", { href: "#" + encodeURIComponent(key) }, named(model.name));
+  const link = make("a", { href: hashOf("live", key) }, named(model.name));
   const version = make("small", { class: "note" });
   const spark = draw("path", { class: "s1" });
   const cells = Object.fromEntries(["rate", "p50", "p99", "queue", "failures"].map((name, at) => [name,
@@ -563,9 +262,9 @@ function listRow(key, model) {
   const row = make("tr", { role: "row" },
     make("th", { scope: "row", role: "rowheader" }, link, " ", version),
     make("td", { role: "cell", class: "state" }, status), cells.rate,
-    make("td", { role: "cell", class: "spark" }, draw("svg", { viewBox: `0 -4 ${KEEP - 1} 108`, preserveAspectRatio: "none", "aria-hidden": "true" }, spark)),
+    make("td", { role: "cell", class: "spark" }, draw("svg", { viewBox: `0 -4 ${RECENT - 1} 108`, preserveAspectRatio: "none", "aria-hidden": "true" }, spark)),
     cells.p50, cells.p99, cells.queue, cells.failures);
-  function update({ now, past }) {
+  function update({ now, rates }) {
     status.className = "badge " + now.state;
     say(status, now.state.toLowerCase());
     say(version, now.version ? "version " + now.version : "");
@@ -574,7 +273,6 @@ function listRow(key, model) {
     say(cells.p99, seconds(now.request_seconds?.p99));
     say(cells.queue, number(now.queued_requests));
     say(cells.failures, number(now.failures_per_second));
-    const rates = past.map(({ model }) => model.requests_per_second || 0);
     spark.setAttribute("d", pathOf(rates, Math.max(1e-9, ...rates)));
     if (key === state.shown) row.setAttribute("aria-current", "true");
     else row.removeAttribute("aria-current");
@@ -611,40 +309,60 @@ function showList() {
 
 let page = null;
 
-function modelPage(key, model) {
+function modelPage(key) {
+  const model = state.models.get(key).now;
   const status = make("span", { class: "badge" });
   const title = make("h2", { id: "model-title", tabIndex: -1 }, named(model.name), " ",
     make("small", {}, model.version ? "version " + model.version : ""));
   const reason = make("p", { class: "reason" });
   const about = make("p", { class: "about" });
   const words = make("ul", { class: "words" });
-  const charts = make("div", { class: "charts" });
-  const instances = make("div"), errors = make("div", { class: "card wide" }), tryBox = make("div", { class: "card wide" });
+  const [lines, batching] = [make("div", { class: "charts" }), make("div", { class: "charts three" })];
+  const instances = make("div");
+  const current = () => state.models.get(key)?.now || model;
   const drawn = chartsOf(model);
-  const batching = make("div", { class: "charts three" });
-  for (const chart of drawn) (chart.batching ? batching : charts).append(chart.node);
-  byId("model").replaceChildren(make("div", { class: "above" }, title, status), reason, about, words, charts, batching, instances,
-    make("div", { class: "charts" }, errors, tryBox));
+  const past = new Past(drawn.flatMap(([, , , series]) => series.map(([, name]) => name)));
+  const made = drawn.map((one) => lineChart(past, ...one));
+  lines.append(...made.map((chart) => chart.node));
+  if (model.kind === "batches") {
+    const more = [sizesChart(past, current), reasonsChart(past), curveChart(current)];
+    batching.append(...more.map((chart) => chart.node));
+    made.push(...more);
+  }
+  byId("model").replaceChildren(make("div", { class: "above" }, title, status), reason, about, words, lines, batching, instances);
   byId("model").hidden = false;
-  function update({ now, past }) {
+  function update() {
+    const now = current();
     status.className = "badge " + now.state;
     say(status, now.state.toLowerCase());
     say(reason, plain(now.reason));
     if (!now.kind) return;
-    const told = past.filter((one) => one.model.kind);
-    for (const chart of drawn) chart.update(told);
     const said = now.batching.in_words || inWords(now.generation);
     fill(words, said.join("\n"), () => said.map((text) => make("li", {}, text)));
     showInstances(instances, now);
-    showErrors(errors, now);
   }
-  function tellAbout() {
-    const told = state.about.get(model.name);
-    say(about, plain(told?.description || ""));
-    if (told) fill(tryBox, JSON.stringify([told.inputs, told.outputs, told.examples, state.spoken.has(model.name)]), () => tryParts(told));
+  function push() {
+    const now = current();
+    if (!now.kind) return;
+    past.push(state.at, (name) => of(now, name));
+    const { batch_sizes, cut_reasons } = now;
+    past.latest = { at: state.at, batch_sizes, cut_reasons };
+    if (!(state.at - past.totals.at(-1)?.at < 10)) past.totals.push(past.latest);
   }
-  tellAbout();
-  return { key, kind: model.kind, title, update, describe: tellAbout };
+  async function load() {
+    if (!model.kind) return;
+    const which = new URLSearchParams({ model: model.name, version: model.version });
+    const kept = await json("dashboard/history?" + which).catch(() => null);
+    if (kept) past.load(kept);
+    for (const chart of made) chart.update();
+  }
+  function describe() {
+    say(about, plain(state.about.get(model.name)?.description || ""));
+  }
+  describe();
+  push();
+  load();
+  return { key, kind: model.kind, title, update, push, load, describe, drop: () => made.forEach((chart) => chart.drop()) };
 }
 
 function inWords(generation) {
@@ -653,318 +371,126 @@ function inWords(generation) {
   return [`${number(used)} of ${number(all)} KV blocks are in use; sequences were preempted ${preemptions} times.`];
 }
 
+// Title, unit, how a value is read, and of each line its label and its figure.
 function chartsOf(model) {
   if (!model.kind) return [];
-  const times = (field) => [["p50", "p50"], ["p95", "p95"], ["p99", "p99"]].map(([name, at]) => [name, (one) => one[field][at]]);
-  const charts = [
-    lineChart("Throughput", "a second", number, [["requests", (one) => one.requests_per_second],
-      ["rows", (one) => one.rows_per_second], ["failures", (one) => one.failures_per_second],
-      ...(model.streams ? [["responses", (one) => one.responses_per_second]] : [])]),
-    lineChart("Request time", "arrival to answer", seconds, times("request_seconds")),
-    lineChart("Queue time", "arrival to start", seconds, times("queue_seconds")),
-    lineChart("Load", "now", number, [["queued", (one) => one.queued_requests],
-      [model.kind === "steps" ? "running" : "batches", (one) => one.running_batches], ["rows", (one) => one.running_rows]]),
+  const times = (figure) => ["p50", "p95", "p99"].map((name) => [name, `${figure}.${name}`]);
+  const drawn = [
+    ["Throughput", "a second", number, [["requests", "requests_per_second"], ["rows", "rows_per_second"],
+      ["failures", "failures_per_second"], ...(model.streams ? [["responses", "responses_per_second"]] : [])]],
+    ["Request time", "arrival to answer", seconds, times("request_seconds")],
+    ["Queue time", "arrival to start", seconds, times("queue_seconds")],
+    ["Load", "now", number, [["queued", "queued_requests"],
+      [model.kind === "steps" ? "running" : "batches", "running_batches"], ["rows", "running_rows"]]],
   ];
-  if (model.kind === "steps") {
-    const of = (field) => (one) => one.generation?.[field];
-    const quantiles = (field) => ["p50", "p95", "p99"].map((name) => [name, (one) => one.generation?.[field]?.[name]]);
-    charts.push(
-      lineChart("Tokens", "a second", number, [["generated", of("tokens_per_second")], ["prompts", of("prompt_tokens_per_second")]]),
-      lineChart("Time to first token", "arrival to first response", seconds, quantiles("first_response_seconds")),
-      lineChart("Time between tokens", "one response to the next", seconds, quantiles("next_response_seconds")),
-      lineChart("Sequences", "now", number, [["running", of("running")], ["waiting", of("waiting")]]),
-      lineChart("Cache", "share", percent, [["KV blocks in use", of("kv_cache_usage")], ["prompts found", of("prefix_hit_share")]]),
-    );
-  }
-  if (model.kind === "batches") {
-    charts.push(...[sizesChart(), reasonsChart(), curveChart()].map((chart) => ({ ...chart, batching: true })));
-  }
-  return charts;
+  if (model.kind !== "steps") return drawn;
+  return [...drawn,
+    ["Tokens", "a second", number, [["generated", "generation.tokens_per_second"], ["prompts", "generation.prompt_tokens_per_second"]]],
+    ["Time to first token", "arrival to first response", seconds, times("generation.first_response_seconds")],
+    ["Time between tokens", "one response to the next", seconds, times("generation.next_response_seconds")],
+    ["Sequences", "now", number, [["running", "generation.running"], ["waiting", "generation.waiting"]]],
+    ["Cache", "share", percent, [["KV blocks in use", "generation.kv_cache_usage"], ["prompts found", "generation.prefix_hit_share"]]],
+  ];
 }
 
 function showInstances(box, now) {
-  const at = state.total.at(-1).at;
   const { worker_restarts: restarts, worker_deaths: deaths } = now.totals;
   const died = Object.entries(deaths).map(([cause, count]) => `${count} by ${cause}`).join(", ");
   const title = "Instances" + (restarts ? `; restarts: ${restarts}` : "") + (died ? ` (${died})` : "");
   const rows = now.instances.map((one) => [named(one.name), one.state, one.device, one.pid, bytes(one.resident_bytes),
-    one.running_rows, one.running_since ? Math.floor(Math.max(0, at - one.running_since)) : null, one.reason]);
+    one.running_rows, one.running_since ? Math.floor(Math.max(0, state.at - one.running_since)) : null, one.reason]);
   fill(box, title + JSON.stringify(rows), () => {
     if (!rows.length) {
       const next = known(now.next_try_seconds) ? ` The next try is in ${seconds(now.next_try_seconds)}.` : "";
       return [make("p", { class: "note" }, (now.kind === "pipeline" ? "A pipeline runs in the server itself." : "No instance is up." + next))];
     }
-    return [grid(title, ["instance", "state", "device", "process", "memory", "rows that run", "for"],
+    return [grid(title, ["instance", "state", "device", "process", "memory", "rows in flight", "for"],
       rows.map(([name, status, device, pid, memory, running, since, why]) => [name,
         make("span", {}, badge(status), why ? " " + why : ""), named(device), pid ? String(pid) : "of the server", memory,
         number(running), since === null ? "–" : age(since)]))];
   });
 }
 
-function showErrors(box, now) {
-  fill(box, JSON.stringify([now.errors, now.totals.failures]), () => {
-    const failures = Object.entries(now.totals.failures).filter(([, count]) => count)
-      .map(([reason, count]) => `${count} ${reason.toLowerCase()}`).join(", ");
-    const title = make("h3", {}, "Last errors");
-    if (!now.errors.length) return [title, make("p", { class: "note" }, failures ? `None kept; failures: ${failures}.` : "None since the model was loaded.")];
-    return [title, make("p", { class: "note" }, `Failures since the load: ${failures || "none"}.`),
-      make("ul", { class: "errors" }, ...now.errors.map((one) => make("li", {},
-        make("b", {}, one.kind), " ", make("small", {}, `${clock(one.at)}, ${one.count} of this kind`),
-        make("p", { dir: "auto", tabIndex: 0 }, plain(one.message)))))];
-  });
+// -- Errors of all models
+
+function showErrors() {
+  const models = [...state.models.values()].map((one) => one.now).filter((one) => one.kind);
+  const counts = models.map((one) => [one.name, Object.entries(one.totals.failures).filter(([, count]) => count)])
+    .filter(([, failures]) => failures.length);
+  const errors = models.flatMap((one) => one.errors.map((error) => ({ ...error, model: one.name })))
+    .sort((a, b) => b.at - a.at);
+  const off = [...state.models.values()].map((one) => one.now).filter((one) => one.reason);
+  say(byId("error-count"), errors.length ? String(errors.length) : "");
+  fill(byId("errors"), JSON.stringify([counts, errors, off]), () => [
+    make("p", { class: "note" }, counts.length ? "Failures since the load: "
+      + counts.map(([name, failures]) => `${plain(name)} ${failures.map(([reason, count]) => count + " " + reason.toLowerCase()).join(", ")}`).join("; ") + "."
+      : "No request has failed since the models were loaded."),
+    ...off.map((one) => make("p", { class: "reason" }, named(one.name), ": " + plain(one.reason))),
+    errors.length ? make("ul", { class: "errors card" }, ...errors.map((one) => make("li", {},
+      make("b", {}, one.kind), " ", named(one.model), " ", make("small", {}, `${clock(one.at)}, ${one.count} of this kind`),
+      make("p", { dir: "auto", tabIndex: 0 }, plain(one.message))))) : null,
+  ].filter((one) => one));
 }
 
-// -- Trying a model
+// -- Tabs
 
-// JSON has no such numbers: V2 carries them as binary data only.
-const BINARY_ONLY = ["FP16", "BF16"];
+const TABS = ["live", "try", "errors"];
+const tabOf = (name) => byId("tab-" + name);
 
-// What its bytes hold, if that is known: "image", "audio" or "file".
-const contentOf = (tensor) => tensor.parameters?.content || "";
-const isFile = (tensor) => tensor.form === "list[bytes]" || contentOf(tensor) !== "";
+const hashOf = (tab, key) => `#${tab}/${encodeURIComponent(key)}`;
 
-// A field for one input: its node, and what it gives. Undefined: the input is left out.
-function fieldOf(input, example) {
-  const id = newId();
-  const hint = `${input.datatype} ${shape(input.shape)}${input.optional ? ", optional" : ""}`;
-  const label = make("label", { for: id }, named(input.name), " ", make("small", {}, hint));
-  const scalar = input.shape.length <= 1;
-  if (isFile(input) && scalar) return fileField(input, id, label);
-  if (input.datatype === "BOOL" && scalar) {
-    const box = make("input", { id, type: "checkbox", checked: example === true });
-    return { node: make("div", { class: "field" }, label, box), read: () => box.checked };
-  }
-  if (input.form === "list[str]" && scalar) {
-    const box = make("textarea", { id, rows: 3, value: example ?? (input.optional ? "" : "some text"), spellcheck: false });
-    return { node: make("div", { class: "field" }, label, box), read: () => (input.optional && !box.value ? undefined : box.value) };
-  }
-  if (scalar && input.datatype !== "BYTES") {
-    const whole = input.datatype.includes("INT");
-    const box = make("input", { id, type: "number", step: whole ? "1" : "any", value: String(example ?? (input.optional ? "" : 1)) });
-    return { node: make("div", { class: "field" }, label, box), read: () => {
-      if (box.value === "" && input.optional) return undefined;
-      if (box.value === "" || !box.validity.valid) throw new Error(`${input.name}: a ${whole ? "whole " : ""}number is needed`);
-      return Number(box.value);
-    } };
-  }
-  const given = example === undefined ? (input.optional ? "" : JSON.stringify(sampleOf(input))) : JSON.stringify(example);
-  const box = make("textarea", { id, rows: Math.min(8, 2 + Math.floor(given.length / 60)), value: given, spellcheck: false });
-  label.append(make("small", {}, ", as JSON"));
-  return { node: make("div", { class: "field" }, label, box), read: () => {
-    if (!box.value.trim() && input.optional) return undefined;
-    try {
-      return JSON.parse(box.value);
-    } catch (error) {
-      throw new Error(`${input.name}: ${error.message}`);
-    }
-  } };
-}
-
-function sampleOf(input) {
-  if (input.form === "list[dict]") return {};
-  const one = { BOOL: true, BYTES: "some text" }[input.datatype] ?? 1;
-  const sizes = input.shape.slice(1).map((size) => Math.max(size, 1));
-  const count = sizes.reduce((all, size) => all * size, 1);
-  return sizes.length ? Array(Math.min(count, 4096)).fill(one) : one;
-}
-
-function base64(buffer) {
-  const all = new Uint8Array(buffer), parts = [];
-  for (let at = 0; at < all.length; at += 0x8000) parts.push(String.fromCharCode(...all.subarray(at, at + 0x8000)));
-  return btoa(parts.join(""));
-}
-
-// What a browser shows of a file; as a picture SVG runs nothing.
-function preview(blob, name) {
-  const url = URL.createObjectURL(blob);
-  if (blob.type.startsWith("image/")) return make("img", { class: "preview", src: url, alt: name });
-  if (blob.type.startsWith("audio/")) return make("audio", { controls: true, src: url, "aria-label": name });
-  return make("span", { class: "note" }, "no preview");
-}
-
-// By its first bytes, what a browser can show.
-function typeOf(content) {
-  const begin = String.fromCharCode(...new Uint8Array(content.slice(0, 12)));
-  if (begin.startsWith("\x89PNG")) return "image/png";
-  if (begin.startsWith("\xff\xd8\xff")) return "image/jpeg";
-  if (begin.startsWith("GIF8")) return "image/gif";
-  if (begin.startsWith("RIFF") && begin.endsWith("WEBP")) return "image/webp";
-  if (begin.startsWith("RIFF") && begin.endsWith("WAVE")) return "audio/wav";
-  return "application/octet-stream";
-}
-
-function dropPreviews(node) {
-  for (const media of node.querySelectorAll("[src^='blob:'], [href^='blob:']")) URL.revokeObjectURL(media.src || media.href);
-  node.replaceChildren();
-}
-
-function fileField(input, id, label) {
-  const box = make("input", { id, type: "file", accept: (input.parameters?.accepts || []).join() });
-  const shown = make("div");
-  const about = make("p", { class: "note" });
-  let file = null;
-  const take = (chosen) => {
-    file = chosen || null;
-    dropPreviews(shown);
-    say(about, file ? `${file.name}, ${file.type || "of unknown type"}, ${bytes(file.size)}` : "Choose a file, or drop one here.");
-    if (file) shown.append(preview(file, file.name));
-  };
-  box.onchange = () => take(box.files[0]);
-  const drop = make("div", { class: "drop" }, box, about, shown);
-  drop.ondragover = (event) => {
-    event.preventDefault();
-    drop.classList.add("over");
-  };
-  drop.ondragleave = () => drop.classList.remove("over");
-  drop.ondrop = (event) => {
-    event.preventDefault();
-    drop.classList.remove("over");
-    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-  };
-  take(null);
-  return { node: make("div", { class: "field" }, label, drop), read: async () => {
-    if (!file && input.optional) return undefined;
-    if (!file) throw new Error(`${input.name}: choose a file`);
-    return { b64: base64(await file.arrayBuffer()) };
-  } };
-}
-
-function curlLine(model, path) {
-  const body = JSON.stringify(exampleOf(model)).replaceAll("'", "'\\''");
-  return `curl ${model.streams ? "-N " : ""}'${location.origin}${path}' -d '${body}'`;
-}
-
-function exampleOf(model) {
-  if (model.examples.length) return model.examples[0];
-  const required = model.inputs.filter((input) => !input.optional);
-  return Object.fromEntries(required.map((input) => [input.name,
-    isFile(input) ? { b64: "aGVsbG8=" } : sampleOf(input)]));
-}
-
-function tryParts(model) {
-  const path = "v2/models/" + encodeURIComponent(model.name) + (model.streams ? "/generate_stream" : "/generate");
-  const parts = [make("h3", {}, "Try it")];
-  const chats = state.spoken.has(model.name) && model.inputs.some((input) => input.name === "messages");
-  if (chats) parts.push(make("p", {}, make("a", { href: base + "chat#" + encodeURIComponent(model.name) }, "Chat with it")));
-  if (!model.inputs.length) return [...parts, make("p", { class: "note" }, "Nothing is known of its inputs.")];
-  if ([...model.inputs, ...model.outputs].some((one) => BINARY_ONLY.includes(one.datatype))) {
-    parts.push(make("p", { class: "note" }, BINARY_ONLY.join(" and ") + " travel as binary data only, not as JSON: call it with ",
-      make("code", {}, "wherry call"), " or a Triton client."));
-  } else {
-    const form = tryForm(model, path);
-    parts.push(chats ? make("details", {}, make("summary", {}, "All inputs"), form) : form);
-  }
-  parts.push(make("details", {}, make("summary", {}, "From a program"),
-    make("pre", { tabIndex: 0, "aria-label": "The same with curl" }, curlLine(model, base + path)), tensors(model)));
-  return parts;
-}
-
-function tensors(model) {
-  const rows = [["input", model.inputs], ["output", model.outputs]].flatMap(([kind, specs]) => specs.map((one) =>
-    [named(one.name), make("span", {}, one.optional ? kind + ", optional" : kind), make("span", {}, one.datatype), make("span", {}, shape(one.shape)), make("span", {}, one.form)]));
-  return grid("Inputs and outputs", ["name", "kind", "datatype", "shape", "in Python"], rows);
-}
-
-// A button that runs something, one that stops it, and what became of it.
-function runner(name) {
-  const start = make("button", { type: "submit" }, name);
-  const stop = make("button", { type: "button", hidden: true }, "Stop");
-  const note = make("span", { role: "status", class: "note" });
-  let running = null;
-  stop.onclick = () => running && running.abort();
-  async function run(work) {
-    running = new AbortController();
-    start.disabled = true;
-    stop.hidden = false;
-    note.className = "note";
-    say(note, "running…");
-    const began = performance.now();
-    try {
-      const said = await work(running.signal);
-      say(note, `${said}, ${seconds((performance.now() - began) / 1000)}`);
-    } catch (error) {
-      const stopped = running.signal.aborted;
-      note.className = stopped ? "note" : "failed";
-      say(note, stopped ? "stopped" : plain(error.message || error).slice(0, MOST_ERROR));
-    }
-    const focused = document.activeElement === stop;
-    stop.hidden = true;
-    start.disabled = false;
-    if (focused) start.focus();
-  }
-  return { node: make("div", { class: "row" }, start, stop, note), run, get busy() { return start.disabled; } };
-}
-
-function tryForm(model, path) {
-  const example = model.examples[0] || {};
-  const fields = model.inputs.map((input) => ({ input, ...fieldOf(input, example[input.name]) }));
-  const output = make("div");
-  const run = runner("Run");
-  const form = make("form", { class: "try", "aria-label": "Try " + model.name, noValidate: true },
-    ...fields.map((one) => one.node), run.node, output);
-  form.onsubmit = (event) => {
-    event.preventDefault();
-    if (run.busy) return;
-    dropPreviews(output);
-    run.run(async (signal) => {
-      const body = {};
-      for (const { input, read } of fields) {
-        const value = await read();
-        if (value !== undefined) body[input.name] = value;
-      }
-      const headers = { "Content-Type": "application/json" };
-      const file = !model.streams && model.outputs.length === 1 && isFile(model.outputs[0]) ? model.outputs[0] : null;
-      if (file) headers.Accept = `${file.parameters?.media_type || "application/octet-stream"}, application/octet-stream;q=0.9, application/json;q=0.8`;
-      const answer = await ask(path, { method: "POST", signal, body: JSON.stringify(body), headers });
-      if (!answer.ok) throw await refusal(answer);
-      await showAnswer(answer, output, file);
-      return String(answer.status);
-    });
-  };
-  return form;
-}
-
-async function showAnswer(answer, output, file) {
-  const type = (answer.headers.get("content-type") || "").split(";")[0];
-  if (file && type !== "application/json") {
-    const content = await answer.arrayBuffer();
-    const blob = new Blob([content], { type: type === "application/octet-stream" ? typeOf(content) : type });
-    const saves = make("a", { href: URL.createObjectURL(blob), download: file.name }, "Save");
-    output.append(preview(blob, "the answer"), make("p", { class: "note" }, `${blob.type}, ${bytes(blob.size)} `, saves));
-    return;
-  }
-  const text = make("pre", { tabIndex: 0, role: "region", "aria-label": "Answer" });
-  output.append(text);
-  if (type === "text/event-stream") {
-    let shown = "";
-    for await (const event of events(answer)) {
-      const { error, ...value } = JSON.parse(event.data);
-      if (error) throw new Error(error.message || error);
-      delete value.model_name;
-      delete value.model_version;
-      const values = Object.values(value);
-      const only = values.length === 1 && typeof values[0] === "string";
-      shown = (shown + (only ? values[0] : JSON.stringify(value) + "\n")).slice(-MOST_SHOWN);
-      text.textContent = shown;
-      text.scrollTop = text.scrollHeight;
-    }
-    return;
-  }
-  const whole = await answer.text();
-  text.textContent = readable(whole).slice(0, MOST_SHOWN);
-  if (whole.length > MOST_SHOWN) output.append(make("p", { class: "note" }, `The first ${MOST_SHOWN} of ${whole.length} characters.`));
-}
-
-// One member a line; within, as short as JSON can be: a long array is not a tower of numbers.
-function readable(text) {
+// The tab and the model that the address names; "" for what it does not.
+function wanted() {
+  const [tab, key = ""] = location.hash.slice(1).split("/");
   try {
-    const value = JSON.parse(text);
-    if (value === null || typeof value !== "object" || Array.isArray(value)) return JSON.stringify(value);
-    const lines = Object.entries(value).map(([name, one]) => "  " + JSON.stringify(name) + ": " + JSON.stringify(one));
-    return lines.length ? "{\n" + lines.join(",\n") + "\n}" : "{}";
-  } catch {
-    return text;
+    return [TABS.includes(tab) ? tab : "", decodeURIComponent(key)];
+  } catch { /* not ours */
+    return ["", ""];
   }
+}
+
+function openTab(name) {
+  state.tab = name;
+  for (const one of TABS) {
+    const chosen = one === name;
+    tabOf(one).setAttribute("aria-selected", String(chosen));
+    tabOf(one).tabIndex = chosen ? 0 : -1;
+    byId("panel-" + one).hidden = !chosen;
+  }
+}
+
+byId("tabs").onclick = (event) => {
+  const tab = event.target.closest("[role=tab]");
+  if (tab) location.hash = hashOf(tab.id.slice(4), state.shown);
+};
+
+byId("tabs").onkeydown = (event) => {
+  const at = TABS.indexOf(state.tab);
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  const name = TABS.at(to % TABS.length);
+  history.replaceState(null, "", hashOf(name, state.shown));
+  opened(false);
+  tabOf(name).focus();
+};
+
+// Which model is tried: the one that is shown, by the list above the form.
+const choice = byId("choice");
+choice.onchange = () => {
+  location.hash = hashOf("try", choice.value);
+};
+
+function showTry() {
+  const models = [...state.models].filter(([, one]) => one.now.kind).sort(([a], [b]) => (a < b ? -1 : 1));
+  fill(choice, models.map(([key]) => key).join("\n"), () => models.map(([key, { now }]) =>
+    make("option", { value: key }, plain(now.name) + (models.filter(([, other]) => other.now.name === now.name).length > 1 ? " version " + now.version : ""))));
+  choice.value = state.shown;
+  const about = state.about.get(state.models.get(state.shown)?.now.name);
+  if (!about) return;
+  const key = JSON.stringify([state.shown, about.inputs, about.outputs, about.examples, state.spoken.has(about.name)]);
+  if (byId("trial").dataset.key !== key) dropPreviews(byId("trial"));
+  fill(byId("trial"), key, () => tryParts(about));
 }
 
 // -- The page as a whole
@@ -976,35 +502,41 @@ function busiest() {
   return models.length ? models.reduce((best, one) => (rate(one) > rate(best) ? one : best))[0] : "";
 }
 
-function openModel(focus) {
-  let key = "";
-  try {
-    key = decodeURIComponent(location.hash.slice(1));
-  } catch { /* not ours */ }
+function openModel(key) {
   if (!state.models.has(key)) key = state.models.has(state.shown) ? state.shown : busiest();
-  if (!key) {
-    state.shown = "";
-    page = null;
-    dropPreviews(byId("model"));
-    byId("model").hidden = true;
-    return;
-  }
-  const { now } = state.models.get(key);
-  if (!page || page.key !== key || page.kind !== now.kind) {
-    dropPreviews(byId("model"));
-    state.shown = key;
-    page = modelPage(key, now);
-    page.update(state.models.get(key));
-  }
-  if (focus && location.hash.slice(1) !== "models-title") page.title.focus();
+  state.shown = key;
+  const kind = state.models.get(key)?.now.kind;
+  if (page && page.key === key && page.kind === kind) return;
+  if (page) page.drop();
+  page = key ? modelPage(key) : null;
+  if (page) page.update();
+  else byId("model").hidden = true;
+}
+
+// Open what the address names. Without traffic there is nothing to see: a model is tried first.
+function opened(focus) {
+  if (!state.server) return;
+  const [tab, key] = wanted();
+  const called = [...state.models.values()].some((one) => one.now.totals?.requests || one.now.errors?.length);
+  openTab(tab || state.tab || (called || !state.models.size ? "live" : "try"));
+  const before = state.shown;
+  openModel(key);
+  show();
+  if (focus && state.tab === "live" && state.shown !== before && page) page.title.focus();
 }
 
 function show() {
+  if (!state.tab) opened(false);
+  openModel(wanted()[1]);
   showServer();
-  openModel(false);
-  showList();
-  if (page) page.update(state.models.get(page.key));
-  say(byId("footer"), `Rates and quantiles are of the last seconds; ${state.server.viewers} watch. As of ${clock(state.total.at(-1).at)}.`);
+  showErrors();
+  if (state.tab === "live") {
+    showList();
+    for (const chart of charts) chart.update();
+    if (page) page.update();
+  }
+  if (state.tab === "try") showTry();
+  say(byId("footer"), `Rates and quantiles are of the last seconds; ${state.server.viewers} watching. As of ${clock(state.at)}.`);
 }
 
 function openAccess(open) {
@@ -1054,10 +586,7 @@ byId("pause").onclick = () => {
 };
 
 byId("find").oninput = () => showList();
-window.onhashchange = () => {
-  openModel(true);
-  if (state.total.length) showList();
-};
+window.onhashchange = () => opened(true);
 // Who does not look costs the server nothing.
 document.onvisibilitychange = () => {
   if (watching.paused) return;

@@ -55,11 +55,17 @@ def _hash(text: str) -> str:
 
 
 def _file(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
+#: In this order they are one script, after uPlot.
+_SCRIPTS: Final = ("base.js", "charts.js", "try.js", "page.js")
 #: Read when the server is imported: its event loop must not read files.
-PAGE, HEADERS = whole_page(_file("page.html"), _file("page.css"), _file("page.js"))
+PAGE, HEADERS = whole_page(
+    _file("page.html"),
+    _file("vendor/uPlot.min.css") + _file("page.css"),
+    "".join(map(_file, ("vendor/uPlot.iife.min.js", *_SCRIPTS))),
+)
 
 
 #: What each viewer costs is little, and yet not nothing.

@@ -107,7 +107,7 @@ def beliefs(explained: Json) -> Iterator[str]:
         yield f"{sentence[:1].upper()}{sentence[1:]}."
     if callers.get("strangers_per_second", 0.0) >= 0.1:
         rate = number(callers["strangers_per_second"])
-        yield f"{rate} requests a second come from callers that do not send again at once."
+        yield f"Open load: {rate} requests/s from clients that do not wait for each answer."
     sizes = explained.get("row_sizes", {})
     if sizes.get("similar_sizes_together"):
         seen = ": batches were seen to take as long as their longest row makes them"

@@ -326,7 +326,7 @@ def test_what_was_is_there_for_a_viewer_that_comes_later() -> None:
 
     assert max(figures["requests_per_second"]) > max(figures["failures_per_second"]) > 0
     ((name, version, recent),) = server["models"]
-    assert (name, version, list(recent)) == ("shout", "1", ["requests_per_second"])
+    assert (name, version, list(recent)) == ("shout", "1", ["requests_per_second", "resident"])
     assert max(array("f", b64decode(server["figures"]["requests_per_second"]))) > 0
     assert len(b64decode(server["at"])) // 8 == len(b64decode(server["figures"]["cpu_share"])) // 4
 

@@ -58,7 +58,7 @@ def decision(reason: str = "idle", rows: int = 1, at: float = 0.0, **more: Any) 
         (
             {"callers": {"returning": 0.2, "strangers_per_second": 120.0}, "next_trial_rows": 24},
             [
-                "120 requests a second come from callers that do not send again at once.",
+                "Open load: 120 requests/s from clients that do not wait for each answer.",
                 "A batch of 24 rows will be tried soon, as its time is not known well.",
             ],
         ),
