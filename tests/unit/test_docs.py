@@ -54,6 +54,13 @@ def test_the_readme_is_read_in_three_minutes() -> None:
     assert sum(line.startswith("![") for line in above_the_fold) == 1
 
 
+@pytest.mark.parametrize(
+    "page", sorted(ROOT.glob("docs/tutorial/*.md")), ids=lambda page: page.name
+)
+def test_a_tutorial_is_read_in_one_sitting(page: Path) -> None:
+    assert len(page.read_text().split()) <= 900
+
+
 @pytest.mark.parametrize("page", PAGES_FROM_CODE)
 def test_a_page_from_the_code_is_what_the_code_says(page: str) -> None:
     written = (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
