@@ -641,7 +641,13 @@ MALFORMED: list[tuple[str, Any, int, str]] = [
     ("echo", bad(parameters={"binary_data_size": 5}), 400, "set 'data' 'binary_data_size'"),
     ("echo", bad(parameters={"shared_memory_region": "r"}), 400, "'shared_memory_region' ("),
     ("echo", {"inputs": [*bad()["inputs"], *bad()["inputs"]]}, 400, "'text' already exists"),
-    ("add", {"inputs": [ADD_A]}, 400, "missing required input(s) ['b']"),
+    (
+        "add",
+        {"inputs": [ADD_A]},
+        400,
+        "expected number of inputs between 2 and 3 but got 1 inputs for model 'add'. Got input(s)"
+        " ['a'], but missing required input(s) ['b']. Please provide all required input(s).",
+    ),
     ("add", {"inputs": [ADD_A, {**ADD_B, "shape": [1, 3]}]}, 400, "Expected [-1,2], got [1,3]"),
     (
         "add",
