@@ -2,6 +2,8 @@
 // Relative to this page, so that it also works under a prefix.
 const base = location.pathname.replace(/docs\/?$/, "");
 const byId = (id) => document.getElementById(id);
+const MOST_OPEN = 5; // models whose first route is open from the start
+const MOST_SHOWN = 200000; // characters of an answer
 let told = {};
 
 // Only text goes into the page, never markup: names and docstrings are of strangers.
@@ -56,6 +58,9 @@ function typeOf(schema, depth = 0) {
   return (schema.type ?? "any") + (schema.format === "binary" ? " (a file)" : bound);
 }
 
+// What models of any server take by these names.
+const KNOWN = { messages: [{ role: "user", content: "Hello" }], max_tokens: 64 };
+
 // A value that fits a schema, where the model has no example.
 function sampleOf(schema, depth = 0) {
   schema = looked(schema);
@@ -73,7 +78,7 @@ function sampleOf(schema, depth = 0) {
   }
   if (schema.properties) {
     return Object.fromEntries((schema.required ?? []).map(
-      (key) => [key, sampleOf(schema.properties[key] ?? {}, depth + 1)]));
+      (key) => [key, KNOWN[key] ?? sampleOf(schema.properties[key] ?? {}, depth + 1)]));
   }
   const plain = { string: "text", integer: Math.max(schema.minimum ?? 1, 1), number: 1, boolean: true };
   return plain[type] ?? (type === "object" ? {} : null);
@@ -99,75 +104,133 @@ function addressOf(path, fields) {
   return base + address.slice(1) + (String(query) && "?" + query);
 }
 
-async function send(method, address, body, output, status) {
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+// What a route of language models may have as its `model`: one that takes the same inputs.
+function modelFor(sample) {
+  const operations = Object.values(told.paths).map((methods) => methods.post).filter((one) => one?.["x-model"]);
+  const takes = (one) => looked(one.requestBody?.content?.["application/json"]?.schema).properties ?? {};
+  const fits = operations.find((one) => Object.keys(sample).some((key) => key in takes(one)));
+  return (fits ?? operations[0])?.["x-model"];
+}
+
+function sampleBody(path, operation) {
+  const content = operation.requestBody?.content?.["application/json"];
+  const [example] = Object.values(content?.examples ?? {});
+  const schema = looked(content?.schema);
+  const sample = example ? example.value : sampleOf(schema);
+  const model = path.startsWith("/v1/") && schema.properties?.model && modelFor(sample);
+  return model ? { model, ...sample, model } : sample;
+}
+
+async function send(method, address, body, headers, output, status) {
   const key = byId("key").value;
   if (key) headers["X-API-Key"] = key;
+  output.replaceChildren();
   output.hidden = false;
-  output.textContent = "";
-  status.textContent = "asking…";
+  status.textContent = "sending…";
+  const began = performance.now();
   try {
     const answer = await fetch(address, { method, headers, body });
-    const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
-    for (let part; reader && !(part = await reader.read()).done;) {
-      output.textContent = (output.textContent + part.value).slice(-200000);
-    }
-    status.textContent = answer.status + (answer.ok ? "" : " (refused)");
+    await showAnswer(answer, output);
+    const took = Math.round(performance.now() - began);
+    status.textContent = `${answer.status} ${answer.statusText}, ${took} ms`;
     output.className = answer.ok ? "" : "failed";
   } catch (error) {
-    status.textContent = "failed";
+    status.textContent = "No answer.";
     output.textContent = String(error);
+    output.className = "failed";
   }
 }
 
+async function showAnswer(answer, output) {
+  const type = (answer.headers.get("content-type") ?? "").split(";")[0];
+  if (type && !/^text\/|json/.test(type)) {
+    const blob = await answer.blob();
+    const url = URL.createObjectURL(blob);
+    if (type.startsWith("image/")) output.append(element("img", { src: url, alt: "The answer" }));
+    if (type.startsWith("audio/")) output.append(element("audio", { src: url, controls: true }));
+    output.append(element("a", { href: url, download: "answer" }, `${type}, ${blob.size} bytes`));
+    return;
+  }
+  const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
+  for (let part; reader && !(part = await reader.read()).done;) {
+    output.textContent = (output.textContent + part.value).slice(-MOST_SHOWN);
+  }
+}
+
+// A file as the whole body, where the route takes one.
+function fileOf(content) {
+  const types = Object.keys(content ?? {}).filter((media) => !/json|form/.test(media));
+  return types.length ? element("input", { type: "file", accept: types.includes("application/octet-stream") ? "" : types.join() }) : null;
+}
+
 function tryIt(method, path, operation) {
-  const parameters = (operation.parameters ?? []).map(looked);
-  const fields = fieldsOf(path, parameters);
-  const content = operation.requestBody?.content?.["application/json"];
-  const examples = Object.values(content?.examples ?? {});
-  const sample = content && (examples.length ? examples[0].value : sampleOf(content.schema ?? {}));
-  const area = content && element("textarea", { rows: 4, spellcheck: false });
-  if (area) area.value = JSON.stringify(sample, null, 1);
-  const line = element("pre", {}), output = element("pre", { hidden: true, tabIndex: 0 });
+  const fields = fieldsOf(path, (operation.parameters ?? []).map(looked));
+  const content = operation.requestBody?.content;
+  const area = content?.["application/json"] && element("textarea", { rows: 4, spellcheck: false });
+  if (area) {
+    area.value = JSON.stringify(sampleBody(path, operation), null, 2);
+    area.rows = Math.min(12, Math.max(3, area.value.split("\n").length));
+  }
+  const file = fileOf(content);
+  const line = element("pre", { tabIndex: 0 }), output = element("pre", { hidden: true, tabIndex: 0 });
   const status = element("span", { class: "soft" });
   status.setAttribute("role", "status");
   output.setAttribute("aria-label", "answer");
+  line.setAttribute("aria-label", "The same with curl");
   const streams = JSON.stringify(operation.responses).includes("event-stream") ? "-N " : "";
   const write = () => {
     const key = operation.security && byId("key").value ? " -H 'X-API-Key: KEY'" : "";
     let body = area?.value ?? "";
     try { body = JSON.stringify(JSON.parse(body)); } catch { /* as it was written */ }
-    const sent = area ? ` -H 'Content-Type: application/json' -d ${quoted(body)}` : "";
+    let sent = area ? ` -H 'Content-Type: application/json' -d ${quoted(body)}` : "";
+    if (file?.files[0]) {
+      const headers = Object.entries(headersOf(file.files[0], operation)).map(([name, value]) => ` -H ${quoted(`${name}: ${value}`)}`);
+      sent = `${headers.join("")} --data-binary ${quoted("@" + file.files[0].name)}`;
+    }
     const how = method === "GET" ? "" : `-X ${method} `;
     line.textContent = `curl -s ${streams}${how}${quoted(location.origin + addressOf(path, fields))}${key}${sent}`;
   };
-  for (const input of [area, ...fields.map((one) => one.input)]) input?.addEventListener("input", write);
+  for (const input of [area, file, ...fields.map((one) => one.input)]) input?.addEventListener("input", write);
   write();
-  const ask = element("button", { type: "button" }, "Send");
-  ask.onclick = () => send(method, addressOf(path, fields), area?.value, output, status);
-  const copy = element("button", { type: "button" }, "Copy");
+  const run = () => {
+    const chosen = file?.files[0], body = chosen ?? area?.value;
+    const headers = chosen ? headersOf(chosen, operation) : body === undefined ? {} : { "Content-Type": "application/json" };
+    send(method, addressOf(path, fields), body, headers, output, status);
+  };
+  const ask = element("button", { type: "button", onclick: run }, "Send");
+  const copy = element("button", { type: "button", class: "second" }, "Copy as curl");
   copy.onclick = async () => {
     try {
       await navigator.clipboard.writeText(line.textContent);
       status.textContent = "copied";
     } catch { getSelection().selectAllChildren(line); }
   };
-  const labelled = area ? [element("label", {}, "Body", area)] : [];
+  area?.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(); });
   return [
-    element("h3", {}, "Try it"),
-    element("div", { class: "bar" }, ...fields.map((one) => one.label)),
-    ...labelled, line, element("div", {}, ask, copy, status), output,
+    ...(fields.length ? [element("div", { class: "bar" }, ...fields.map((one) => one.label))] : []),
+    ...(area ? [element("label", {}, "Body", area)] : []),
+    ...(file ? [element("label", {}, area ? "or a file " : "File ", file)] : []),
+    element("div", { class: "row" }, ask, copy, status), output, line,
   ];
 }
 
+// Whoever sends a file wants one back, if the route has any.
+function headersOf(file, operation) {
+  const headers = { "Content-Type": file.type || "application/octet-stream" };
+  const files = Object.keys(operation.responses["200"]?.content ?? {}).filter((media) => !/json|event-stream|text/.test(media));
+  return files.length ? { ...headers, Accept: files.join(", ") } : headers;
+}
+
+const label = (text) => element("p", { class: "label" }, text);
+
 function typesOf(title, content) {
   return Object.entries(content ?? {}).flatMap(([media, one]) => [
-    element("h3", {}, `${title} (${media})`),
+    label(`${title}, ${media}`),
     ...(one.schema ? [element("pre", { tabIndex: 0 }, typeOf(one.schema))] : []),
   ]);
 }
 
-function filled(card, method, path, operation) {
+function detailsOf(operation) {
   const failures = element("dl", {});
   for (const [status, answer] of Object.entries(operation.responses)) {
     if (status === "200") continue;
@@ -178,50 +241,82 @@ function filled(card, method, path, operation) {
     described.append(element("dt", {}, `${one.name} (${one.in})`),
       element("dd", {}, `${typeOf(one.schema ?? {})}. ${one.description ?? ""}`));
   }
-  if (operation.description) card.append(element("p", {}, operation.description));
-  card.append(...tryIt(method, path, operation));
-  if (described.children.length) card.append(element("h3", {}, "Parameters"), described);
-  card.append(...typesOf("Takes", operation.requestBody?.content),
-    ...typesOf("Answers", operation.responses["200"]?.content),
-    element("h3", {}, "Refuses with"), failures);
+  return element("details", { class: "more" }, element("summary", {}, "Types, headers, errors"),
+    ...typesOf("Request", operation.requestBody?.content),
+    ...typesOf("Response", operation.responses["200"]?.content),
+    ...(described.children.length ? [label("Parameters and headers"), described] : []),
+    label("Errors"), failures);
+}
+
+function filled(card, method, path, operation) {
+  const about = operation.description ?? "";
+  if (about && !operation["x-model"]) card.append(element("p", {}, about));
+  card.append(...tryIt(method, path, operation), detailsOf(operation));
 }
 
 function cardOf(method, path, operation) {
-  const name = element("summary", {}, element("b", {}, method), element("code", {}, path),
-    " ", operation.summary ?? "");
-  const card = element("details", { id: operation.operationId }, name);
+  const model = operation["x-model"];
+  // The model's name and what it does stand above its routes.
+  const words = model ? [[" (V2)", "V2"], [" (as tensors)", "V2, as tensors"]].find(([end]) => operation.summary.endsWith(end))?.[1] ?? "" : operation.summary ?? "";
+  const card = element("details", { class: "route", id: operation.operationId },
+    element("summary", {}, element("b", {}, method), element("code", {}, path), " ", words));
   card.dataset.text = `${method} ${path} ${operation.summary ?? ""}`.toLowerCase();
   // What nobody opens need not be there: there may be hundreds.
-  const open = () => { if (card.open && card.children.length === 1) filled(card, method, path, operation); };
-  card.addEventListener("toggle", open);
+  card.addEventListener("toggle", () => fill());
+  const fill = () => { if (card.open && card.children.length === 1) filled(card, method, path, operation); };
   return card;
 }
 
+// The groups below the models, in this order; routes of packages have groups of their own.
+const GROUPS = [
+  ["OpenAI and Anthropic", (tag) => tag === "openai" || tag === "anthropic"],
+  ["V2 protocol", (tag, path) => ["inference", "model-config", "shared-memory"].includes(tag) || (tag === "metadata" && path.startsWith("/v2"))],
+  ["Management and statistics", (tag) => ["model-repository", "statistics", "metrics", "trace", "logging"].includes(tag)],
+  ["Health", (tag) => tag === "health"],
+  ["Pages and documents", (tag) => tag === "metadata"],
+];
+
 function show() {
-  const groups = new Map();
+  const models = new Map(), groups = new Map(GROUPS.map(([name]) => [name, []]));
   for (const [path, methods] of Object.entries(told.paths ?? {})) {
     for (const [method, operation] of Object.entries(methods)) {
-      const tag = operation.tags?.[0] ?? "";
-      if (!groups.has(tag)) groups.set(tag, []);
-      groups.get(tag).push(cardOf(method.toUpperCase(), path, operation));
+      const model = operation["x-model"], tag = operation.tags?.[0] ?? "";
+      const of = model ? models : groups;
+      const name = model ?? GROUPS.find(([, holds]) => holds(tag, path))?.[0] ?? tag;
+      if (!of.has(name)) of.set(name, []);
+      of.get(name).push([cardOf(method.toUpperCase(), path, operation), operation]);
     }
   }
-  const sections = [...groups].map(([tag, cards]) =>
-    element("section", {}, element("h2", {}, tag), ...cards));
+  const sections = [...models].map(([name, routes], at) => {
+    if (at < MOST_OPEN) routes[0][0].open = true;
+    return element("section", {}, element("h2", {}, name), element("p", {}, routes[0][1].description ?? ""), ...routes.map(([card]) => card));
+  });
+  for (const [name, routes] of groups) {
+    if (!routes.length) continue;
+    sections.push(element("details", { class: "group" },
+      element("summary", {}, element("h2", {}, name), element("span", { class: "soft" }, ` ${routes.length} routes`)), ...routes.map(([card]) => card)));
+  }
   byId("routes").replaceChildren(...sections);
   const { title, version, description } = told.info;
-  byId("about").textContent = `${title} ${version}. ${description ?? ""}`;
+  const count = models.size === 1 ? "1 model" : `${models.size} models`;
+  const more = models.size ? "Change the body of a route and send it, here or with curl." : "None is loaded.";
+  byId("about").textContent = `${title} ${version}, ${count}. ${description?.includes("loaded;") ? description : more}`;
   find();
   const linked = location.hash && byId(decodeURIComponent(location.hash.slice(1)));
-  if (linked) { linked.open = true; linked.scrollIntoView(); }
+  if (linked) {
+    linked.open = true;
+    if (linked.parentElement.open === false) linked.parentElement.open = true;
+    linked.scrollIntoView();
+  }
 }
 
 function find() {
   const words = byId("find").value.toLowerCase().split(/\s+/).filter(Boolean);
   for (const section of byId("routes").children) {
-    const cards = [...section.querySelectorAll("details")];
+    const cards = [...section.querySelectorAll(".route")];
     for (const card of cards) card.hidden = !words.every((word) => card.dataset.text.includes(word));
     section.hidden = cards.every((card) => card.hidden);
+    if (section.open !== undefined) section.open = words.length > 0 && !section.hidden;
   }
 }
 
@@ -244,5 +339,11 @@ async function read() {
 
 byId("find").addEventListener("input", find);
 byId("key").addEventListener("change", read);
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.target.matches("input, textarea")) return;
+  event.preventDefault();
+  byId("find").focus();
+});
+byId("dashboard").href = base;
 byId("document").href = base + "openapi.json" + location.search;
 read();

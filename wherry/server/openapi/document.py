@@ -316,6 +316,8 @@ class OpenApiWriter:
             "summary": operation.summary,
             "tags": [self._tag(operation.tag or self._wire(path, route) or route.group)],
         }
+        if route is _OF_A_MODEL:
+            made["x-model"] = operation.tag  # a group of routes may have the same name
         if operation.description:
             made["description"] = operation.description
         in_path = re.findall(r"{(\w+)}", path)
