@@ -85,8 +85,8 @@ async function findModels() {
     const { data } = await answer.json();
     server.models = data.filter((one) => one.abilities.includes("chat"));
     server.waits = 0;
-    const context = server.models.find((one) => one.id === current.model)?.max_model_len;
     showModels();
+    const context = server.models.find((one) => one.id === current.model)?.max_model_len;
     const count = server.models.length;
     if (count) headline("live", `${count} model${count > 1 ? "s" : ""}${context ? `, a context of ${context.toLocaleString("en")} tokens` : ""}`);
     else retryModels("No model of this server chats.");

@@ -1,0 +1,2 @@
+"""Which pictures of wherry at work do README and the pages show? `python -m tools.pictures` makes
+them."""
