@@ -57,7 +57,7 @@ class Listen:
     grpc_port: int | None = option(None,
         "also serve gRPC on this port (8001 is usual); 0 takes a free one",
         "PORT", least=0, most=PORT)
-    grpc_host: str | None = option(None, "address to listen on for gRPC; not said: --host", "HOST")
+    grpc_host: str | None = option(None, "address to listen on for gRPC (default: --host)", "HOST")
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
     fd: int | None = option(None,
         "serve HTTP on this socket, open already, instead of host and port",
@@ -68,14 +68,14 @@ class Listen:
     reuse_port: bool = option(False,
         "let other processes of this user listen on the same ports, as a successor has to")
     fronts: int = option(0,
-        "number of processes that parse and encode; 0: in the process that owns "
-        "the models", "N", least=0, most=256)
+        "number of HTTP front-end processes; 0: in the process that owns the models",
+        "N", least=0, most=256)
     management_port: int | None = option(None,
         "serve model control, settings and metrics on this port only", "PORT", least=0, most=PORT)
     metrics_port: int | None = option(None, "serve the metrics on this port as well",
         "PORT", least=0, most=PORT)
     metrics_host: str | None = option(None,
-        "address to listen on for the port of the metrics; not said: --host", "HOST")
+        "address to listen on for the metrics port (default: --host)", "HOST")
     agent_port: int | None = option(None, "answer HAProxy's agent checks on this port",
         "PORT", least=0, most=PORT)
 
@@ -166,23 +166,23 @@ class Capacity:
         "memory of the requests that wait or run; one more is refused (503); 0: a share of what "
         "there is", "SIZE", least=0)
     max_body_size: int | None = option(None,
-        "largest body, in bytes or as 64MiB; not said: 64MiB, less below 16 GiB of memory",
+        "largest body, in bytes or as 64MiB (default: 64MiB, less below 16 GiB of memory)",
         "SIZE", least=1)
     max_connections: int | None = option(None,
-        "connections at once; the longest idle makes room; not said: 4096, fewer below 13 GiB of "
-        "memory", "N", least=1)
+        "connections at once; the longest idle one is closed for a new one (default: 4096, fewer "
+        "below 13 GiB of memory)", "N", least=1)
     max_unsent_bytes: int | None = option(None,
-        "memory for answers that clients do not take, of all connections; beyond it the one that "
-        "holds its oldest longest is cut off; a share of the machine's if not said",
+        "memory for answers that clients do not read, of all connections; beyond it the one that "
+        "holds its oldest longest is cut off (default: a share of the machine's)",
         "SIZE", least=1)
     max_connection_unsent_bytes: int = option(64 * 2**20,
         "of one connection: beyond it no more of its requests are taken", "SIZE", least=1)
     max_received_bytes: int | None = option(None,
         "memory for requests that have not come in full, of all connections; beyond it the one "
-        "with the oldest is cut off; a share of the machine's if not said", "SIZE", least=1)
+        "with the oldest is cut off (default: a share of the machine's)", "SIZE", least=1)
     max_connection_received_bytes: int | None = option(None,
-        "of one gRPC connection: beyond it a call is refused; not said: 256 MiB, or more if one "
-        "body may be larger", "SIZE", least=1)
+        "of one gRPC connection: beyond it a call is refused (default: 256 MiB, or more if one "
+        "body may be larger)", "SIZE", least=1)
     max_kept_responses: int = option(64 * 2**20,
         "memory for responses of /v1/responses, which clients may refer to within an hour; 0: none "
         "are kept, as with several fronts", "SIZE", least=0)
@@ -197,8 +197,8 @@ class Protocols:
     """Options of HTTP and gRPC beside inference."""
 
     server_name: str | None = option(None,
-        "the server's name, as its clients are told it; not said: wherry, and triton with a model "
-        "repository", "NAME", key="id")
+        "the server's name for its clients (default: wherry, and triton with a model repository)",
+        "NAME", key="id")
     http_header_forward_pattern: str | None = option(None,
         "give models the headers of HTTP whose names this regex matches, as parameters", "REGEX")
     grpc_header_forward_pattern: str | None = option(None,
@@ -263,8 +263,8 @@ class Repositories:
     model_config_name: str | None = option(None,
         "use configs/NAME.pbtxt of each model that has one", "NAME")
     default_max_batch_size: int | None = option(None,
-        "max_batch_size of models whose files take batches and whose config.pbtxt says none; not "
-        "said: what their backends have, mostly 4", "N", least=1, most=2**31 - 1)
+        "max_batch_size of models whose files take batches and whose config.pbtxt says none "
+        "(default: what their backends have, mostly 4)", "N", least=1, most=2**31 - 1)
     backend_directory: str | None = option(None, "folder with Python-based backends: NAME/model.py",
         "PATH")
 
@@ -293,7 +293,7 @@ class Models:
         "NAME,SETTING=VALUE; may be repeated", "SETTING", separator=";")
     device_memory: tuple[str, ...] = option((),
         "memory of a device that models may take: more may be served than fit, and those that "
-        "nobody asks for sleep (their `resident`, `memory`); may be repeated",
+        "are not called sleep (their `resident`, `memory`); may be repeated",
         "DEVICE=SIZE", separator=",")
     rate_limit: Literal["off", "execution_count"] = option("off",
         "let batches wait for the `rate_limiter` resources that a config.pbtxt names")

@@ -226,7 +226,7 @@ def _no_program(where: str) -> TargetError:
         if kind in FILES and kind != "model.txt"
         else ""
     )
-    return TargetError(f"{where} is no Python file; {serve}read it in load() of a model in app.py")
+    return TargetError(f"{where} is not a Python file; {serve}read it in load() of a model")
 
 
 def _is_module(name: str) -> bool:

@@ -144,7 +144,7 @@ def test_a_file_whose_name_is_no_identifier_is_served_too(tmp_path: Path) -> Non
         ("predicts.py", r"predicts: Net has no execute\(\); rename its predict\(\)"),
         ("loads.py", r"loads: Net has no execute\(\); write it"),
         ("net.onnx", "serve a folder with it as NAME/1/model.onnx, or read it in load"),
-        ("./net.safetensors", r"no Python file; read it in load\(\) of a model in app.py"),
+        ("./net.safetensors", r"not a Python file; read it in load\(\) of a model"),
         ("net.gguf", "write llm:net.gguf"),
         ("empty_app", "has no models"),
         ("a b", "neither a file"),

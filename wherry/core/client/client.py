@@ -328,7 +328,7 @@ def _versioned(model: str, version: str | int | None) -> str:
         return model
     if type(version) not in (str, int) or ":" in model:
         raise InvalidRequest(
-            f"model {model!r}: version must be a str or an int, said once, not"
+            f"model {model!r}: version must be a str or an int, given once, not"
             f" {type(version).__name__}; an input of that name is given by its place"
         )
     return f"{model}:{version}"

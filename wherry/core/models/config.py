@@ -214,7 +214,7 @@ class ModelConfig:
         sentiment.config(max_queue_size=10).max_queue_size  # -> 10
     """
 
-    #: What callers say; a function's name, or a class's in lower case, if nothing else is said.
+    #: What clients call it; default: the function's name, or the class's in lower case.
     name: str
     #: A whole number from 1 up.
     version: str = "1"
@@ -222,7 +222,7 @@ class ModelConfig:
     description: str = ""
     #: A path at which the model is called in its own types: "/predict". None: it has none.
     route: str | None = None
-    #: What OpenAI's and Anthropic's clients call it beside `name`, and are told that it is called:
+    #: Names for OpenAI's and Anthropic's clients, which list them in place of `name`:
     #: "organisation/model".
     served_names: tuple[str, ...] = ()
 

@@ -163,7 +163,7 @@ def cache_of(
             if key != "size" or not value.isdecimal():
                 raise ConfigError(f"cache_config {word!r}: write local,size=BYTES")
             if max_bytes:
-                raise ConfigError(f"cache_config {word!r}: the size of the cache is said twice")
+                raise ConfigError(f"cache_config {word!r}: the cache size is set twice")
             max_bytes = int(value)
             continue
         if not equals:
