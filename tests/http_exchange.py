@@ -226,6 +226,7 @@ def served(
     *models: Model,
     restrictions: Restrictions | None = None,
     common: Common | None = None,
+    recent_requests: bool = False,
     **fields: Any,
 ) -> Iterator[Client]:
     """The models behind an application, in an event loop of their own. `fields` are those of
@@ -235,6 +236,7 @@ def served(
             runtime,
             common=common or Common(**fields),
             restrictions=restrictions,
+            recent_requests=recent_requests,
         )
         client = Client(app, runtime, loop)
         client.call(app.start)

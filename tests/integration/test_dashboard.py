@@ -329,6 +329,42 @@ def test_values_are_shown_under_the_pointer_and_a_drag_zooms_all_charts(
         assert line.get_attribute("aria-pressed") == "false"
 
 
+def test_requests_are_listed_with_their_batch_mates_and_drawn_as_dots(browser: Browser) -> None:
+    with running_server(MODELS, "--recent-requests") as url, Load(url):
+        with httpx.Client(base_url=url) as client:
+            for id in ("<b>first", "second"):
+                headers = {"x-request-id": id}
+                client.post(
+                    "/v2/models/story/generate_stream", json={"topic": "a"}, headers=headers
+                )
+        with opened(browser, url) as page:
+            live(page)
+            shown(page, "sentiment")
+            page.wait_for_selector("#picture circle", state="attached")
+            assert "sentiment_0" in text_of(page, "#picture")
+            play = page.get_by_role("button", name="Play")  # this browser wants no motion
+            play.click()
+            page.get_by_role("button", name="Stop").click()
+            page.get_by_role("tab", name="Requests").click()
+            page.wait_for_selector("#requests tbody tr:nth-child(50)")
+            page.wait_for_selector("#requests td:has-text('alone')")
+            check(page)
+            shown(page, "story")
+            page.wait_for_selector("#picture:has-text('Requests of story')")
+
+
+def test_requests_that_are_not_kept_are_recorded_while_somebody_looks(
+    browser: Browser, server: str
+) -> None:
+    with opened(browser, server, width=390) as page, Load(server):
+        live(page)
+        page.get_by_role("tab", name="Requests").click()
+        page.wait_for_selector("#requests tbody tr")
+        assert "--recent-requests" in text_of(page, "#requests .note")
+        check(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_a_stream_is_shown_as_it_comes_and_can_be_stopped(browser: Browser, server: str) -> None:
     with opened(browser, server) as page:
         live(page)

@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from wherry.core.observability.otel.tracing import RequestTrace as RequestTrace
     from wherry.core.observability.otel.tracing import Tracing as Tracing
     from wherry.core.observability.otel.triton_mode import MetricsConfig as MetricsConfig
+    from wherry.core.observability.records import Records as Records
     from wherry.core.observability.statistics import SECONDS_BUCKETS as SECONDS_BUCKETS
     from wherry.core.observability.statistics import Compute as Compute
     from wherry.core.observability.statistics import Duration as Duration
@@ -272,6 +273,7 @@ else:
             "observability.otel.providers": "tracing_of",
             "observability.otel.tracing": "RequestTrace Tracing",
             "observability.otel.triton_mode": "MetricsConfig",
+            "observability.records": "Records",
             "observability.statistics": (
                 "Compute Duration Histogram ModelStatistics SECONDS_BUCKETS"
             ),

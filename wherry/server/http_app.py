@@ -100,6 +100,7 @@ class HttpApp:
         control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
         pass_on: PassOn | None = None,
+        recent_requests: bool = False,
     ) -> None:
         """With `pass_on` this is a front's application: an owner answers what it passes on."""
         self._draining = False
@@ -119,6 +120,7 @@ class HttpApp:
             runtime,
             common,
             control.not_ready,
+            recent_requests=recent_requests,
         )
         openapi = OpenApiRoutes(entry, self.described, self._restrictions)
         self._metrics = Metrics(

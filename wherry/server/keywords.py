@@ -76,6 +76,7 @@ class ServerOptions(TypedDict, total=False):
     grpc_compression: Literal["none", "gzip", "deflate"]
     strict_fields: bool
     triton_errors: bool
+    recent_requests: bool
     access_log: bool
     drain_timeout: float
     drain_notice: float

@@ -222,6 +222,8 @@ class Protocols:
         "refuse fields of OpenAI requests that are not known, instead of ignoring them")
     triton_errors: bool = option(False,
         "errors of KServe V2 have Triton's status, gRPC code, Content-Type and sentence")
+    recent_requests: bool = option(False,
+        "keep the last 50 requests with their ids and times, for the dashboard")
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
 
 

@@ -117,6 +117,7 @@ def applications(
         control=control,
         restrictions=restrictions,
         pass_on=pass_on,
+        recent_requests=options.protocols.recent_requests,
     )
     agent = AgentCheck(
         control.runtime.registry.load_report, control.not_ready, lambda: http.draining

@@ -109,6 +109,8 @@ class Delivery:
     def fail(self, request: InferRequest, error: WherryError) -> None:
         if request.whole is None:
             self._statistics.failed(error, self._clock() - request.enqueued_at)
+            if (records := self._statistics.records) is not None:
+                records.failed(request, type(error).__name__)
         request.reply.deliver(error)
         if self._order is not None:
             with self._lock:

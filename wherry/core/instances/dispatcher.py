@@ -444,6 +444,9 @@ class Outcomes:
             execution.infer_ns,
             execution.output_ns,
         )
+        if (records := self._statistics.records) is not None:
+            ns = execution.input_ns, execution.infer_ns, execution.output_ns
+            records.ran(instance.name, run.batch.reason, run.started, ns, requests)
 
     def _with_outcomes(self, run: BatchRun) -> tuple[Sequence[InferRequest], Sequence[Outcome]]:
         """The requests that end with this batch, and their outcomes: not those that outlive it,

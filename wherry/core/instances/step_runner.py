@@ -168,6 +168,8 @@ class StepRunner(InstanceRunner[StepInstance]):
             self._carry_out(self._requests.finished(active, now), now)
             self._changed.notify_all()
         self.statistics.finished(request, active.joined_at, now)
+        if (records := self.statistics.records) is not None:
+            records.ran(active.instance.name, "", active.joined_at, request.compute_ns, [request])
 
     def _count_responses(self, active: Active[StepInstance], responses: int, now: float) -> None:
         with self._lock:

@@ -110,15 +110,13 @@ class StreamRun:
         """Count the batch."""
         if self.trace is not None:
             self.trace.ended(self.started, perf_counter_ns() - self._started_ns)
-        self._streams.statistics.executed(
-            self.requests,
-            [sum(request.rows for request in self.requests)],
-            self.batch.reason,
-            self.started,
-            0,
-            perf_counter_ns() - self._started_ns,
-            0,
-        )
+        statistics, ns = self._streams.statistics, perf_counter_ns() - self._started_ns
+        rows = [sum(request.rows for request in self.requests)]
+        statistics.executed(self.requests, rows, self.batch.reason, self.started, 0, ns, 0)
+        if (records := statistics.records) is not None:
+            records.ran(
+                self.instance.name, self.batch.reason, self.started, (0, ns, 0), self.requests
+            )
 
     def settle(self, index: int, outcome: Outcome | None) -> None:
         """Give `requests[index]` its end: an error, or that there are no more responses."""

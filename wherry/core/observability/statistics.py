@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from wherry.core.observability.records import ModelRecords
 from wherry.core.values.errors import WherryError
 from wherry.core.values.request import InferRequest
 
@@ -201,6 +202,8 @@ class ModelStatistics:
         #: Until the first response of a stream, and between responses of StepModels.
         self.first_response_seconds = FirstResponseTimes()
         self.next_response_seconds = Histogram()
+        #: Where each request is recorded, while somebody asks for it.
+        self.records: ModelRecords | None = None
 
     @property
     def queue(self) -> Duration:

@@ -453,6 +453,8 @@ class PipelineRunner(Runner):
             self.statistics.executed(
                 [request], [request.rows], "idle", request.enqueued_at, 0, ns, 0
             )
+            if (records := self.statistics.records) is not None:
+                records.ran("pipeline", "", request.enqueued_at, (0, ns, 0), [request])
             self._delivery.answer([(request, response)])
 
 

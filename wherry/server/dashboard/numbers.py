@@ -348,6 +348,8 @@ class ServerNumbers:
         #: How many watch.
         self.viewers: Callable[[], int] = lambda: 0
         self.last = Sample()
+        #: Called each second.
+        self.every_second: Callable[[], None] = lambda: None
         #: Called with each second's numbers while somebody watches.
         self.watched: Callable[[Sample], None] = lambda _: None
         self._read_at = float("-inf")  # by time.monotonic()
@@ -377,6 +379,7 @@ class ServerNumbers:
     def _tick(self) -> None:
         self.start()
         self._past.is_due = True
+        self.every_second()
         if self.viewers():
             self._waiting.append(self.watched)
         self._begin()

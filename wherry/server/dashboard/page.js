@@ -434,7 +434,7 @@ function showErrors() {
 
 // -- Tabs
 
-const TABS = ["live", "try", "errors"];
+const TABS = ["live", "try", "errors", "requests"];
 const tabOf = (name) => byId("tab-" + name);
 
 const hashOf = (tab, key) => `#${tab}/${encodeURIComponent(key)}`;
@@ -457,6 +457,7 @@ function openTab(name) {
     tabOf(one).tabIndex = chosen ? 0 : -1;
     byId("panel-" + one).hidden = !chosen;
   }
+  readRequests();
 }
 
 byId("tabs").onclick = (event) => {
@@ -509,6 +510,7 @@ function openModel(key) {
   if (page && page.key === key && page.kind === kind) return;
   if (page) page.drop();
   page = key ? modelPage(key) : null;
+  dots.next();
   if (page) page.update();
   else byId("model").hidden = true;
 }
@@ -536,6 +538,7 @@ function show() {
     if (page) page.update();
   }
   if (state.tab === "try") showTry();
+  if (state.tab === "requests") showRequests();
   say(byId("footer"), `Rates and quantiles are of the last seconds; ${state.server.viewers} watching. As of ${clock(state.at)}.`);
 }
 
@@ -593,9 +596,3 @@ document.onvisibilitychange = () => {
   if (document.hidden) stopWatching();
   else watch();
 };
-
-byId("to-metrics").href = base + "metrics";
-byId("to-stats").href = base + "v2/models/stats";
-byId("api-key").value = access.key;
-byId("extra").value = access.extra;
-watch();

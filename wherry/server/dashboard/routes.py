@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
-from wherry.core.api import FrontsSource, Overloaded, Runtime
+from wherry.core.api import FrontsSource, InvalidRequest, Overloaded, Runtime
 from wherry.server.dashboard import numbers
 from wherry.server.dashboard.numbers import Sample, ServerNumbers
+from wherry.server.dashboard.requests import RecentRequests
 from wherry.server.http.answers import CONTENT_TYPE, UNBUFFERED, respond
 from wherry.server.http.exchange import Exchange, Headers
 from wherry.server.http.route import ANY_TEXT, Operation, Route, tells
 from wherry.server.http.route import EVENTS as EVENT_STREAM
 from wherry.server.v2.common import Common
 
+REQUESTS: Final = "/dashboard/requests"
 HISTORY: Final = "/dashboard/history"
 NUMBERS: Final = "/dashboard/numbers"
 EVENTS: Final = "/dashboard/events"
@@ -59,7 +61,7 @@ def _file(name: str) -> str:
 
 
 #: In this order they are one script, after uPlot.
-_SCRIPTS: Final = ("base.js", "charts.js", "try.js", "page.js")
+_SCRIPTS: Final = ("base.js", "charts.js", "try.js", "page.js", "requests.js", "start.js")
 #: Read when the server is imported: its event loop must not read files.
 PAGE, HEADERS = whole_page(
     _file("page.html"),
@@ -167,6 +169,18 @@ PAST: Final = tells(
 )
 
 
+LATEST: Final = tells(
+    "What became of the last requests",
+    {"type": "object", "required": ["at", "keeps", "left_out", "batches"]},
+    400,
+    404,
+    description="Those of batches after number `since`. Unless the server keeps them, requests are"
+    " recorded for 5 s after each call, and without their ids.",
+    reads=("replica",),
+    parameters=({"name": "since", "in": "query", "schema": {"type": "integer", "minimum": 0}},),
+)
+
+
 class Dashboard:
     """The page and its numbers, of one server. In its event loop."""
 
@@ -175,10 +189,14 @@ class Dashboard:
         runtime: Runtime,
         common: Common,
         not_ready: Callable[[], Mapping[str, str]],
+        *,
+        recent_requests: bool = False,
     ) -> None:
         self._draining = False
         self._numbers = ServerNumbers(runtime, common, not_ready, lambda: self._draining)
         self._viewers = Viewers(self._numbers)
+        self._requests = RecentRequests(runtime.models, runtime.clock, keeps=recent_requests)
+        self._numbers.every_second = self._requests.tick
 
     def start(self) -> None:
         """Keep the figures of each second, until `stop`. In the loop."""
@@ -192,6 +210,7 @@ class Dashboard:
             "/": Route({"GET": page}, "metadata", True, {"GET": START_PAGE}),
             NUMBERS: Route({"GET": self._tell}, "statistics", operations={"GET": ALL_NUMBERS}),
             HISTORY: Route({"GET": self._tell_past}, "statistics", operations={"GET": PAST}),
+            REQUESTS: Route({"GET": self._tell_requests}, "statistics", operations={"GET": LATEST}),
             EVENTS: Route({"GET": self._watch}, "statistics", operations={"GET": CHANGES}),
         }
 
@@ -221,4 +240,11 @@ class Dashboard:
     def _tell_past(self, exchange: Exchange) -> None:
         which = dict(parse_qsl(exchange.request.head.query))
         body = self._numbers.history(which.get("model", ""), which.get("version", ""))
+        respond(exchange, body, headers=[("Cache-Control", "no-store")])
+
+    def _tell_requests(self, exchange: Exchange) -> None:
+        since = dict(parse_qsl(exchange.request.head.query)).get("since", "0")
+        if not (since.isascii() and since.isdecimal() and len(since) < 20):
+            raise InvalidRequest(f"since={since[:40]!r} is not the number of a batch")
+        body = self._requests.since(int(since))
         respond(exchange, body, headers=[("Cache-Control", "no-store")])

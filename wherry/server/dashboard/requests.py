@@ -1,0 +1,93 @@
+"""What became of the last requests, for who asks? They are recorded while somebody does, or always
+if the server is to keep them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from wherry.core.api import LoadedModel, Records
+from wherry.server.calls.client_text import encode_json
+
+#: Seconds for which requests are recorded after somebody has asked for them.
+WATCHED: Final = 5.0
+#: Requests of a list.
+LISTED: Final = 50
+
+
+class RecentRequests:
+    """The records of one server's models. In its event loop.
+
+    With `keeps` requests are recorded always and their ids are shown; else only for WATCHED seconds
+    after each question, without ids, which are their clients' words.
+    """
+
+    def __init__(
+        self,
+        models: Callable[[], Sequence[LoadedModel]],
+        clock: Callable[[], float],
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self.keeps = keeps
+        self._models = models
+        self._records = Records(clock)
+        self._until = float("inf") if keeps else float("-inf")
+
+    def tick(self) -> None:
+        """Have models that were loaded meanwhile recorded, and stop when nobody asks any more."""
+        if self._records.clock() < self._until:
+            for loaded in self._models():
+                statistics = loaded.runner.statistics
+                if statistics.records is None:
+                    statistics.records = self._records.of(loaded.name, loaded.version)
+        elif self._until > float("-inf"):
+            self._until = float("-inf")
+            for loaded in self._models():
+                loaded.runner.statistics.records = None
+            self._records.clear()
+
+    def since(self, number: int) -> bytes:
+        """As JSON: what was recorded after the batch with this number; with 0 the last requests.
+        Those that come from now on are recorded, too."""
+        if not self.keeps:
+            self._until = self._records.clock() + WATCHED
+            self.tick()
+        found = self._records.since(number)
+        if not number:
+            found = found[-4 * LISTED :]
+        unix = time.time() - self._records.clock()
+        batches = [
+            {
+                "number": one.number,
+                "model": one.model,
+                "version": one.version,
+                "instance": one.instance,
+                "reason": one.reason,
+                "started": round(unix + one.started, 6),
+                "input_seconds": round(one.input_seconds, 7),
+                "infer_seconds": round(one.infer_seconds, 7),
+                "output_seconds": round(one.output_seconds, 7),
+                "ended": round(unix + one.ended, 6),
+                "rows": one.rows,
+                "error": one.error,
+                "requests": [
+                    (
+                        request.id if self.keeps else "",
+                        round(unix + request.enqueued_at, 6),
+                        request.rows,
+                    )
+                    for request in one.requests
+                ],
+            }
+            for one in found
+        ]
+        return encode_json(
+            {
+                "at": time.time(),
+                "keeps": self.keeps,
+                "left_out": self._records.left_out,
+                "batches": batches,
+            }
+        )
