@@ -68,24 +68,6 @@ class House:
 
 
 @looped
-async def test_up_to_the_limit_each_connection_may_ask_anything() -> None:
-    house = House(Limits(max_connections=2))
-    assert [house.enter(FakeConnection()) for _ in range(2)] == [MayAsk.ANYTHING] * 2
-    house.close()
-
-
-@looped
-async def test_beyond_the_limit_the_one_idle_for_longest_makes_room() -> None:
-    house = House(Limits(max_connections=3))
-    busy, younger, oldest = FakeConnection(), FakeConnection(0.5), FakeConnection(0.2)
-    for connection in (busy, younger, oldest):
-        house.enter(connection)
-    assert house.enter(FakeConnection()) is MayAsk.ANYTHING
-    assert (busy.told, younger.told, oldest.told) == ([], [], ["make room"])
-    house.close()
-
-
-@looped
 async def test_one_that_is_no_longer_idle_is_passed_over() -> None:
     house = House(Limits(max_connections=2))
     asked_again, idle = FakeConnection(0.1, stays=True), FakeConnection(0.2)
@@ -93,17 +75,6 @@ async def test_one_that_is_no_longer_idle_is_passed_over() -> None:
     house.enter(idle)
     assert house.enter(FakeConnection()) is MayAsk.ANYTHING
     assert idle.told == ["make room"]
-    house.close()
-
-
-@looped
-async def test_where_none_is_idle_a_few_may_ask_about_health_and_the_oldest_of_them_goes() -> None:
-    house = House(Limits(max_connections=1))
-    house.enter(FakeConnection())
-    reserve = [FakeConnection() for _ in range(RESERVE + 1)]
-    assert {house.enter(connection) for connection in reserve} == {MayAsk.HEALTH}
-    assert [c for c in reserve if c.told] == [reserve[0]]
-    assert reserve[0].told == ["abort"]
     house.close()
 
 
@@ -119,19 +90,6 @@ async def test_one_in_reserve_that_has_closed_leaves_its_place_and_is_not_kept()
     assert gone() is None
     assert house.enter(FakeConnection()) is MayAsk.HEALTH
     assert [c for c in reserve if c.told] == []
-    house.close()
-
-
-@looped
-async def test_idle_connections_are_searched_now_and_then_only() -> None:
-    house = House(Limits(max_connections=1))
-    first = FakeConnection()
-    house.enter(first)
-    assert house.enter(FakeConnection()) is MayAsk.HEALTH
-    first.idle_since = 1.0
-    assert house.enter(FakeConnection()) is MayAsk.HEALTH
-    house.now += SCAN_INTERVAL
-    assert house.enter(FakeConnection()) is MayAsk.ANYTHING
     house.close()
 
 
@@ -154,34 +112,6 @@ async def test_one_with_a_reserved_descriptor_stays_only_if_another_makes_room(
     house.enter(FakeConnection(0.5))
     house.now += SCAN_INTERVAL
     assert house.enter(FakeConnection(), 110) is MayAsk.NOTHING
-    house.close()
-
-
-@looped
-async def test_a_sweep_checks_each_connection_and_a_drain_drains_and_checks_it_at_once() -> None:
-    house = House(Limits())
-    connections = [FakeConnection() for _ in range(3)]
-    for connection in connections:
-        house.enter(connection)
-    house.open.sweep()
-    house.open.drain(0.0)
-    assert [c.told for c in connections] == [["check 1.0", "drain", "check 1.0"]] * 3
-    assert house.open.draining
-    house.close()
-
-
-@looped
-async def test_a_client_has_its_own_limit_of_unsent_bytes_and_the_oldest_goes_at_that_of_all() -> (
-    None
-):
-    house = House(Limits(max_unsent_bytes=1_000_000, max_connection_unsent_bytes=500_000))
-    first, second = FakeConnection(), FakeConnection()
-    for connection in (first, second):
-        house.enter(connection)
-    assert not house.open.note_unsent(first, 500_000)
-    house.now += 1
-    assert house.open.note_unsent(second, 500_001)
-    assert (first.told, second.told) == (["abort"], [])
     house.close()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wherry.core.values.errors import AlreadyRegistered, InvalidRequest, RegionNotFound, Unsupported
-from wherry.server.v2.shared_memory import MAX_REGIONS, SharedMemory, SharedRegion
+from wherry.core.values.errors import InvalidRequest, Unsupported
+from wherry.server.v2.shared_memory import MAX_REGIONS, SharedMemory
 
 SHM = Path("/dev/shm")
 
@@ -68,24 +68,6 @@ def test_a_window_lies_within_its_region(
         memory.window("r", offset, size, "input 'x'")
 
 
-def test_status_tells_what_was_registered(memory: SharedMemory, key: str) -> None:
-    assert memory.status() == []
-    memory.register("a", f"/{key}", 4)
-    memory.register("b", key, 4, 8)
-    assert memory.status() == [SharedRegion("a", f"/{key}", 0, 4), SharedRegion("b", key, 8, 4)]
-    assert memory.status("b") == [SharedRegion("b", key, 8, 4)]
-    assert repr(memory) == "<SharedMemory: 2 regions>"
-    memory.unregister("a")
-    memory.unregister("nobody")
-    assert [region.name for region in memory.status()] == ["b"]
-    memory.unregister()
-    assert memory.status() == []
-    with pytest.raises(RegionNotFound, match="Unable to find system shared memory region: 'b'"):
-        memory.status("b")
-    with pytest.raises(RegionNotFound, match=r"input 'x': Unable to find .*: 'b'"):
-        memory.window("b", 0, 1, "input 'x'")
-
-
 def test_a_window_outlives_its_region_and_the_object_s_name(memory: SharedMemory, key: str) -> None:
     memory.register("r", key, 100)
     window = memory.window("r", 0, 100, "input 'x'")
@@ -106,13 +88,6 @@ def test_an_object_that_was_made_smaller_is_not_touched(memory: SharedMemory, ke
         window.read()
     with pytest.raises(InvalidRequest, match="smaller"):
         window.write(b"a" * 100)
-
-
-def test_a_name_is_registered_once(memory: SharedMemory, key: str) -> None:
-    memory.register("r", key, 4)
-    with pytest.raises(AlreadyRegistered, match="shared memory region 'r' already in manager"):
-        memory.register("r", key, 4)
-    assert memory.status() == [SharedRegion("r", key, 0, 4)]
 
 
 @pytest.mark.parametrize(
