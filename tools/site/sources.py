@@ -86,7 +86,9 @@ def navigation(root: Path) -> list[Group]:
 def links(text: str) -> Iterator[str]:
     """The relative links of a page, without their anchors; those in its code are none."""
     for part in _outside_code(text):
-        yield from (match["to"] for match in _LINK.finditer(part))
+        for match in _LINK.finditer(part):
+            yield from links(match["before"][1:])  # an image may be what a link shows
+            yield match["to"]
 
 
 def moved(text: str, source: str, to: Mapping[str, str]) -> str:
@@ -99,12 +101,13 @@ def moved(text: str, source: str, to: Mapping[str, str]) -> str:
 
     def at_its_place(match: re.Match[str]) -> str:
         target = to.get(resolved(source, match["to"]))
+        shown = _LINK.sub(at_its_place, match["before"][1:])
         if target is None:
-            return match[0]
+            return f"{match[0][0]}{shown}{match[0][len(match['before']) :]}"
         if not target:
-            return match["before"][1:-2]
+            return shown[:-2]
         anchor = (match["anchor"] or "") if target.endswith(".md") else ""
-        return f"{match['before']}{os.path.relpath(target, folder)}{anchor})"
+        return f"{match[0][0]}{shown}{os.path.relpath(target, folder)}{anchor})"
 
     fences = [*_FENCE.findall(text), ""]
     parts = (_LINK.sub(at_its_place, part) for part in _outside_code(text))

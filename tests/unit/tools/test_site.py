@@ -148,6 +148,8 @@ def test_no_page_leads_to_another_site_for_what_the_browser_loads(site: Path) ->
         ("[it](docs/how-to/llm.md)", "[it](how-to/llm.md)"),
         ("[it](docs/how-to/llm.md#keys)", "[it](how-to/llm.md#keys)"),
         ("![a [b] c](docs/a.svg)", "![a [b] c](a.svg)"),
+        ("[![a](docs/a.svg)](docs/how-to/llm.md)", "[![a](a.svg)](how-to/llm.md)"),
+        ("[![a](docs/a.svg)](NOTICE)", "[![a](a.svg)](NOTICE)"),
         ("[`test_x`](tests/unit/test_x.py)", "[`test_x`](repository/tests/unit/test_x.py.txt)"),
         ("[the `decisions`](docs/decisions)", "the `decisions`"),
         ("[it](docs/internals/gpu.md#a)", "[it](repository/docs/internals/gpu.md.txt)"),
