@@ -97,8 +97,15 @@ class Definition:
         return _called(name, ["*", *given] if given and self._by_keyword else given)
 
     def member(self, name: str) -> ast.stmt | None:
-        body = self.node.body if isinstance(self.node, ast.ClassDef) else []
-        return next((one for one in body if getattr(one, "name", None) == name), None)
+        return next((one for one in self._body() if getattr(one, "name", None) == name), None)
+
+    def _body(self) -> Iterator[ast.stmt]:
+        """What is in a class; of `if TYPE_CHECKING` what runs."""
+        for one in self.node.body if isinstance(self.node, ast.ClassDef) else ():
+            if isinstance(one, ast.If):
+                yield from one.orelse
+            else:
+                yield one
 
     @property
     def _by_keyword(self) -> bool:
@@ -116,7 +123,7 @@ class Definition:
     def fields(self) -> Iterator[Field]:
         """Public fields of a record, in their order."""
         lines = _source(self.module)[0].splitlines()
-        for one in () if self.node.name in _SETTINGS else self.node.body:
+        for one in () if self.node.name in _SETTINGS else self._body():
             if not isinstance(one, ast.AnnAssign) or not isinstance(one.target, ast.Name):
                 continue
             kind = ast.unparse(one.annotation)
@@ -128,7 +135,7 @@ class Definition:
 
     def methods(self) -> Iterator[Method]:
         """Public methods and properties, in their order."""
-        for one in self.node.body:
+        for one in self._body():
             if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if self._is_hidden(one.name):

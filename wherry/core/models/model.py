@@ -14,7 +14,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.core.models.config import FIELDS, ModelConfig, model_config
@@ -27,6 +38,9 @@ from wherry.core.observability.tracing import Span
 from wherry.core.values.datatypes import Form
 from wherry.core.values.errors import ConfigError, ModelNotReady
 from wherry.core.values.request import Columns
+
+if TYPE_CHECKING:
+    from wherry.core.models.typed_calls import AsyncInfer, AsyncStream, Infer, Map, Stream
 
 #: Held while a model object becomes an instance's own.
 _TAKING = threading.RLock()
@@ -199,7 +213,7 @@ class Model(SettingAttributes):
         super().__init_subclass__(**kwargs)
         cls._wherry_class = states(class_attributes(cls))
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Model:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Here, as a decorator may give a class its __init__ after its definition (dataclass).
         if getattr(cls.__init__, "made_for", None) is not cls:
             cls.__init__ = _recorded(cls, cls.__init__)  # type: ignore[method-assign]
@@ -318,29 +332,40 @@ class Model(SettingAttributes):
             raise ConfigError(f"model {name!r}: {type(self).__name__} has no execute() method")
         return read_signature(self.execute, name)
 
-    # For callers: one row in, one row out, through the batcher.
+    # For callers: one row in, one row out, through the batcher. Type checkers see them with the
+    # types of the model's code.
 
-    def infer(self, *args: Any, **inputs: Any) -> Any:
-        """Run one row, batched with other callers' rows. Blocks; any thread. Raises WherryError."""
-        return self._loaded().infer(self.name, *args, **inputs)
+    if TYPE_CHECKING:
+        infer: ClassVar[Infer]
+        ainfer: ClassVar[AsyncInfer]
+        map: ClassVar[Map]
+        stream: ClassVar[Stream]
+        astream: ClassVar[AsyncStream]
+    else:
 
-    async def ainfer(self, *args: Any, **inputs: Any) -> Any:
-        """Run one row from asyncio, as `infer` does. Cancelling the task cancels the request."""
-        return await self._loaded().ainfer(self.name, *args, **inputs)
+        def infer(self, *args: Any, **inputs: Any) -> Any:
+            """Run one row, batched with other callers' rows. Blocks; any thread. Raises
+            WherryError."""
+            return self._loaded().infer(self.name, *args, **inputs)
 
-    def map(self, rows: Iterable[Any], *, version: str | int | None = None) -> Iterator[Any]:
-        """Yield results for many rows in order, with many in flight at a time. A row is the value
-        of the only input, or a dict of inputs by name."""
-        return self._loaded().map(self.name, rows, version=version)
+        async def ainfer(self, *args: Any, **inputs: Any) -> Any:
+            """Run one row from asyncio, as `infer` does. Cancelling the task cancels the
+            request."""
+            return await self._loaded().ainfer(self.name, *args, **inputs)
 
-    def stream(self, *args: Any, **inputs: Any) -> Iterator[Any]:
-        """Yield the responses of a generator model. Blocks; closing the iterator cancels the
-        request."""
-        return self._loaded().stream(self.name, *args, **inputs)
+        def map(self, rows: Iterable[Any], *, version: str | int | None = None) -> Iterator[Any]:
+            """Yield results for many rows in order, with many in flight at a time. A row is the
+            value of the only input, or a dict of inputs by name."""
+            return self._loaded().map(self.name, rows, version=version)
 
-    def astream(self, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
-        """Yield the responses of a generator model in asyncio, as `stream` does."""
-        return self._loaded().astream(self.name, *args, **inputs)
+        def stream(self, *args: Any, **inputs: Any) -> Iterator[Any]:
+            """Yield the responses of a generator model. Blocks; closing the iterator cancels the
+            request."""
+            return self._loaded().stream(self.name, *args, **inputs)
+
+        def astream(self, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
+            """Yield the responses of a generator model in asyncio, as `stream` does."""
+            return self._loaded().astream(self.name, *args, **inputs)
 
     def _loaded(self) -> Caller:
         call = current_call.get()
@@ -390,6 +415,10 @@ class FunctionModel(Model, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
+    if TYPE_CHECKING:
+
+        def execute(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
 
 class ModelOfModels(Model):
     """A model that passes each request through other models: it has no instances."""
@@ -401,6 +430,9 @@ class ModelOfModels(Model):
 
 class Pipeline(FunctionModel[P, R]):
     """An async function that calls models, once for each row and for many rows concurrently."""
+
+    if TYPE_CHECKING:
+        takes_one_row: bool
 
     def signature(self, name: str = "") -> Signature:
         return read_signature(self.function, name or self.function.__name__, one_row=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from wherry.core.api import InvalidRequest, ModelSettings, PromptTooLong, Signature, StepModel
 from wherry.llm.engine.adapters import AdapterFolders
@@ -64,6 +64,11 @@ class TextModel(StepModel, ABC):
         found = super().signature(name)
         kept = tuple(one for one in found.inputs if self.tokenizes or one.name != "task")
         return replace(found, inputs=kept)
+
+    if TYPE_CHECKING:
+        # `parameters` may be a dict, which an annotation of an input cannot say.
+        def stream(self, *row: Any, **inputs: Any) -> Iterator[Delta]: ...
+        def astream(self, *row: Any, **inputs: Any) -> AsyncIterator[Delta]: ...
 
     def start(
         self,

@@ -99,8 +99,8 @@ def test_an_infer_without_a_runtime_says_what_is_missing() -> None:
     calls: list[Callable[[], Any]] = [
         lambda: shout.infer("x"),
         lambda: shout.map(["x"]),
-        lambda: shout.stream("x"),
-        lambda: shout.astream("x"),
+        lambda: shout.stream("x"),  # type: ignore[arg-type]
+        lambda: shout.astream("x"),  # type: ignore[arg-type]
         lambda: asyncio.run(shout.ainfer("x")),
     ]
     for call in calls:

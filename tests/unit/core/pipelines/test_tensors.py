@@ -337,11 +337,11 @@ def test_a_tensor_goes_to_a_model_of_another_datatype_as_an_array_would(
     @wherry.pipeline
     async def best(x: Pair) -> int:
         place = await places.ainfer(await halves.ainfer(x))
-        return await counted.ainfer(place)  # type: ignore[no-any-return]
+        return await counted.ainfer(place)
 
     @wherry.pipeline
     async def wrong(x: Pair) -> int:
-        return await counted.ainfer(await halves.ainfer(x[0]))  # type: ignore[no-any-return]
+        return await counted.ainfer(await halves.ainfer(x[0]))
 
     with wherry.Runtime(halves, places, counted, best, wrong) as runtime:
         assert runtime.infer("best", x=ROW) == 1
