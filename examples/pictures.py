@@ -84,7 +84,7 @@ def tabular(app: Any) -> bytes:
     patient = app.Patient(59, 32.1, 101, 4.86, 87)
     with wherry.Runtime(app.predict) as runtime:
         forecast = runtime.infer("predict", patient=patient)
-    shares = [(name, round(float(share), 1)) for name, share in forecast["because"].items()]
+    shares = list(forecast["because"].items())
     title = text(f"progression in a year: {forecast['progression']:.0f}, because of", 60)
     return card([title, *bars(shares, 120)])
 

@@ -50,7 +50,10 @@ class Predict(wherry.Model):
         return [
             {
                 "progression": round(float(row.sum()), 1),
-                "because": dict(zip(COLUMNS, row[:-1].round(1).tolist(), strict=True)),
+                "because": {
+                    column: round(float(share), 1)
+                    for column, share in zip(COLUMNS, row[:-1], strict=True)
+                },
             }
             for row in shares
         ]

@@ -78,8 +78,9 @@ def test_each_example_of_the_gallery_can_be_installed_and_read_in_minutes() -> N
 def test_what_the_readme_shows_happens(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    SHOWN[name](tmp_path)
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # its thread would stay
     monkeypatch.setenv("CLIP", str(tmp_path / "clip"))
+    SHOWN[name](tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     with opened(ROOT / "examples" / name / "README.md", tmp_path) as page:
         page.run()

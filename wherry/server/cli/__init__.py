@@ -239,10 +239,14 @@ def _add_around(commands: Any) -> None:
         commands,
         "init",
         "write a first model into a folder, with its test and its image",
-        "server.cli.packaged:init",
+        "server.cli.init:init",
         "Nothing that is there is written over.",
     )
     init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
+    init.add_argument(
+        "--template", default="text", metavar="NAME", help="what it begins with [text]"
+    )
+    init.add_argument("--list", action="store_true", help="print the templates, and write nothing")
 
     doctor = _command(
         commands,

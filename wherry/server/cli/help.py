@@ -32,7 +32,10 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "check": {"wherry check app.py": "before serving it, and in CI"},
     "config": {"wherry config --config prod.toml": "what serve would use"},
-    "init": {"wherry init hello": "then: cd hello; wherry serve app.py"},
+    "init": {
+        "wherry init hello": "then: cd hello; wherry serve app.py",
+        "wherry init --template search hello": "with a model of sentence embeddings",
+    },
     "call": {
         'wherry call sentiment "a good day"': "the only input",
         "wherry call search text=shoes top_k=3": "inputs by name",

