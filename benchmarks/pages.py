@@ -7,8 +7,8 @@ A page says where, and which columns of which file (a part of it: NAME.PART), ea
     <!-- figures of llm_int8: what = weights, tokens_per_cpu_s = tokens per CPU-second -->
     <!-- end of figures -->
 
-docs/internals/figures.md has the tables of all files whose rows are a table of some lines. The
-pages about peers and batching have writers of their own.
+docs/internals/figures.md has the tables of the files that no other page shows, and whose rows are a
+table of some lines. The pages about peers and batching have writers of their own.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ WRITERS: Final[tuple[tuple[Path, tuple[str, ...], Callable[..., str]], ...]] = (
 )
 #: Longer tables are left to their file.
 MOST_ROWS: Final = 40
-TITLE: Final = """# All recorded figures
+TITLE: Final = """# Other recorded figures
 
-What `python -m benchmarks.record` has measured in one go, file by file. The tables of the pages
-come from the same files, and a test compares them; figures in decisions are those that decided at
-that time. A figure of another machine is another figure: compare within a table.
+What `python -m benchmarks.record` has measured in one go and no other page shows, file by file.
+Every file is in `benchmarks/results`. A test compares all tables with them; figures in decisions
+are those that decided at that time. A figure of another machine is another figure: compare within a
+table.
 """
 
 
@@ -145,8 +146,11 @@ def all_figures() -> str:
             f" other programs took {whole['foreign']:g} cores meanwhile."
         )
         parts += [f"Not measured: `{name}` ({why})." for name, why in whole["missing"].items()]
+    elsewhere = {name for _, names, _ in WRITERS for name in names}
+    for page in _with_blocks():
+        elsewhere |= {found[2] for found in BLOCK.finditer(page.read_text(encoding="utf-8"))}
     for entry in ENTRIES:
-        if not _there(entry.name):
+        if entry.name in elsewhere or not _there(entry.name):
             continue
         record = result(entry.name)
         parts.append(f"## {entry.name}\n\n{record.get('title', '')}".rstrip())
