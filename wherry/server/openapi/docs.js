@@ -104,21 +104,26 @@ function addressOf(path, fields) {
   return base + address.slice(1) + (String(query) && "?" + query);
 }
 
-// What a route of language models may have as its `model`: one that takes the same inputs.
-function modelFor(sample) {
+// The inputs of the models, by their names.
+function inputsOfModels() {
   const operations = Object.values(told.paths).map((methods) => methods.post).filter((one) => one?.["x-model"]);
-  const takes = (one) => looked(one.requestBody?.content?.["application/json"]?.schema).properties ?? {};
-  const fits = operations.find((one) => Object.keys(sample).some((key) => key in takes(one)));
-  return (fits ?? operations[0])?.["x-model"];
+  return new Map(operations.map((one) =>
+    [one["x-model"], looked(one.requestBody?.content?.["application/json"]?.schema).properties ?? {}]).reverse());
 }
 
 function sampleBody(path, operation) {
   const content = operation.requestBody?.content?.["application/json"];
   const [example] = Object.values(content?.examples ?? {});
-  const schema = looked(content?.schema);
-  const sample = example ? example.value : sampleOf(schema);
-  const model = path.startsWith("/v1/") && schema.properties?.model && modelFor(sample);
-  return model ? { model, ...sample, model } : sample;
+  if (example) return example.value;
+  const { properties = {} } = looked(content?.schema);
+  const sample = path.startsWith("/v1/messages") ? { ...KNOWN } : sampleOf(content?.schema ?? {});
+  // A language model needs none of its inputs alone.
+  if (properties.messages && !sample.prompt) sample.messages = KNOWN.messages;
+  if (!path.startsWith("/v1/") || !(properties.model || sample.max_tokens)) return sample;
+  const models = [...inputsOfModels()].reverse();
+  const [model, inputs] = models.find(([, has]) => Object.keys(sample).some((key) => key in has)) ?? models[0] ?? ["", {}];
+  // One of an engine, which has tasks, goes on for long, and has the parameter.
+  return { ...sample, model, ...(properties.max_tokens && inputs.task && { max_tokens: KNOWN.max_tokens }) };
 }
 
 async function send(method, address, body, headers, output, status) {
