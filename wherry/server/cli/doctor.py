@@ -219,7 +219,8 @@ def _programs() -> Iterator[Finding]:
         elif extra:
             yield found
         elif found.state != "ok":
-            yield Finding("wrong", "packages", found.found, "pip install --force-reinstall wherry")
+            remedy = f"pip install -U {' '.join(needed[extra])}"
+            yield Finding("wrong", "packages", found.found, remedy)
     if absent:
         yield of_extras(absent)
 

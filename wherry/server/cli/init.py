@@ -15,8 +15,7 @@ from wherry import __version__
 from wherry.core.api import ConfigError
 from wherry.server.cli.show import print_line
 
-#: The one place that a release changes: until the index has wherry, projects install it from
-#: where it was installed from here, the checkout.
+#: What a release changes: until then projects install wherry from where it came from here.
 ON_INDEX: Final = False
 
 _OWN: Final = Path(__file__).with_name("project")
