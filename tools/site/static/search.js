@@ -9,8 +9,7 @@
 const STOP = new Set(
   "a an and are as at be by can do does for from get how i if in into is it me my of on or so that the this to use using want we what when where which why will with you".split(" "),
 );
-const WEIGHTS = { title: 3, heading: 2.5, keywords: 3, text: 1 };
-const PHRASE = 6; // a keyword all of whose words are in the question
+const WEIGHTS = { title: 3, heading: 2.5, keywords: 8, text: 1 };
 const LATER = /^(changelog|examples\/|pages)/; // seldom what somebody looks for
 
 // "batches", "batching" and "batch" are one word; so are "deploy" and "deployment".
@@ -36,8 +35,7 @@ function indexed(sections) {
       }
     }
   });
-  const phrases = sections.map((section) => section[4].map((phrase) => words(phrase)));
-  return { sections, inverted, phrases };
+  return { sections, inverted };
 }
 
 // The words of the index for one of a question: itself; if it is not there, what begins with it;
@@ -61,7 +59,7 @@ function nearlySame(one, other) {
 
 // Sections, best first, one of each page: [section, score].
 function ranked(index, question) {
-  const { sections, inverted, phrases } = index;
+  const { sections, inverted } = index;
   const terms = [...new Set(words(question))];
   const scores = new Map();
   for (const term of terms) {
@@ -74,10 +72,8 @@ function ranked(index, question) {
   }
   const best = new Map(); // place -> [section, score]
   for (const [number, score] of scores) {
-    const hit = phrases[number].filter((phrase) => phrase.length && phrase.every((word) => terms.includes(word)));
-    const covered = Math.max(0, ...hit.map((phrase) => phrase.length / terms.length));
     const place = sections[number][0];
-    const total = (score + PHRASE * covered) * (LATER.test(place) ? 0.4 : 1);
+    const total = score * (LATER.test(place) ? 0.4 : 1);
     if (total > (best.get(place)?.[1] ?? 0)) best.set(place, [sections[number], total]);
   }
   return [...best.values()].sort((one, other) => other[1] - one[1]);
