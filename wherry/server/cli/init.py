@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from wherry import __version__
 from wherry.core.api import ConfigError
@@ -154,16 +155,23 @@ def _source() -> str:
         record = distribution("wherry").read_text("direct_url.json")
     except PackageNotFoundError:
         record = None
-    return "" if ON_INDEX or record is None else str(json.loads(record)["url"])
+    if ON_INDEX or record is None:
+        return ""
+    found = json.loads(record)
+    vcs = found.get("vcs_info")
+    return f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}" if vcs else str(found["url"])
 
 
 def _checkout(source: str) -> str:
-    """The line of a Dockerfile that has the checkout where requirements.txt looks for it."""
-    path = source.removeprefix("file://")
+    """The lines of a Dockerfile that put the checkout, or the folder of the wheel, where
+    requirements.txt looks for it."""
+    if not source.startswith("file://"):
+        return ""
+    path = Path(unquote(source.removeprefix("file://")))
+    folder = path.parent if path.suffix == ".whl" else path
     return (
-        f"# docker build --build-context wherry={path} .\nCOPY --from=wherry . {path}\n"
-        if path
-        else ""
+        f"# docker build --build-context wherry={shlex.quote(str(folder))} .\n"
+        f"COPY --from=wherry {json.dumps(['.', str(folder)])}\n"
     )
 
 

@@ -55,6 +55,31 @@ def test_after_the_release_a_project_names_the_version_on_the_index(
     assert "self-hosted" not in after[".github/workflows/test.yml"]
 
 
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (
+            "file:///a/my%20wherry",
+            'wherry=\'/a/my wherry\' .\nCOPY --from=wherry [".", "/a/my wherry"]',
+        ),
+        ("file:///a/wherry-0.1.0-py3-none-any.whl", 'wherry=/a .\nCOPY --from=wherry [".", "/a"]'),
+        ("git+https://forge/wherry@0f0f", None),
+        ("", None),
+    ],
+)
+def test_an_image_has_wherry_from_where_it_was_installed(
+    source: str, lines: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init, "_source", lambda: source)
+    files = init.contents("text")
+    if lines is None:
+        assert "--from=wherry" not in files["Dockerfile"]
+    else:
+        assert f"# docker build --build-context {lines}\n" in files["Dockerfile"]
+    pinned = f" @ {source}" if source else f"=={__version__}"
+    assert files["requirements.txt"] == f"wherry{pinned}\n"
+
+
 def test_a_template_that_is_not_there_is_guessed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
