@@ -185,7 +185,7 @@ def test_a_store_that_is_not_there_at_the_start_is_told_of(
 
 
 def test_the_size_of_a_local_cache_is_said_once() -> None:
-    with pytest.raises(ConfigError, match="said twice"):
+    with pytest.raises(ConfigError, match="set twice"):
         cache_of(12345, ["local,size=67890"], Clock())
 
 
@@ -211,7 +211,7 @@ def test_an_answer_that_is_none_is_a_miss(tmp_path: Path) -> None:
         (["local,size=many"], "write local,size=BYTES"),
         (["local,size=9", "shelf,host=h"], "not in several: local, shelf"),
         (["other,a=b", "shelf,host=h"], "not in several: other, shelf"),
-        (["local,size=9", "local,size=9"], "said twice"),
+        (["local,size=9", "local,size=9"], "set twice"),
     ],
 )
 @pytest.mark.usefixtures("shelf_package")
