@@ -192,12 +192,12 @@ def test_no_rule_of_accessibility_is_broken(
         live(page)
         shown(page, "sentiment")
         page.wait_for_selector("figure:has-text('Batch sizes') .columns li")
+        if PICTURES:
+            take_picture(page, f"dashboard-{width}-{'dark' if dark else 'light'}.png", width)
         for summary in page.locator("figure summary:visible").all()[::3]:
             summary.click()
         check(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        if PICTURES:
-            take_picture(page, f"dashboard-{width}-{'dark' if dark else 'light'}.png", width)
         page.get_by_role("button", name="Key").click()
         for model in ("measure", "parrot"):
             tried(page, model)

@@ -294,7 +294,7 @@ Key = tuple[str, str]
 #: Seconds of work in one turn of the loop.
 TURN: Final = 0.0005
 #: Seconds from one look at memory to the next.
-FOOTPRINT_EVERY: Final = 5.0
+FOOTPRINT_EVERY: Final = 10.0
 #: Seconds within which a reading is told again to who asks.
 FRESH: Final = 0.5
 #: Seconds from one reading that is kept to the next.

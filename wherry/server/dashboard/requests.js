@@ -69,7 +69,10 @@ function mates({ batch, mates: ids, more }) {
 // -- The dots
 
 const LONG = 6; // seconds that one replay takes
-const [QUEUE_END, LANE, LANE_END, WIDE] = [236, 290, 610, 700];
+const SOME = 10; // batches in it, at least
+const WIDE = { all: 700, queue: 236, lane: 290, end: 610 };
+const NARROW = { all: 340, queue: 92, lane: 124, end: 276 };
+const counted = (count, name) => `${count} ${name}${count === 1 ? "" : name.endsWith("h") ? "es" : "s"}`;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 // What the dots of some batches do: when and where each waits, runs and leaves.
@@ -95,15 +98,16 @@ function spotOf(scene, one, at, waiting) {
   const { batch } = one;
   if (at < batch.starts) {
     const k = waiting.get(one) ?? 0;
-    return [QUEUE_END - 13 * (k % 15), laneAt(0) + 13 * Math.floor(k / 15)];
+    const row = Math.floor(scene.form.queue / 15);
+    return [scene.form.queue - 13 * (k % row), laneAt(0) + 13 * Math.floor(k / row)];
   }
   const gap = Math.min(13, 44 / scene.tracks[batch.lane]);
   const y = laneAt(batch.lane) + (batch.track - (scene.tracks[batch.lane] - 1) / 2) * gap;
   const done = Math.min(1, (at - batch.starts) / Math.max(1e-9, batch.ends - batch.starts));
   const rows = Math.min(4, batch.count);
   const [dx, dy] = [11 * Math.floor(one.place / 4), 11 * ((one.place % 4) - (rows - 1) / 2)];
-  if (at < batch.leaves) return [LANE + (LANE_END - LANE - 11 * Math.floor((batch.count - 1) / 4)) * done + dx, y + dy];
-  return [WIDE + 20, y + dy];
+  if (at < batch.leaves) return [scene.form.lane + (scene.form.end - scene.form.lane - 11 * Math.floor((batch.count - 1) / 4)) * done + dx, y + dy];
+  return [scene.form.all + 20, y + dy];
 }
 
 const dots = {
@@ -111,7 +115,7 @@ const dots = {
 
   show() {
     const id = newId();
-    this.picture = draw("svg", { viewBox: `0 0 ${WIDE} 80`, role: "img", "aria-label": "Requests as dots" });
+    this.picture = draw("svg", { viewBox: "0 0 700 80", role: "img", "aria-label": "Requests as dots" });
     this.play = make("button", { type: "button", onclick: () => this.toggle() }, "Play");
     this.text = make("small", {}, "");
     this.hint = make("p", { class: "note" }, "Each dot is a request: it waits, gathers in a batch (one colour), runs on an instance, and leaves.");
@@ -152,22 +156,27 @@ const dots = {
     }
     const took = all.flatMap((one) => one.requests.map(([, came]) => one.ended - came)).sort((a, b) => a - b);
     const half = took[Math.floor(took.length / 2)];
-    const slow = Math.max(1, Math.min(500, 1.5 / Math.max(1e-4, half)));
     // Not to the very end: of what was still running then nothing is recorded yet.
-    const end = Math.max(all.at(-1).ended - 2 * half, all[0].ended), begin = end - LONG / slow;
-    this.scene = sceneOf(all.filter((one) => one.ended >= begin).slice(0, 80));
+    const end = Math.max(all.at(-1).ended - 2 * half, all[0].ended);
+    // As slow as a request can be followed, but with some of them in one replay.
+    const some = end - all.filter((one) => one.ended <= end).slice(-SOME)[0].started;
+    const slow = Math.max(1, Math.min(1.5 / Math.max(1e-4, half), LONG / Math.max(1e-4, some)));
+    const begin = end - LONG / slow;
+    const form = this.node.clientWidth < 560 ? NARROW : WIDE;
+    this.scene = { form, ...sceneOf(all.filter((one) => one.ended >= begin).slice(0, 80)) };
     this.window = [begin, end];
     this.first = true;
     this.slow = slow;
     const { lanes, requests, ran } = this.scene;
-    say(this.text, `${requests.length} requests, ${ran.length} batches` + (slow > 1.5 ? `, slowed down ${number(slow)} times` : ""));
-    this.picture.setAttribute("viewBox", `0 0 ${WIDE} ${laneAt(lanes.length - 1) + 34}`);
-    this.picture.setAttribute("aria-label", `${requests.length} requests in ${ran.length} batches on ${lanes.length} instances`);
+    const what = `${counted(requests.length, "request")} in ${counted(ran.length, "batch")}`;
+    say(this.text, what + (slow > 1.5 ? `, slowed down ${number(slow)} times` : ""));
+    this.picture.setAttribute("viewBox", `0 0 ${form.all} ${laneAt(lanes.length - 1) + 34}`);
+    this.picture.setAttribute("aria-label", `${what} on ${counted(lanes.length, "instance")}`);
     this.picture.replaceChildren(
-      draw("text", { x: QUEUE_END, y: 12, "text-anchor": "end" }, "waiting"), draw("text", { x: WIDE - 4, y: 12, "text-anchor": "end" }, "answered"),
+      draw("text", { x: form.queue, y: 12, "text-anchor": "end" }, "waiting"), draw("text", { x: form.all - 4, y: 12, "text-anchor": "end" }, "answered"),
       ...lanes.flatMap((name, lane) => [
-        draw("rect", { class: "track", x: LANE - 12, y: laneAt(lane) - 25, width: LANE_END - LANE + 24, height: 50, rx: 8 }),
-        draw("text", { x: LANE - 8, y: laneAt(lane) - 29 }, plain(name))]));
+        draw("rect", { class: "track", x: form.lane - 12, y: laneAt(lane) - 25, width: form.end - form.lane + 24, height: 50, rx: 8 }),
+        draw("text", { x: form.lane - 8, y: laneAt(lane) - 29 }, plain(name))]));
     this.began = performance.now();
     if (!this.playing) this.paint((begin + end) / 2, true);
     else if (!this.frame) this.frame = requestAnimationFrame(() => this.tick());

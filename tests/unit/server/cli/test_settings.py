@@ -47,7 +47,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "max_body_size": 1024, "max_connections": 5, "idle_timeout": 6.0, "drain_timeout": 7.0,
         "engine": "vllm", "reload": True, "reload_path": ["labels"],
         "log_level": "error", "log_off": ["info"], "log_format": "json", "log_file": "g", "id": "i",
-        "access_log": True,
+        "access_log": True, "recent_requests": True,
         "ready_fd": 9, "stop_fd": 9,
         "strict_fields": True, "triton_errors": True,
         "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
