@@ -59,6 +59,11 @@ class NaturalCodec:
         self._whole = inputs[0].name if len(inputs) == 1 and inputs[0].holds_objects else None
         self._file_inputs = {spec.name for spec in inputs if spec.form is Form.BYTES}
         self._required = {spec.name for spec in inputs if not spec.optional}
+        self._defaults = {
+            spec.name: spec.default
+            for spec in inputs
+            if spec.default is not None and spec.form is not Form.BYTES
+        }
 
     def output_format(self, head: RequestHead) -> OutputFormat:
         """How the request wants its answer. NotAcceptable."""
@@ -149,6 +154,9 @@ class NaturalCodec:
         given: dict[str, list[Any]] = {}
         for name in known:
             rows = [one[name] for one in objects if one.get(name) is not None]
+            if name in self._defaults and 0 < len(rows) < len(objects):
+                default = self._defaults[name]
+                rows = [default if one.get(name) is None else one[name] for one in objects]
             if len(rows) == len(objects):
                 given[name] = rows
             elif rows or name in self._required:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.core.values.datatypes import BF16, BYTES, DATATYPES, Datatype, Form
+from wherry.core.values.datatypes import BF16, BYTES, DATATYPES, Datatype, Form, converted
 from wherry.core.values.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -159,7 +159,7 @@ def _input(
         )
         return {**member, "parameters": {"binary_data_size": len(packed)}}, packed
     try:
-        array = _as_datatype(np.asarray(values), tensor.datatype)
+        array = converted(np.asarray(values), tensor.datatype)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"model {model.name!r}: input {tensor.name!r} must be {tensor.datatype} data: {error}"
@@ -173,18 +173,6 @@ def _input(
         "parameters": {"binary_data_size": len(raw)},
     }
     return member, raw
-
-
-def _as_datatype(array: Array, datatype: Datatype) -> Array:
-    """Convert Python numbers, which have no width: a value that fits is accepted for any datatype
-    of its kind."""
-    expected_dtype = datatype.dtype
-    if array.dtype.kind in "iu" and expected_dtype.kind in "iu" and array.size:
-        limits = np.iinfo(expected_dtype.name)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise OverflowError(f"a number is not between {limits.min} and {limits.max}")
-        return array.astype(expected_dtype)
-    return array.astype(expected_dtype, casting="same_kind", copy=False)
 
 
 def _shape(shape: list[int], model: ModelDescription) -> list[int]:

@@ -26,10 +26,11 @@ from wherry.core.instances.media_rows import Decoded, MediaRows
 from wherry.core.instances.model_errors import model_errors
 from wherry.core.instances.model_outputs import ModelOutputs
 from wherry.core.instances.own_answers import OwnAnswers
-from wherry.core.instances.own_rows import default_rows, gather_rows
+from wherry.core.instances.own_rows import gather_rows
 from wherry.core.instances.reruns import Reruns, Sent
 from wherry.core.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.core.models.config import ModelConfig
+from wherry.core.models.defaults import default_rows
 from wherry.core.models.model import Device, Model, load_on
 from wherry.core.models.row_types import WrongRow, converter
 from wherry.core.models.rows import columns_of_row
@@ -391,7 +392,7 @@ def _caller(
     device: Callable[[], str],
 ) -> Callable[[Columns, int], Any]:
     """A function that calls the model's code with columns of so many rows."""
-    defaults = default_rows(execute, signature)
+    defaults = default_rows(execute, signature.inputs, row_wise=signature.row_wise)
     converters = [
         (spec.name, convert)
         for spec in signature.inputs

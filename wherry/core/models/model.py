@@ -35,7 +35,7 @@ from wherry.core.models.settings import FunctionSettings, ModelSettings, Setting
 from wherry.core.models.signature import Signature, read_signature
 from wherry.core.observability.custom_metrics import CustomMetrics
 from wherry.core.observability.tracing import Span
-from wherry.core.values.datatypes import Form
+from wherry.core.values.datatypes import Form, TensorSpec
 from wherry.core.values.errors import ConfigError, ModelNotReady
 from wherry.core.values.request import Columns
 
@@ -379,7 +379,7 @@ class Model(SettingAttributes):
 
 #: Attributes of a model object that the package sets.
 _OURS = frozenset(
-    {"metric_labels", "constructed_with", "name"}
+    {"metric_labels", "constructed_with", "name", "_filled"}
     | {"_caller", "_moved", "_taken", "_wherry_made", "_wherry_changes"}
 )
 
@@ -413,7 +413,28 @@ class FunctionModel(Model, Generic[P, R]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._filled:
+            self._fill(args, kwargs)
         return self.function(*args, **kwargs)
+
+    @functools.cached_property
+    def _filled(self) -> Sequence[TensorSpec]:
+        """Columns whose default is one value, which stands for each row."""
+        signature, parameters = self.signature(), inspect.signature(self.function).parameters
+        return [
+            spec
+            for spec in signature.inputs
+            if spec.default is not None
+            and not signature.row_wise
+            and not isinstance(parameters[spec.name].default, list)
+        ]
+
+    def _fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        passed = inspect.signature(self.function).bind_partial(*args, **kwargs).arguments
+        rows = len(next(iter(passed.values()), ()))
+        for spec in self._filled:
+            if spec.name not in passed:
+                kwargs[spec.name] = [spec.default] * rows
 
     if TYPE_CHECKING:
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.signature import Signature
-from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.values.datatypes import Form, Misfit, TensorSpec, converted
 from wherry.core.values.errors import ConfigError, InvalidRequest
 from wherry.core.values.media_codec import from_caller
 from wherry.core.values.request import (
@@ -133,8 +133,10 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
         return [row[0]] if form is Form.ARRAYS else row
     try:
         array = as_array(value, spec)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest(_wrong_value(model, spec, f"{spec.datatype} data", value)) from None
+    except (TypeError, ValueError, OverflowError) as error:
+        why = f"; {error}" if isinstance(error, Misfit | OverflowError) else ""
+        wrong = _wrong_value(model, spec, f"{spec.datatype} data", value)
+        raise InvalidRequest(f"{wrong}{why}") from None
     if not spec.fits(array.shape):
         raise InvalidRequest(
             f"model {model!r}: input {spec.name!r} has shape {list(array.shape)};"
@@ -184,17 +186,7 @@ def as_array(value: Any, spec: TensorSpec) -> Array:
         and any(map(is_masked, value))
     ):
         raise TypeError(f"not {MASKED}")
-    expected = spec.datatype.dtype
-    if array.dtype == expected:
-        return array
-    if not array.size:  # numpy cannot infer the type of an empty list
-        return array.astype(expected)
-    if array.dtype.kind in "iu" and expected.kind in "iu":
-        limits = np.iinfo(expected.name)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise OverflowError(f"values lie outside of {limits.min} to {limits.max}")
-        return array.astype(expected)
-    return array.astype(expected, casting="same_kind")
+    return converted(array, spec.datatype)
 
 
 def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest:

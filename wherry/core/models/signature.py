@@ -37,6 +37,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import numpy as np
 
 from wherry.core.models.annotations import hints_of, is_constraint, remedy, shown, without_aliases
+from wherry.core.models.defaults import plain_default, wrong_default
 from wherry.core.models.row_types import is_pydantic
 from wherry.core.values.datatypes import (
     BOOL,
@@ -157,6 +158,10 @@ def _inputs(
                 f"{where}: strings are not an array here; write list[str] or list[bytes], a string"
                 " for each row"
             )
+        if optional:
+            if problem := wrong_default(parameter.default, spec):
+                raise ConfigError(f"{where}: {problem}")
+            spec = replace(spec, default=plain_default(parameter.default, spec))
         inputs.append(spec)
         if by_row is not None:
             row_wise.add(by_row)

@@ -16,6 +16,7 @@ from wherry.core.instances.runner import Runner
 from wherry.core.instances.sequence_inputs import SequenceInputs
 from wherry.core.instances.split import split
 from wherry.core.models.config import ModelConfig, SequenceBatching
+from wherry.core.models.defaults import filled
 from wherry.core.models.model import Model
 from wherry.core.models.row_types import from_fields, restorer
 from wherry.core.models.rows import columns_of_row, columns_of_rows
@@ -155,6 +156,8 @@ class LoadedModel:
             timeout = config.request_timeout
         elif not timeout >= 0:  # nan too
             raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
+        if self.inputs.filled:
+            columns = filled(columns, self.inputs.filled, rows)
         now = self._clock()
         wait, limit = None, timeout
         if config.queue_policies:
@@ -343,6 +346,11 @@ class InputRows:
 
     def __init__(self, signature: Signature, config: ModelConfig, *, is_here: bool) -> None:
         self._signature, self._config = signature, config
+        #: Inputs that a request has by their defaults if it leaves them out, so that all that go
+        #: into a batch have the same. Code that takes one row has them from Python.
+        self.filled = [
+            spec for spec in signature.inputs if spec.default is not None and not signature.row_wise
+        ]
         json = [spec.name for spec in signature.inputs if spec.form is Form.JSON]
         #: Inputs of which `of` makes copies, and of which it does not.
         self._objects, self._others = (json, []) if is_here else ([], json)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import get_origin
+from typing import Any, get_origin
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,32 @@ _ALL = (
 DATATYPES: dict[str, Datatype] = {datatype.name: datatype for datatype in _ALL}
 
 
+class Misfit(TypeError):
+    """Numbers are not of a datatype; says what they are, and what to do."""
+
+
+def converted(array: npt.NDArray[Any], datatype: Datatype) -> npt.NDArray[Any]:
+    """The array in a datatype. Python numbers have no width: a value that fits is accepted for any
+    datatype of its kind. Misfit, or OverflowError."""
+    expected = datatype.dtype
+    if array.dtype == expected:
+        return array
+    if not array.size:  # numpy cannot infer the type of an empty list
+        return array.astype(expected)
+    if array.dtype.kind in "iu" and expected.kind in "iu":
+        limits = np.iinfo(expected.name)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise OverflowError(f"a number is not between {limits.min} and {limits.max}")
+        return array.astype(expected)
+    if np.can_cast(array.dtype, expected, "same_kind"):
+        return array.astype(expected)
+    if array.dtype.kind not in "biufc":
+        raise Misfit(
+            "it has text" if array.dtype.kind in "SU" else "not all are numbers of 64 bits"
+        )
+    raise Misfit(f"{array.dtype} is not converted silently; use .astype({expected.name!r})")
+
+
 class Form(Enum):
     """The Python form of a column; the wire knows only the datatype."""
 
@@ -111,6 +137,8 @@ class TensorSpec:
     media: MediaSpec | None = None
     #: Of arrays that the code takes or returns as another library's than numpy: its name ("torch").
     library: str = ""
+    #: The row of those who leave it out, if that is a plain value: a number, text or bytes.
+    default: object = None
 
     @property
     def holds_lists(self) -> bool:

@@ -114,8 +114,11 @@ def _in_words(spec: TensorSpec) -> str:
         word = _NUMBERS.get(spec.datatype.name, spec.datatype.name)
     else:
         word = _WORDS.get(spec.form, spec.datatype.name)
+    default = " = ..." if spec.optional else ""
+    if spec.default is not None:
+        default = f" = {spec.default!r}"
     shape = f"[{', '.join('*' if n < 0 else str(n) for n in spec.shape)}]" if spec.shape else ""
-    return f"{word}{shape}{' = ...' if spec.optional else ''}"
+    return f"{word}{shape}{default}"
 
 
 _WORDS: Final = {Form.TEXT: "str", Form.BYTES: "bytes", Form.JSON: "object"}

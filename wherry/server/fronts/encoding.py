@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -109,6 +109,7 @@ def _spec_card(spec: TensorSpec) -> SpecCard:
         spec.optional,
         spec.holds_lists,
         None if spec.media is None else (spec.media.kind, asdict(spec.media)),
+        None if isinstance(spec.default, bytes) else cast("str | None", spec.default),
     )
 
 
@@ -121,6 +122,7 @@ def _spec(card: SpecCard) -> TensorSpec:
         card.optional,
         list if card.json_list else None,
         None if card.media is None else msgspec.convert(card.media[1], _MEDIA[card.media[0]]),
+        default=card.default,
     )
 
 

@@ -123,6 +123,8 @@ class SpecCard(msgspec.Struct, array_like=True):
     json_list: bool
     #: What its bytes hold: the kind, and the settings.
     media: tuple[str, dict[str, Any]] | None = None
+    #: The row of those who leave it out; bytes are known to the owner only.
+    default: bool | int | float | str | None = None
 
 
 class ModelCard(msgspec.Struct, array_like=True):

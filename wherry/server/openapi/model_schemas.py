@@ -401,7 +401,9 @@ class ModelSchemas:
 
     def _natural(self, spec: TensorSpec) -> Json:
         row = self._row(spec)
-        return {"anyOf": [row, {"type": "null"}]} if spec.optional else row
+        if not spec.optional:
+            return row
+        return {"anyOf": [row, {"type": "null"}], **_default(spec)}
 
     def _natural_output(self, spec: TensorSpec) -> Json:
         if spec.form is Form.BYTES and not spec.shape:
@@ -458,7 +460,7 @@ class ModelSchemas:
             choices.append(many if most is None else {**many, "maxItems": most})
         if spec.optional:
             choices.append({"type": "null"})
-        return {"anyOf": choices} if len(choices) > 1 else row
+        return {"anyOf": choices, **_default(spec)} if len(choices) > 1 else row
 
     def _answered(self, spec: TensorSpec) -> Json:
         """What `generate` answers of an output: rows and their elements stand in one flat list."""
@@ -537,6 +539,15 @@ def _scalar(spec: TensorSpec) -> Json:
 
 def _is_float(spec: TensorSpec) -> bool:
     return spec.datatype.dtype.kind == "f"
+
+
+def _default(spec: TensorSpec) -> Json:
+    """What stands for a row that leaves the input out, where that is known."""
+    default = spec.default
+    if default is None or isinstance(default, bytes):
+        return {}
+    finite = not isinstance(default, float) or math.isfinite(default)
+    return {"default": default} if finite else {}
 
 
 def _known(spec: TensorSpec) -> int:

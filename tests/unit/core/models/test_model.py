@@ -244,7 +244,7 @@ def test_a_class_is_no_function_to_decorate() -> None:
         ({}, "input 'text' is missing"),
         ({"text": 5}, "input 'text' must be a str, not int"),
         ({"text": b"a"}, "input 'text' must be a str, not bytes"),
-        ({"text": "a", "k": "2"}, "input 'k' must be INT64 data, not str"),
+        ({"text": "a", "k": "2"}, "input 'k' must be INT64 data, not str; it has text"),
         ({"text": "a", "k": [2]}, r"input 'k' has shape \[1\]; one row has shape \[\]"),
         ({"text": "a", "v": [1.0]}, r"input 'v' has shape \[1\]; one row has shape \[2\]"),
         ({"text": "a", 3: "b"}, "no input 3; its inputs are: text, k, v"),

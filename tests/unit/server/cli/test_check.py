@@ -175,7 +175,7 @@ def test_a_check_shows_signatures_and_what_differs_from_the_defaults(
         shown.append(re.sub(r"\(\d+\.\d ms\)", "(...)", capsys.readouterr().out))
     assert shown[0].splitlines() == [
         "repeat (version 1, 1 instance)",
-        "  takes    (text: str, k: int = ...) -> str",
+        "  takes    (text: str, k: int = 1) -> str",
         '  example  {"text":"a","k":2}',
         '           -> "aa"  (...)',
         "",

@@ -93,6 +93,11 @@ def count(n: int) -> Iterator[int]:
     yield from range(n)
 
 
+@wherry.model(max_batch_size=8, route="/cut")
+def cut(text: list[str], k: list[int] = 1) -> list[str]:  # type: ignore[assignment]
+    return [one[:length] for one, length in zip(text, k, strict=True)]
+
+
 @wherry.model(max_batch_size=8)
 def bare(text: list[str]) -> list[str]:
     return text
@@ -100,7 +105,7 @@ def bare(text: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with served(size, reverse, shout, greet, add, count, bare, upload, page) as client:
+    with served(size, reverse, shout, greet, add, count, bare, cut, upload, page) as client:
         yield client
 
 
@@ -121,6 +126,9 @@ def client() -> Iterator[Client]:
         ("/v/size", {"image": "é"}, 2),
         ("/v/size", {"image": {"b64": "/////w=="}, "times": 2}, 8),
         ("/v/size", {"image": "abc", "times": None}, 3),
+        ("/cut", {"text": "abc"}, "a"),
+        ("/cut", {"text": "abc", "k": None}, "a"),
+        ("/cut", [{"text": "abc"}, {"text": "abc", "k": 2}], ["a", "ab"]),
         ("/reverse", {"data": "abc"}, {"b64": "Y2Jh"}),
         ("/reverse", [{"data": "abc"}], [{"b64": "Y2Jh"}]),
     ],

@@ -196,6 +196,17 @@ def test_a_natural_route_takes_and_gives_the_models_own_types() -> None:
     assert "application/x-ndjson" in whole["responses"]["200"]["content"]
 
 
+def test_a_plain_default_is_shown() -> None:
+    @wherry.model(max_batch_size=8, route="/cut")
+    def cut(text: list[str], k: list[int] = 1) -> list[str]:  # type: ignore[assignment]
+        return text
+
+    with served(cut) as client:
+        schemas = client.get("/openapi.json").json["components"]["schemas"]
+    assert schemas["cut.Row"]["properties"]["k"]["default"] == 1
+    assert schemas["cut.Inputs"]["properties"]["k"]["default"] == 1
+
+
 def test_a_file_has_the_media_types_that_it_may_have() -> None:
     with served(thumbnail) as client:
         told = document_of(client)
