@@ -1,4 +1,3 @@
-"use strict";
 // Markdown as elements. Each character that a model wrote becomes text, never markup: nothing here
 // parses HTML, and the page's policy has the browser refuse it, too.
 // Whatever the text, the work grows with its length: nesting and look-back are bounded.
@@ -6,30 +5,6 @@
 const DEEPEST = 10; // quotes and lists within each other
 const MOST_MARKS = 64; // that are open at a time: * _ ~ [
 const LONGEST_URL = 2000;
-
-// One by one: an answer may have more children than a call takes arguments.
-function filled(node, children) {
-  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
-  return node;
-}
-
-function make(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "class") made.className = value;
-    else if (key.includes("-") || key === "role" || key === "for") made.setAttribute(key, value);
-    else made[key] = value;
-  }
-  return filled(made, children);
-}
-
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-// Marks that would turn around or hide what stands beside them are shown as what they are.
-const plain = (text) => String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069\ufeff]/g,
-  (mark) => "\\u" + mark.charCodeAt(0).toString(16).padStart(4, "0"));
 
 // -- Blocks
 
@@ -190,12 +165,12 @@ function codeBlock(language, text) {
 async function copyText(button, text, node) {
   try {
     await navigator.clipboard.writeText(text);
-    write(button, "Copied");
+    say(button, "Copied");
   } catch {
     getSelection().selectAllChildren(node);
-    write(button, "Marked");
+    say(button, "Marked");
   }
-  setTimeout(() => write(button, "Copy"), 1500);
+  setTimeout(() => say(button, "Copy"), 1500);
 }
 
 // -- Inline

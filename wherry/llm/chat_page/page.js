@@ -2,11 +2,8 @@
 
 // Relative to this page, so that it also works under a prefix.
 const base = location.pathname.replace(/chat\/?$/, "");
-const byId = (id) => document.getElementById(id);
 const MOST_CHATS = 50;
 const MOST_KEPT = 4_000_000; // characters of all conversations; browsers keep five million
-const MOST_SHOWN = 200_000; // characters of an answer
-const MOST_ERROR = 4000;
 const USUAL_TOKENS = 1024; // of an answer, unless the settings say another number
 
 const button = (text, onclick, attributes = {}) => Object.assign(make("button", { type: "button", class: "link", ...attributes }, text), { onclick });
@@ -16,71 +13,19 @@ function duration(seconds) {
   return seconds < 100 ? Number(seconds.toPrecision(3)) + " s" : Math.round(seconds) + " s";
 }
 
-// -- Requests
-
-const access = { key: "", extra: "" };
-try {
-  access.key = sessionStorage.getItem("wherry-key") || "";
-  access.extra = sessionStorage.getItem("wherry-extra") || "";
-} catch { /* storage is off: what is typed holds until the page is left */ }
-
-class Refused extends Error {
-  constructor(status, text) {
-    super(text);
-    this.status = status;
-  }
-}
-
-function fetched(path, options = {}) {
-  const headers = new Headers(options.headers);
-  if (access.key) headers.set("Authorization", "Bearer " + access.key);
-  const colon = access.extra.indexOf(":");
-  if (colon > 0) headers.set(access.extra.slice(0, colon).trim(), access.extra.slice(colon + 1).trim());
-  return fetch(base + path, { cache: "no-store", ...options, headers });
-}
-
-async function refusal(answer) {
-  const text = (await answer.text()).slice(0, MOST_SHOWN);
-  let message = text || answer.statusText;
-  try {
-    const { error } = JSON.parse(text);
-    message = error.message || String(error);
-  } catch { /* of a proxy, perhaps */ }
-  const wait = answer.headers.get("retry-after");
-  return new Refused(answer.status, `${message}${wait ? ` (retry in ${wait} s)` : ""}`);
-}
-
-// The data of server-sent events: EventSource can neither POST nor send a key.
-async function* events(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  try {
-    for (let part; !(part = await reader.read()).done;) {
-      const pieces = (text + part.value).split(/\r?\n\r?\n/);
-      text = pieces.pop();
-      for (const piece of pieces) {
-        const data = piece.split(/\r?\n/).filter((line) => line.startsWith("data:"));
-        if (data.length) yield data.map((line) => line.slice(5).replace(/^ /, "")).join("\n");
-      }
-    }
-  } finally {
-    reader.cancel().catch(() => {});
-  }
-}
-
 // -- Models
 
 const server = { models: [], waits: 0, timer: 0 };
 
 function headline(kind, text) {
   byId("state").className = kind;
-  write(byId("state"), text);
+  say(byId("state"), text);
 }
 
 async function findModels() {
   clearTimeout(server.timer);
   try {
-    const answer = await fetched("v1/models");
+    const answer = await ask("v1/models");
     if (!answer.ok) throw await refusal(answer);
     const { data } = await answer.json();
     server.models = data.filter((one) => one.abilities.includes("chat"));
@@ -259,14 +204,14 @@ function viewOf(message) {
 }
 
 function update(message, view) {
-  if (message.role === "user") write(view.text, plain(message.content));
+  if (message.role === "user") say(view.text, plain(message.content));
   else {
     rendered(view.text, message.content);
     showThoughts(message, view.thoughts);
     showCalls(message, view.calls);
   }
   view.failure.hidden = !message.error;
-  if (message.error) write(view.failure, message.error);
+  if (message.error) say(view.failure, message.error);
   showFoot(message, view.foot);
 }
 
@@ -284,7 +229,7 @@ function showThoughts(message, node) {
   if (!message.thoughts) return;
   const [summary, text] = node.children;
   const over = message.content || message.calls.length || !isOpen(message);
-  write(summary, over ? (message.thoughtSeconds ? `Thought for ${duration(message.thoughtSeconds)}` : "Thoughts") : "Thinking…");
+  say(summary, over ? (message.thoughtSeconds ? `Thought for ${duration(message.thoughtSeconds)}` : "Thoughts") : "Thinking…");
   rendered(text, message.thoughts);
 }
 
@@ -425,14 +370,14 @@ async function answer(chat) {
   if (view) update(message, view);
   showButtons();
   toEnd(false);
-  write(byId("news"), message.error ? "" : `The answer is complete. ${message.content.slice(0, 500)}`);
+  say(byId("news"), message.error ? "" : `The answer is complete. ${message.content.slice(0, 500)}`);
 }
 
 async function stream(request, message, times, signal, draw) {
-  const answered = await fetched("v1/chat/completions", {
+  const answered = await ask("v1/chat/completions", {
     method: "POST", signal, body: JSON.stringify(request), headers: { "Content-Type": "application/json" } });
   if (!answered.ok) throw await refusal(answered);
-  for await (const data of events(answered)) {
+  for await (const { data } of events(answered)) {
     if (data === "[DONE]") return;
     const { choices = [], usage, error } = JSON.parse(data);
     if (error) throw new Error(error.message || String(error));

@@ -33,6 +33,7 @@ def page(exchange: Exchange) -> None:
 def whole_page(html: str, style: str, script: str) -> tuple[str, Headers]:
     """The document with its style and script, and a policy that allows exactly these and its own
     server. What is shown is of strangers: the browser refuses any markup made of text, too."""
+    script = SHARED + script
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};"
         " connect-src 'self'; img-src data: blob:; media-src blob:; base-uri 'none';"
@@ -60,6 +61,8 @@ def _file(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
+#: What the scripts of all pages begin with.
+SHARED: Final = _file("shared.js")
 #: In this order they are one script, after uPlot.
 _SCRIPTS: Final = ("base.js", "charts.js", "try.js", "page.js", "requests.js", "start.js")
 #: Read when the server is imported: its event loop must not read files.

@@ -1,21 +1,7 @@
-"use strict";
 // Relative to this page, so that it also works under a prefix.
 const base = location.pathname.replace(/docs\/?$/, "");
-const byId = (id) => document.getElementById(id);
 const MOST_OPEN = 5; // models whose first route is open from the start
-const MOST_SHOWN = 200000; // characters of an answer
 let told = {};
-
-// Only text goes into the page, never markup: names and docstrings are of strangers.
-function element(name, attributes, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "class") made.className = value;
-    else made[key] = value;
-  }
-  made.append(...children);
-  return made;
-}
 
 function looked(value) {
   for (let hops = 0; value && value.$ref && hops < 8; hops++) {
@@ -88,9 +74,9 @@ const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 
 function fieldsOf(path, parameters) {
   return parameters.filter((one) => one.in === "path" || one.in === "query").map((one) => {
-    const input = element("input", { autocomplete: "off" });
+    const input = make("input", { autocomplete: "off" });
     input.value = one.in === "path" && one.name === "version" ? "1" : "";
-    return { ...one, input, label: element("label", {}, one.name + " ", input) };
+    return { ...one, input, label: make("label", {}, one.name + " ", input) };
   });
 }
 
@@ -151,9 +137,9 @@ async function showAnswer(answer, output) {
   if (type && !/^text\/|json/.test(type)) {
     const blob = await answer.blob();
     const url = URL.createObjectURL(blob);
-    if (type.startsWith("image/")) output.append(element("img", { src: url, alt: "The answer" }));
-    if (type.startsWith("audio/")) output.append(element("audio", { src: url, controls: true }));
-    output.append(element("a", { href: url, download: "answer" }, `${type}, ${blob.size} bytes`));
+    if (type.startsWith("image/")) output.append(make("img", { src: url, alt: "The answer" }));
+    if (type.startsWith("audio/")) output.append(make("audio", { src: url, controls: true }));
+    output.append(make("a", { href: url, download: "answer" }, `${type}, ${blob.size} bytes`));
     return;
   }
   const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
@@ -165,20 +151,20 @@ async function showAnswer(answer, output) {
 // A file as the whole body, where the route takes one.
 function fileOf(content) {
   const types = Object.keys(content ?? {}).filter((media) => !/json|form/.test(media));
-  return types.length ? element("input", { type: "file", accept: types.includes("application/octet-stream") ? "" : types.join() }) : null;
+  return types.length ? make("input", { type: "file", accept: types.includes("application/octet-stream") ? "" : types.join() }) : null;
 }
 
 function tryIt(method, path, operation) {
   const fields = fieldsOf(path, (operation.parameters ?? []).map(looked));
   const content = operation.requestBody?.content;
-  const area = content?.["application/json"] && element("textarea", { rows: 4, spellcheck: false });
+  const area = content?.["application/json"] && make("textarea", { rows: 4, spellcheck: false });
   if (area) {
     area.value = JSON.stringify(sampleBody(path, operation), null, 2);
     area.rows = Math.min(12, Math.max(3, area.value.split("\n").length));
   }
   const file = fileOf(content);
-  const line = element("pre", { tabIndex: 0 }), output = element("pre", { hidden: true, tabIndex: 0 });
-  const status = element("span", { class: "soft" });
+  const line = make("pre", { tabIndex: 0 }), output = make("pre", { hidden: true, tabIndex: 0 });
+  const status = make("span", { class: "soft" });
   status.setAttribute("role", "status");
   output.setAttribute("aria-label", "answer");
   line.setAttribute("aria-label", "The same with curl");
@@ -202,8 +188,8 @@ function tryIt(method, path, operation) {
     const headers = chosen ? headersOf(chosen, operation) : body === undefined ? {} : { "Content-Type": "application/json" };
     send(method, addressOf(path, fields), body, headers, output, status);
   };
-  const ask = element("button", { type: "button", onclick: run }, "Send");
-  const copy = element("button", { type: "button", class: "second" }, "Copy as curl");
+  const ask = make("button", { type: "button", onclick: run }, "Send");
+  const copy = make("button", { type: "button", class: "second" }, "Copy as curl");
   copy.onclick = async () => {
     try {
       await navigator.clipboard.writeText(line.textContent);
@@ -212,10 +198,10 @@ function tryIt(method, path, operation) {
   };
   area?.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run(); });
   return [
-    ...(fields.length ? [element("div", { class: "bar" }, ...fields.map((one) => one.label))] : []),
-    ...(area ? [element("label", {}, "Body", area)] : []),
-    ...(file ? [element("label", {}, area ? "or a file " : "File ", file)] : []),
-    element("div", { class: "row" }, ask, copy, status), output, line,
+    ...(fields.length ? [make("div", { class: "bar" }, ...fields.map((one) => one.label))] : []),
+    ...(area ? [make("label", {}, "Body", area)] : []),
+    ...(file ? [make("label", {}, area ? "or a file " : "File ", file)] : []),
+    make("div", { class: "row" }, ask, copy, status), output, line,
   ];
 }
 
@@ -226,36 +212,36 @@ function headersOf(file, operation) {
   return files.length ? { ...headers, Accept: files.join(", ") } : headers;
 }
 
-const label = (text) => element("p", { class: "label" }, text);
+const label = (text) => make("p", { class: "label" }, text);
 
 function typesOf(title, content) {
   return Object.entries(content ?? {}).flatMap(([media, one]) => [
     label(`${title}, ${media}`),
-    ...(one.schema ? [element("pre", { tabIndex: 0 }, typeOf(one.schema))] : []),
+    ...(one.schema ? [make("pre", { tabIndex: 0 }, typeOf(one.schema))] : []),
   ]);
 }
 
 function detailsOf(operation) {
-  const failures = element("dl", {});
+  const failures = make("dl", {});
   for (const [status, answer] of Object.entries(operation.responses)) {
     if (status === "200") continue;
-    failures.append(element("dt", {}, status), element("dd", {}, looked(answer).description ?? ""));
+    failures.append(make("dt", {}, status), make("dd", {}, looked(answer).description ?? ""));
   }
-  const described = element("dl", {});
+  const described = make("dl", {});
   for (const one of (operation.parameters ?? []).map(looked)) {
-    described.append(element("dt", {}, `${one.name} (${one.in})`),
-      element("dd", {}, `${typeOf(one.schema ?? {})}. ${one.description ?? ""}`));
+    described.append(make("dt", {}, `${one.name} (${one.in})`),
+      make("dd", {}, `${typeOf(one.schema ?? {})}. ${one.description ?? ""}`));
   }
-  return element("details", { class: "more" }, element("summary", {}, "Types, headers, errors"),
+  return make("details", { class: "more" }, make("summary", {}, "Types, headers, errors"),
     ...typesOf("Request", operation.requestBody?.content),
     ...typesOf("Response", operation.responses["200"]?.content),
     ...(described.children.length ? [label("Parameters and headers"), described] : []),
     label("Errors"), failures);
 }
 
-function filled(card, method, path, operation) {
+function fillCard(card, method, path, operation) {
   const about = operation.description ?? "";
-  if (about && !operation["x-model"]) card.append(element("p", {}, about));
+  if (about && !operation["x-model"]) card.append(make("p", {}, about));
   card.append(...tryIt(method, path, operation), detailsOf(operation));
 }
 
@@ -263,12 +249,12 @@ function cardOf(method, path, operation) {
   const model = operation["x-model"];
   // The model's name and what it does stand above its routes.
   const words = model ? [[" (V2)", "V2"], [" (as tensors)", "V2, as tensors"]].find(([end]) => operation.summary.endsWith(end))?.[1] ?? "" : operation.summary ?? "";
-  const card = element("details", { class: "route", id: operation.operationId },
-    element("summary", {}, element("b", {}, method), element("code", {}, path), " ", words));
+  const card = make("details", { class: "route", id: operation.operationId },
+    make("summary", {}, make("b", {}, method), make("code", {}, path), " ", words));
   card.dataset.text = `${method} ${path} ${operation.summary ?? ""}`.toLowerCase();
   // What nobody opens need not be there: there may be hundreds.
   card.addEventListener("toggle", () => fill());
-  const fill = () => { if (card.open && card.children.length === 1) filled(card, method, path, operation); };
+  const fill = () => { if (card.open && card.children.length === 1) fillCard(card, method, path, operation); };
   return card;
 }
 
@@ -294,12 +280,12 @@ function show() {
   }
   const sections = [...models].map(([name, routes], at) => {
     if (at < MOST_OPEN) routes[0][0].open = true;
-    return element("section", {}, element("h2", {}, name), element("p", {}, routes[0][1].description ?? ""), ...routes.map(([card]) => card));
+    return make("section", {}, make("h2", {}, name), make("p", {}, routes[0][1].description ?? ""), ...routes.map(([card]) => card));
   });
   for (const [name, routes] of groups) {
     if (!routes.length) continue;
-    sections.push(element("details", { class: "group" },
-      element("summary", {}, element("h2", {}, name), element("span", { class: "soft" }, ` ${routes.length} routes`)), ...routes.map(([card]) => card)));
+    sections.push(make("details", { class: "group" },
+      make("summary", {}, make("h2", {}, name), make("span", { class: "soft" }, ` ${routes.length} routes`)), ...routes.map(([card]) => card)));
   }
   byId("routes").replaceChildren(...sections);
   const { title, version, description } = told.info;
