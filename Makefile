@@ -145,7 +145,7 @@ endef
 # torch and transformers take longer to import than all of these tests take.
 check: $(VENV)/.stamp-dev
 	$(call tests_beside,lint,fast unit tests,--quiet -r fE -m "not slow and not full" \
-	  --without torch$(comma)transformers tests/unit)
+	  --hypothesis-profile check --without torch$(comma)transformers tests/unit)
 
 # Of one part, or empty: all.
 TESTS = $(if $(PART),$(or $(shell $(BIN)/python -m tests.parts $(PART)),$(error no part $(PART))))

@@ -25,6 +25,7 @@ from wherry.core.observability.logging import severities
 # commit has the same result; `--hypothesis-profile=new-examples` looks for others. How many each
 # property tries follows the profile (`tests.properties`).
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("check", _ANY_MACHINE, derandomize=True, max_examples=8)
 settings.register_profile("quick", _ANY_MACHINE, derandomize=True, max_examples=25)
 settings.register_profile("full", _ANY_MACHINE, derandomize=True)
 settings.register_profile("new-examples", _ANY_MACHINE)

@@ -37,7 +37,7 @@ def assert_linear(
     still costs too little to be timed passes: it was refused early. `make` is not timed; `run`
     swallows the errors that it expects.
     """
-    shortest = SHORTEST * min(settings().max_examples / 100, 1)
+    shortest = SHORTEST * min(max(25, settings().max_examples) / 100, 1)
     size = smallest
     value = make(size)
     while (seconds := _cpu_seconds(run, value)) < shortest:

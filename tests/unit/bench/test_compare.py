@@ -126,7 +126,7 @@ def test_comparing_again_gives_the_same_intervals() -> None:
 
 Noise = Callable[[np.random.Generator, int], Any]
 #: 100, and 400 in `make test-full`; what is drawn is the same each time.
-COMPARISONS = 4 * settings().max_examples
+COMPARISONS = 4 * max(25, settings().max_examples)
 PAIRS = 10
 #: Figures of one run: they share the machine's noise and have a little of their own.
 FIGURES = 7
