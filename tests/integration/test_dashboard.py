@@ -271,11 +271,14 @@ def test_tabs_are_in_the_address_and_arrows_go_around(browser: Browser, server: 
         live(page)
         page.wait_for_selector("#panel-errors:visible")
         page.get_by_role("tab", name="Errors").press("ArrowRight")
+        page.wait_for_selector("#panel-requests:visible")
+        page.keyboard.press("ArrowRight")
         page.wait_for_selector("#panel-live:visible")
         assert page.url.endswith("#live/story%2F1")
         assert "story" in text_of(page, "#model-title")
         page.keyboard.press("ArrowLeft")
-        page.wait_for_selector("#panel-errors:visible")
+        page.wait_for_selector("#panel-requests:visible")
+        page.get_by_role("tab", name="Errors").click()
         page.get_by_role("tab", name="Try").click()
         assert page.get_by_role("combobox", name="Model", exact=True).input_value() == "story/1"
         page.go_back()
@@ -475,7 +478,8 @@ def test_the_page_works_behind_a_prefix_and_over_fronts(browser: Browser) -> Non
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
-    app = wherry.asgi(echo)
+    with ThreadPoolExecutor(1) as pool:  # in this thread an event loop runs: it must read no files
+        app = pool.submit(wherry.asgi, echo).result(TIMEOUT)
     with running_asgi(Starlette(routes=[Mount("/deep/down", app)], lifespan=app.lifespan)) as url:
         for path in ("/deep/down", "/deep/down/"):
             with opened(browser, url + path) as page:

@@ -391,10 +391,10 @@ class ServerNumbers:
             rates = ("requests_per_second", "resident")
             recent = [(*key, one.ring.columns(RECENT, rates)) for key, one in self._models.items()]
             return self._past.encode(self._past.ring, b"[]", [one for one in recent if one[2]])
-        numbers = self._models.get((name, version))
-        if numbers is None:  # it is not there, or was loaded within this second
-            loaded, timeline = self._runtime.model(name, version), self._past.timeline
-            numbers = ModelNumbers(loaded, self._runtime.clock, timeline)
+        loaded = self._runtime.model(name, version or None)
+        numbers = self._models.get((loaded.name, loaded.version))
+        if numbers is None:  # it was loaded within this second
+            numbers = ModelNumbers(loaded, self._runtime.clock, self._past.timeline)
         return self._past.encode(numbers.ring, numbers.totals.all())
 
     def read(self, done: Callable[[Sample], None]) -> None:

@@ -178,7 +178,8 @@ const dots = {
         draw("rect", { class: "track", x: form.lane - 12, y: laneAt(lane) - 25, width: form.end - form.lane + 24, height: 50, rx: 8 }),
         draw("text", { x: form.lane - 8, y: laneAt(lane) - 29 }, plain(name))]));
     this.began = performance.now();
-    if (!this.playing) this.paint((begin + end) / 2, true);
+    const middle = ran[Math.floor(ran.length / 2)];
+    if (!this.playing) this.paint((middle.starts + middle.ends) / 2, true);
     else if (!this.frame) this.frame = requestAnimationFrame(() => this.tick());
   },
 

@@ -350,3 +350,4 @@ def test_a_model_that_is_not_there_has_no_past() -> None:
         assert client.get("/dashboard/history?model=shout&version=9").status == 404
         assert client.get("/dashboard/history?model=%00&version=1").status == 404
         assert client.get("/dashboard/history?").status == 200
+        assert client.get("/dashboard/history?model=shout").status == 200
