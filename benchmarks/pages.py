@@ -43,13 +43,12 @@ WRITERS: Final[tuple[tuple[Path, tuple[str, ...], Callable[..., str]], ...]] = (
     (batching_page.INTERNALS, ("batching", "policy_cost"), batching_page.detailed),
 )
 #: Longer tables are left to their file.
-MOST_ROWS: Final = 40
+MOST_ROWS: Final = 12
 TITLE: Final = """# Other recorded figures
 
-What `python -m benchmarks.record` has measured in one go and no other page shows, file by file.
-Every file is in `benchmarks/results`. A test compares all tables with them; figures in decisions
-are those that decided at that time. A figure of another machine is another figure: compare within a
-table.
+What `python -m benchmarks.record` measured and no other page shows. The files, with the longer
+tables, are in `benchmarks/results`; a test compares each table with its file. Figures in decisions
+are those of their time. Compare within a table only.
 """
 
 

@@ -18,7 +18,7 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
     for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]+))?\)", page.read_text()):
         target = page.parent / link if link else page
         assert target.exists(), link
-        if anchor:
+        if anchor and target.suffix != ".py":
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
             known = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
             assert anchor in known, f"{link}#{anchor}"
@@ -31,20 +31,18 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
         "docs/explanation/security.md",
     ],
 )  # fmt: skip
-def test_every_promise_of_a_page_names_a_test_that_is_there(page: str) -> None:
+def test_every_promise_of_a_page_leads_to_a_test_that_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
-    promised = re.findall(r"\[`(test_\w+)`\]\(([^)]+\.py)\)", text)
+    promised = re.findall(r"\]\(([^)]+\.py)#(test_\w+)\)", text)
     assert len(promised) >= 5
     missing = [
         (name, path)
-        for name, path in promised
+        for path, name in promised
         if not re.search(
             rf"^(async )?def {name}\(", ((ROOT / page).parent / path).read_text(), re.M
         )
     ]
     assert missing == []
-    linked = {name for name, _ in promised}
-    assert set(re.findall(r"`(test_\w+)`", text)) == linked
 
 
 def test_the_readme_is_read_in_three_minutes() -> None:
