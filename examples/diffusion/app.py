@@ -75,7 +75,7 @@ def guess(network: nn.Module, noisy: Tensor, angle: Tensor, digit: Tensor) -> Te
     return clean
 
 
-def train(network: nn.Module, rounds: int = 2000) -> None:
+def train(network: nn.Module, rounds: int = 1200) -> None:
     torch.set_num_threads(1)  # for so small a network more would only wait for each other
     torch.manual_seed(0)
     data = load_digits()

@@ -6,8 +6,7 @@
 The server takes any image file, the model has PIL images: what it needs, its annotations say.
 """
 
-import importlib.util
-from pathlib import Path
+from importlib.metadata import distribution
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -33,10 +32,8 @@ class Direction(wherry.Model):
     max_batch_size = 8
 
     def load(self, device: wherry.Device) -> None:
-        spec = importlib.util.find_spec("rapidocr_onnxruntime")
-        if spec is None or spec.origin is None:
-            raise FileNotFoundError("pip install --no-deps rapidocr-onnxruntime==1.4.4")
-        file = Path(spec.origin).parent / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+        name = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
+        file = distribution("rapidocr-onnxruntime").locate_file(name)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.network = onnxruntime.InferenceSession(str(file), options)

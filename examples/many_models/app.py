@@ -12,6 +12,7 @@ import numpy as np
 import wherry
 from examples.llm.app import checkpoint
 from examples.ocr import app as pages
+from examples.ocr.lines import Array, straightened
 from examples.sentiment import app as texts
 from examples.voice import app as voices
 from wherry.llm import LLM
@@ -48,9 +49,9 @@ class Page(wherry.Model):
     def execute(self, jpeg: list[bytes]) -> Result:
         return {"lines": [self.lines(pages.pixels(one)) for one in jpeg]}
 
-    def lines(self, image: pages.Array) -> list[str]:
+    def lines(self, image: Array) -> list[str]:
         found = self.detect.corners(image)
-        strips = [pages.straightened(image, corners) for corners in found]
+        strips = [straightened(image, corners) for corners in found]
         return [self.recognise.execute([strip])["text"][0] for strip in strips]
 
 

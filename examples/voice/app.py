@@ -6,8 +6,7 @@
 The server takes any audio file, the model has samples at the rate that its network was trained on.
 """
 
-import importlib.util
-from pathlib import Path
+from importlib.metadata import distribution
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -41,12 +40,8 @@ class Speech(wherry.Model):
     max_batch_size = 16
 
     def load(self, device: wherry.Device) -> None:
-        spec = importlib.util.find_spec(
-            "silero_vad"
-        )  # finds, and does not import: that needs torch
-        if spec is None or spec.origin is None:
-            raise FileNotFoundError("pip install --no-deps silero-vad==6.2.3")
-        file = Path(spec.origin).parent / "data" / "silero_vad.onnx"
+        # Found, and not imported: that would need torch.
+        file = distribution("silero-vad").locate_file("silero_vad/data/silero_vad.onnx")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.network = onnxruntime.InferenceSession(str(file), options)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wherry
-from examples.ocr import app
+from examples.ocr import app, lines
 from examples.ocr.page import LINES, photo
 from wherry.testing import running_server
 
@@ -131,4 +131,4 @@ def test_the_demo_shows_what_was_read_and_the_tree_of_times() -> None:
 
 def test_turned_rectangles_are_named_from_their_top_left_corner() -> None:
     corners = np.array([[10, 0], [10, 5], [0, 5], [0, 0]], np.float32)
-    assert app.from_top_left(corners).tolist() == [[0, 0], [10, 0], [10, 5], [0, 5]]
+    assert lines.from_top_left(corners).tolist() == [[0, 0], [10, 0], [10, 5], [0, 5]]
