@@ -14,7 +14,7 @@ INTEGRATION = {
     "replaced_under_requests sequences shared_worker unsendable_rows worker_faults",
     "server": "alerts board browser dashboard docs_page fronts grpc_server no_paths openapi "
     "opentelemetry perf_analyzer_wire refusal_forms reload request_cost request_size_costs "
-    "rolling_restart server_life tritonclient_grpc tritonclient_http",
+    "rolling_restart server_life site_search tritonclient_grpc tritonclient_http",
     "triton": "golden repository_sequences triton_python tritonclient_repository",
     "llm": "anthropic chat_page llm llm_bad_input llm_int8 llm_memory_told openai openai_audio "
     "openai_llm three_turns",
