@@ -16,6 +16,9 @@ from wherry.core.values.request import Batch, InferRequest
 #: A batch is given ahead while those before it are predicted to run for less than this in all:
 #: about what one batch takes on its way to a worker and back.
 SHORT_SECONDS = 300e-6
+#: Before the end that is predicted for a longer one, the next is given so much earlier: what it
+#: takes to wake a thread, and to be read by the worker, on a busy machine.
+LEAD_SECONDS = 1e-3
 #: Batches that an instance has at most.
 MOST_AHEAD = 8
 #: By how much of the difference the prediction falls with a batch that was shorter.
@@ -84,25 +87,30 @@ class Ahead:
     once, and several answers are read at one wake-up. In return a batch that is given ahead has
     lost its choice: nothing joins it, nothing more urgent comes before it, and no other instance
     takes it. So this is for batches that cannot grow, and only while those before them are surely
-    short.
+    short, or about to end.
     """
 
     def __init__(self) -> None:
-        self._seconds: float | None = None
+        #: How long a full batch runs, without its way to the worker and back; inf: not known.
+        self.seconds = inf
         #: Batches that an instance may have; 1 until something is learnt.
         self.most = 1
 
     def ran(self, seconds: float) -> None:
-        """A full batch has run for `seconds`, without its way to the worker and back."""
-        known = self._seconds
-        if known is not None and seconds < known:
+        """A full batch has run for so long."""
+        known = self.seconds
+        if seconds < known < inf:
             seconds = known - FALLING * (known - seconds)
-        self._seconds = seconds
+        self.seconds = seconds
         self.most = min(MOST_AHEAD, ceil(SHORT_SECONDS / max(seconds, SHORT_SECONDS / MOST_AHEAD)))
+
+    def second_at(self, busy_since: float) -> float:
+        """When an instance that runs one batch since then may be given the next."""
+        return busy_since + self.seconds - LEAD_SECONDS
 
     def forget(self) -> None:
         """A worker has died: nothing is given ahead until a batch has run again."""
-        self._seconds, self.most = None, 1
+        self.seconds, self.most = inf, 1
 
 
 class InstanceTable(Generic[SlotT]):
@@ -156,6 +164,22 @@ class InstanceTable(Generic[SlotT]):
             if len(batches) < most and not batches[-1].requests[0].attempts:
                 best, most = instance, len(batches)
         return best
+
+    def room_ahead(self, now: float) -> tuple[SlotT | None, float]:
+        """The instance to give a full batch ahead; None: no one may have it yet, and when to look
+        again."""
+        if self.ahead.most > 1:
+            return self.least_busy(self.ahead.most), inf
+        first, at = None, inf
+        for instance in self.up:
+            batches, since = instance.batches, instance.busy_since
+            if not instance.takes_ahead or len(batches) != 1 or since is None:
+                continue
+            if instance.is_let_go or batches[0].requests[0].attempts:
+                continue
+            if (then := self.ahead.second_at(since)) < at:
+                first, at = instance, then
+        return (first, inf) if at <= now else (None, at)
 
     def overruns_at(self, limit: float) -> float:
         """When the first batch will have run for longer than `limit` seconds; inf: none will."""

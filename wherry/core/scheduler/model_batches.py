@@ -385,7 +385,6 @@ class ModelBatches(Generic[SlotT]):
     def _assign(self, acts: Acts[SlotT], now: float) -> None:
         """Choose what the instances are given now, and when to look again."""
         scheduler, share, unused, wake_at = self._scheduler, self._share, False, inf
-        most = 1 if self.is_held else self.table.ahead.most
         for instance in () if self.is_held else self.table.idle[::-1]:
             if share is not None and not share.may_run(scheduler, now):
                 break
@@ -403,14 +402,14 @@ class ModelBatches(Generic[SlotT]):
                 break
         if (unused or self.is_held) and share is not None:
             share.nothing_to_run()
-        while most > 1 and not self.table.idle and scheduler.queued_requests:
-            least_busy = self.table.least_busy(most)
-            if least_busy is None:
+        may = self.table.ahead.seconds < inf and not self.is_held
+        while may and not self.table.idle and scheduler.queued_rows >= scheduler.max_batch_size:
+            one, at = self.table.room_ahead(now)
+            wake_at = min(wake_at, at)
+            follows = one and scheduler.next_action(now, one.number, ahead=True)
+            if one is None or not isinstance(follows, Dispatch):
                 break
-            action = scheduler.next_action(now, least_busy.number, ahead=True)
-            if not isinstance(action, Dispatch):
-                break
-            self._give(acts, least_busy, action.batch, now)
+            self._give(acts, one, follows.batch, now)
         if scheduler.may_expire and (deadline := scheduler.next_deadline()) is not None:
             wake_at = min(wake_at, deadline)
         if (limit := self._config.execution_timeout) is not None:

@@ -434,7 +434,7 @@ def test_what_instances_have_after_each_event(name: str) -> None:
         assert (number, played.has()) == (number, has)
 
 
-@pytest.mark.parametrize(("us", "most"), [(10, 8), (100, 3), (299, 2), (300, 1), (5200, 1)])
+@pytest.mark.parametrize(("us", "most"), [(10, 8), (100, 3), (299, 2), (999, 2), (5200, 1)])
 def test_the_longer_batches_run_the_fewer_are_given_ahead(us: int, most: int) -> None:
     played = Played(us=us, **AHEAD)
     played.ask("x")
@@ -443,6 +443,52 @@ def test_the_longer_batches_run_the_fewer_are_given_ahead(us: int, most: int) ->
     assert played.has() == " ".join("abcdefghijklm"[:most])
     played.end()
     assert played.has() == " ".join("bcdefghijklm"[:most])
+
+
+def test_the_batch_after_a_long_one_is_with_the_worker_just_before_its_end() -> None:
+    played = Played(us=5000, **FOUR)
+    played.ask(*"wxyz")
+    played.end(seconds=0.005)
+    played.ask(*"abcdefg")
+    played.tick(0.003)
+    assert played.has() == "abcd"
+    played.ask("h")
+    assert played.batches.tick(played.now).wake_at == inf  # it is set already
+    played.ask(*"ij")
+    played.tick(0.001)
+    assert played.has() == "abcd efgh"
+    played.ask(*"kl")
+    played.tick(0.5)
+    assert played.has() == "abcd efgh"
+    played.end()
+    assert played.has() == "efgh"
+    played.tick(0.004)
+    assert played.has() == "efgh ijkl"
+
+
+def test_a_batch_that_can_still_grow_is_not_given_just_before_the_end() -> None:
+    played = Played(us=5000, **FOUR)
+    played.ask(*"wxyz")
+    played.end(seconds=0.005)
+    played.ask(*"abcdefg")
+    played.tick(0.0045)
+    assert played.has() == "abcd"
+    played.ask("h")
+    assert played.has() == "abcd efgh"
+
+
+def test_of_two_instances_the_one_that_ends_first_is_given_the_next_batch() -> None:
+    played = Played(2, us=5000, **FOUR)
+    played.ask(*"wxyz")
+    played.end(of=1, seconds=0.005)
+    played.ask(*"abcd")
+    played.tick(0.002)
+    played.ask(*"efgh")
+    played.ask(*"ijkl")
+    first = played.has()
+    assert first in ("abcd|efgh", "efgh|abcd")
+    played.tick(0.002)
+    assert played.has() == first.replace("abcd", "abcd ijkl")
 
 
 def test_a_model_that_needs_what_others_share_has_one_batch_at_a_time() -> None:
