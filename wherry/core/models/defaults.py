@@ -16,14 +16,14 @@ from typing import Any, Final, get_origin
 
 import numpy as np
 
-from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.values.datatypes import Form, Misfit, TensorSpec, converted
 from wherry.core.values.request import Array, Column, Columns
 
 #: Gives so many rows of a default, new ones each time: the code may write to them.
 Rows = Callable[[int], Column]
 
 #: Types of defaults that are compared with the input when a model is defined.
-PLAIN = (bool, int, float, str, bytes)
+PLAIN = (bool, int, float, complex, str, bytes)
 #: What a row of numbers is, and the types of a default, by numpy's kind.
 NUMBERS: Final = {
     "i": ("an int", (int,)),
@@ -49,13 +49,9 @@ def default_rows(
 
 
 def plain_default(default: Any, spec: TensorSpec) -> Any:
-    """The row that a default stands for, if it is a plain value; else None. A column of one row is
-    that row."""
-    if isinstance(default, list) and len(default) == 1 and not spec.holds_lists:
-        (default,) = default
+    """The row that a default stands for, if it is a plain value that is not wrong; else None."""
+    default = _one_row(default, spec)
     if type(default) not in PLAIN or spec.shape or spec.media is not None:
-        return None
-    if wrong_default(default, spec):
         return None
     return float(default) if spec.datatype.dtype.kind == "f" else default
 
@@ -74,6 +70,7 @@ def filled(columns: Columns, inputs: Sequence[TensorSpec], rows: int) -> Columns
 
 def wrong_default(default: Any, spec: TensorSpec) -> str:
     """What is wrong with a plain value as a default; "" if nothing is."""
+    default = _one_row(default, spec)
     if type(default) not in PLAIN or spec.media is not None:
         return ""
     if spec.form is Form.SCALARS:
@@ -83,29 +80,43 @@ def wrong_default(default: Any, spec: TensorSpec) -> str:
         row, fits = "an array or a number", not isinstance(default, str | bytes)
     else:
         row, fits = STRINGS.get(spec.form, "an object"), _is_row(default, spec)
-    return "" if fits else f"its default is {default!r}, but a row of it is {row}"
+    if not fits:
+        return f"its default is {default!r}, but a row of it is {row}"
+    try:
+        if isinstance(default, str):
+            default.encode()
+        elif not isinstance(default, bytes):
+            converted(np.asarray(default), spec.datatype)
+    except (Misfit, OverflowError, UnicodeEncodeError) as error:
+        return f"its default {default!r} is not {spec.datatype} data; {error}"
+    return ""
+
+
+def _one_row(default: Any, spec: TensorSpec) -> Any:
+    """A column of one row as that row, and a number of numpy as Python's."""
+    if isinstance(default, list | tuple) and len(default) == 1 and not spec.holds_lists:
+        (default,) = default
+    return default.item() if isinstance(default, np.generic) else default
 
 
 def _rows(default: Any, spec: TensorSpec, *, row_wise: bool) -> Rows | None:
     if spec.form is Form.ARRAY:
         one = _array(default, spec)
-        return None if one is None else partial(_stacked, one)
+        return None if one is None else partial(np.repeat, one[None], axis=0)
+    if spec.default is not None:
+        return partial(_copied, spec.default)
     if not row_wise and isinstance(default, list | tuple) and not _is_list(default, spec):
         if len(default) != 1:
             return None
         (default,) = default
     if spec.form is Form.ARRAYS:
         row = _array(default, spec)
-        return None if row is None else lambda rows: [row.copy() for _ in range(rows)]
-    if not _is_row(default, spec):
-        return None
-    if spec.form is Form.SCALARS and spec.datatype.dtype.kind == "f":
-        default = float(default)
-    return lambda rows: [copy.deepcopy(default) for _ in range(rows)]
+        return None if row is None else partial(_copied, row)
+    return partial(_copied, default) if _is_row(default, spec) else None
 
 
-def _stacked(row: Array, rows: int) -> Array:
-    return np.stack([row] * rows)
+def _copied(row: Any, rows: int) -> Column:
+    return [copy.deepcopy(row) for _ in range(rows)]
 
 
 def _array(default: Any, spec: TensorSpec) -> Array | None:

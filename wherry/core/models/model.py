@@ -29,13 +29,14 @@ from typing import (
 
 from wherry.core.models.changes import AttributeChanges, State, changes, class_attributes, states
 from wherry.core.models.config import FIELDS, ModelConfig, model_config
+from wherry.core.models.defaults import Rows, default_rows
 from wherry.core.models.host_weights import move_weights
 from wherry.core.models.rows import with_checked_samples
 from wherry.core.models.settings import FunctionSettings, ModelSettings, SettingAttributes
 from wherry.core.models.signature import Signature, read_signature
 from wherry.core.observability.custom_metrics import CustomMetrics
 from wherry.core.observability.tracing import Span
-from wherry.core.values.datatypes import Form, TensorSpec
+from wherry.core.values.datatypes import Form
 from wherry.core.values.errors import ConfigError, ModelNotReady
 from wherry.core.values.request import Columns
 
@@ -418,23 +419,22 @@ class FunctionModel(Model, Generic[P, R]):
         return self.function(*args, **kwargs)
 
     @functools.cached_property
-    def _filled(self) -> Sequence[TensorSpec]:
-        """Columns whose default is one value, which stands for each row."""
-        signature, parameters = self.signature(), inspect.signature(self.function).parameters
-        return [
-            spec
-            for spec in signature.inputs
-            if spec.default is not None
-            and not signature.row_wise
-            and not isinstance(parameters[spec.name].default, list)
-        ]
+    def _filled(self) -> Mapping[str, Rows]:
+        """Columns whose default is a row, which stands for each row."""
+        signature = self.signature()
+        if signature.row_wise:
+            return {}
+        return default_rows(self.function, signature.inputs, row_wise=False)
 
     def _fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        passed = inspect.signature(self.function).bind_partial(*args, **kwargs).arguments
-        rows = len(next(iter(passed.values()), ()))
-        for spec in self._filled:
-            if spec.name not in passed:
-                kwargs[spec.name] = [spec.default] * rows
+        try:
+            passed = inspect.signature(self.function).bind_partial(*args, **kwargs).arguments
+            rows = len(next(iter(passed.values()), ()))
+        except TypeError:  # the call itself says what is wrong with it
+            return
+        for name, make in self._filled.items():
+            if name not in passed:
+                kwargs[name] = make(rows)
 
     if TYPE_CHECKING:
 

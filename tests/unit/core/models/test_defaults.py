@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -59,6 +60,29 @@ def test_a_model_called_directly_has_a_plain_default_for_each_row() -> None:
     assert cut(["abc"], [2]) == ["ab"]
 
 
+@dataclass
+class Size:
+    width: int = 1
+
+
+def test_a_model_called_directly_has_objects_arrays_and_lists_for_each_row_too() -> None:
+    @wherry.model(max_batch_size=2)
+    def show(
+        text: list[str],
+        size: list[Size] = Size(2),  # type: ignore[assignment]  # noqa: B008
+        many: list[list[int]] = [1, 2],  # type: ignore[list-item]  # noqa: B006
+        point: Annotated[np.ndarray, wherry.FP32[2]] = 3,  # type: ignore[assignment]
+        one: list[int] = np.int64(4),  # type: ignore[assignment]  # noqa: B008
+        column: list[int] = [5],  # noqa: B006
+    ) -> list[str]:
+        rows = zip(text, size, many, point, one, column, strict=True)
+        return [f"{a}{b.width}{c}{d.tolist()}{e!r}{f}" for a, b, c, d, e, f in rows]
+
+    assert show(["a", "b"]) == ["a2[1, 2][3.0, 3.0]45", "b2[1, 2][3.0, 3.0]45"]
+    with wherry.Runtime(show) as runtime:
+        assert runtime.infer_batch("show", text=["a", "b"])["output"] == show(["a", "b"])
+
+
 def _int(k: list[int] = "1") -> list[int]:  # type: ignore[assignment]
     return k
 
@@ -87,6 +111,14 @@ def _array(k: Annotated[np.ndarray, wherry.FP32[2]] = "a") -> list[int]:  # type
     return [1 for _ in k]
 
 
+def _complex(k: list[int] = 1j) -> list[int]:  # type: ignore[assignment]
+    return k
+
+
+def _column(k: list[int] = ["1"]) -> list[int]:  # type: ignore[list-item]  # noqa: B006
+    return k
+
+
 @pytest.mark.parametrize(
     ("function", "row"),
     [
@@ -97,6 +129,8 @@ def _array(k: Annotated[np.ndarray, wherry.FP32[2]] = "a") -> list[int]:  # type
         (_row, "an int"),
         (_object, "an object"),
         (_array, "an array or a number"),
+        (_complex, "an int"),
+        (_column, "an int"),
     ],
 )
 def test_a_default_of_a_wrong_type_is_an_error_of_the_definition(
@@ -105,6 +139,34 @@ def test_a_default_of_a_wrong_type_is_an_error_of_the_definition(
     with pytest.raises(
         wherry.ConfigError, match=f"'k': its default is .*, but a row of it is {row}"
     ):
+        wherry.model(function)
+
+
+def _beyond(k: list[int] = 2**70) -> list[int]:  # type: ignore[assignment]
+    return k
+
+
+def _beyond_float(k: list[float] = 10**400) -> list[float]:  # type: ignore[assignment]
+    return k
+
+
+def _beyond_byte(k: list[Annotated[int, wherry.INT8]] = 300) -> list[int]:  # type: ignore[assignment]
+    return k
+
+
+def _cut(k: Annotated[np.ndarray, wherry.INT32[2]] = 2.7) -> list[int]:  # type: ignore[assignment]
+    return [1 for _ in k]
+
+
+def _no_unicode(k: list[str] = "\ud800") -> list[str]:  # type: ignore[assignment]
+    return k
+
+
+@pytest.mark.parametrize("function", [_beyond, _beyond_float, _beyond_byte, _cut, _no_unicode])
+def test_a_default_that_its_datatype_cannot_have_is_an_error_of_the_definition(
+    function: Callable[..., Any],
+) -> None:
+    with pytest.raises(wherry.ConfigError, match=r"'k': its default .* is not [A-Z]+[0-9]* data; "):
         wherry.model(function)
 
 
@@ -118,3 +180,19 @@ def test_numbers_of_another_kind_are_refused_with_what_to_do() -> None:
             double.infer(n=np.ones(2, np.float32))
         with pytest.raises(wherry.InvalidRequest, match="it has text"):
             double.infer(n=["a", "b"])
+
+
+@pytest.mark.parametrize("arguments", [((5,), {}), ((), {"tex": ["a"]}), ((), {})])
+def test_a_wrong_direct_call_of_a_model_with_defaults_fails_as_pythons_does(
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+) -> None:
+    def cut(text: list[str], k: list[int] = 1) -> list[str]:  # type: ignore[assignment]
+        return [one[:1] for one in text]
+
+    args, kwargs = arguments
+    messages = []
+    for function in (cut, wherry.model(max_batch_size=2)(cut)):
+        with pytest.raises(TypeError) as raised:
+            function(*args, **kwargs)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
