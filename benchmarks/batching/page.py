@@ -121,7 +121,7 @@ def worst_ones(rows: Sequence[Row], policy: str) -> str:
             f"{row[policy]['p95']:+.1f} %",
             f"{row[GREEDY]['rate']:+.1f} / {row[GREEDY]['p95']:+.1f} %",
         ]
-        for row in worst(rows, policy)[:5]
+        for row in worst(rows, policy, 5)
     ]
     head = ["scenario", "best pair", "throughput", "p95", "greedy"]
     return f"The worst five (times in ms, `b` rows):\n\n{table(head, body)}"
