@@ -207,6 +207,52 @@ def test_a_text_that_grows_looks_as_if_it_came_at_once(
             assert after == at_once
 
 
+def test_no_text_keeps_the_browser_busy(browser: Browser, urls: tuple[str, str]) -> None:
+    shown = "(text) => { window.box = make('div'); showMarkdown(box, text); return true; }"
+    with opened(browser, urls[0]) as page:
+        for text in (
+            "a|b\n" + "-" * 190_000 + "x",
+            "- " + " " * 190_000 + "\u2028b",
+            "1. " + " " * 190_000 + "\rb",
+        ):
+            page.wait_for_function(shown, arg=text)
+        assert page.evaluate("box.querySelectorAll('ol').length") == 1
+        # Rows of a table get no cells that they do not have.
+        page.evaluate(shown, "|a" * 64 + "|\n" + "|-" * 64 + "|\n" + "|\n" * 10_000)
+        assert page.evaluate("box.querySelectorAll('td').length") <= 10_000
+
+
+def test_a_browser_that_keeps_nothing_has_all_conversations_of_the_page(
+    browser: Browser, urls: tuple[str, str]
+) -> None:
+    off = """() => { Storage.prototype.setItem = () => {
+      throw new DOMException("off", "SecurityError"); }; }"""
+    with opened(browser, urls[0]) as page:
+        page.evaluate(off)
+        for text in ("one", "two", "three"):
+            say(page, text)
+            assert answered(page) == text
+            page.get_by_role("button", name="New chat").click()
+        titles = page.locator("#chats .chat")
+        expect(titles).to_have_text(["three", "two", "one"])
+
+
+def test_a_conversation_that_two_tabs_show_goes_on_where_the_other_tab_left_it(
+    browser: Browser, urls: tuple[str, str]
+) -> None:
+    with opened(browser, urls[0]) as page:
+        say(page, "one")
+        answered(page)
+        other = page.context.new_page()
+        other.goto(page.url)
+        other.locator("#chats .chat").click()
+        say(other, "two")
+        answered(other)
+        expect(page.locator("#talk > li.user")).to_have_count(2)
+        say(page, "all")
+        assert json.loads(answered(page))[2] == ["user", "two"]
+
+
 def test_everything_is_done_by_keyboard(browser: Browser, urls: tuple[str, str]) -> None:
     with opened(browser, urls[0]) as page:
         page.wait_for_selector("#state.live")

@@ -106,7 +106,7 @@ const cellsOf = (line) => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "
   .map((cell) => cell.trim().replaceAll("\\|", "|"));
 
 function tableAt(lines, at) {
-  if (!lines[at].includes("|") || !/^[ \t|:-]*-[ \t|:-]*$/.test(lines[at + 1] ?? "")) return null;
+  if (!lines[at].includes("|") || !/^[ \t|:-]+$/.test(lines[at + 1] ?? "")) return null;
   const head = cellsOf(lines[at]), marks = cellsOf(lines[at + 1]);
   if (head.length !== marks.length || head.length > 64 || !marks.every((mark) => /^:?-+:?$/.test(mark))) return null;
   const rows = [];
@@ -134,8 +134,8 @@ const MAKERS = {
   list: (block, depth) => make(block.ordered ? "ol" : "ul", block.ordered ? { start: block.from } : {},
     block.items.map((item) => make("li", {}, itemOf(item, depth + 1)))),
   table: (block) => {
-    const row = (cells, name) => make("tr", {}, block.head.map((_, at) =>
-      make(name, { class: block.sides[at] }, inline(cells[at] || ""))));
+    const row = (cells, name) => make("tr", {}, cells.slice(0, block.head.length).map((cell, at) =>
+      make(name, { class: block.sides[at] }, inline(cell))));
     return make("div", { class: "table", tabIndex: 0, role: "region", "aria-label": "Table" }, make("table", {},
       make("thead", {}, row(block.head, "th")), make("tbody", {}, block.rows.map((cells) => row(cells, "td")))));
   },
@@ -354,7 +354,7 @@ function bareLink(text, at, out, say) {
 // Shows `text` in `node`. Blocks that have not changed since the last call keep their elements, so
 // that a selection in them stays, and a long answer costs no more with each piece.
 function showMarkdown(node, text) {
-  const blocks = blocksOf(text.split(/\r?\n/));
+  const blocks = blocksOf(text.split(/\r\n|[\n\r\u2028\u2029]/)); // what `.` does not match ends a line
   const shown = node.shown || [];
   let same = 0;
   while (same < shown.length && same < blocks.length && shown[same].source === blocks[same].source && shown[same].kind === blocks[same].kind) same += 1;

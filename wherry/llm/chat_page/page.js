@@ -88,8 +88,7 @@ function readChats() {
     }
   } catch { /* storage is off: conversations last as long as the page */ }
   const here = new Map(chats.map((chat) => [chat.id, chat]));
-  const open = (chat) => chat.id === current.id || running.has(chat.id);
-  chats = found.map((chat) => (here.has(chat.id) && open(chat) ? here.get(chat.id) : chat));
+  chats = found.map((chat) => (running.has(chat.id) ? here.get(chat.id) ?? chat : chat));
   chats.sort((a, b) => b.at - a.at);
 }
 
@@ -109,8 +108,8 @@ function save(chat) {
     try {
       localStorage.setItem(PREFIX + chat.id, texts.get(chat));
       return;
-    } catch {
-      if (chats.length < 2) return; // too large alone, or storage is off
+    } catch (error) {
+      if (chats.length < 2 || error.name !== "QuotaExceededError") return; // too large alone, or storage is off
       dropOldest();
     }
   }
@@ -551,7 +550,9 @@ byId("settings").oninput = () => {
 window.onstorage = (event) => {
   if (event.key !== null && !event.key.startsWith(PREFIX)) return;
   readChats();
-  showChats();
+  const same = chats.find((chat) => chat.id === current.id);
+  if (same && same !== current && !editing) open(same);
+  else showChats();
 };
 window.onpagehide = () => {
   for (const chat of chats) if (running.has(chat.id)) save(chat);
