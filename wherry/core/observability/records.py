@@ -18,6 +18,8 @@ KEPT: Final = 2000
 MOST_A_SECOND: Final = 400
 #: Requests of one batch that are recorded.
 MOST_OF_A_BATCH: Final = 64
+#: Characters of an id that are kept: a client may send one of two megabytes.
+MOST_OF_AN_ID: Final = 128
 
 
 class RecordedRequest(NamedTuple):
@@ -128,4 +130,4 @@ class ModelRecords(NamedTuple):
 
 def _recorded(request: InferRequest) -> RecordedRequest:
     whole = request.whole or request
-    return RecordedRequest(whole.id, whole.enqueued_at, request.rows)
+    return RecordedRequest(whole.id[:MOST_OF_AN_ID], whole.enqueued_at, request.rows)

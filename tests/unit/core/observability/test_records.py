@@ -33,6 +33,13 @@ def test_of_a_large_batch_a_part_is_kept_with_the_rows_of_all() -> None:
     assert (len(batch.requests), batch.rows) == (64, 1000)
 
 
+def test_of_a_long_id_the_beginning_is_kept() -> None:
+    kept = Records(lambda: 1.0)
+    request = InferRequest({}, 1, Reply(lambda _: None), id="id-" * 200_000)
+    kept.of("m", "1").ran("m_0", "idle", 0.0, (0, 0, 0), [request])
+    assert len(kept.since(0)[0].requests[0].id) == 128
+
+
 def test_the_oldest_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "KEPT", 10)
     kept = Records(lambda: 1.0)
