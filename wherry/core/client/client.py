@@ -342,7 +342,7 @@ def _by_name(
             f"model {model.name!r} has {len(model.inputs)} inputs, not {len(args)}"
         )
     by_place = {tensor.name: arg for tensor, arg in zip(model.inputs, args, strict=False)}
-    return {**by_place, **inputs}
+    return {name: value for name, value in {**by_place, **inputs}.items() if value is not None}
 
 
 def _streamed(model: ModelDescription, event: Mapping[str, Any]) -> Any:

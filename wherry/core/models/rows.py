@@ -28,12 +28,13 @@ from wherry.core.values.tensors import fits_datatype, is_tensor, on_host
 
 
 def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
-    """A caller's row as columns of one row. InvalidRequest names what is wrong."""
+    """A caller's row as columns of one row; None for an input that may be left out leaves it out.
+    InvalidRequest names what is wrong."""
     columns: Columns = {}
     for spec in signature.inputs:
+        if spec.optional and row.get(spec.name) is None:
+            continue
         if spec.name not in row:
-            if spec.optional:
-                continue
             _refuse_unknown(signature, config.name, row)
             raise InvalidRequest(f"model {config.name!r}: input {spec.name!r} is missing")
         columns[spec.name] = column_of_value(spec, row[spec.name], config.name)

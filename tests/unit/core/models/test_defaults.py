@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import wherry
 from tests.fakes import TIMEOUT
+from wherry.testing import local_server
 
 
 def test_a_plain_default_of_a_column_fills_each_row_in_one_batch_with_those_that_have_it() -> None:
@@ -39,6 +41,20 @@ def test_a_plain_default_of_a_column_fills_each_row_in_one_batch_with_those_that
     assert sorted(batch[0]) == [1, 3]
     assert batch[1:] == ([2.0, 2.0], [False, False], ["!", "!"])
     assert isinstance(batch[1][0], float)
+
+
+def test_none_of_a_caller_is_an_input_left_out_as_type_checkers_allow_it() -> None:
+    @wherry.model
+    def cut(text: str, k: int | None = None, tail: str | None = "!") -> str:
+        return text[:k] + str(tail)
+
+    with local_server(cut) as server, wherry.Client(server.url) as client:
+        calls: list[Callable[..., Any]] = [cut.infer, partial(client.infer, "cut")]
+        for infer in calls:
+            assert infer(text="abc", k=None, tail=None) == "abc!"
+            assert infer("abc", 2, None) == "ab!"
+            with pytest.raises(wherry.InvalidRequest, match=r"text|inputs"):
+                infer(text=None, k=2)
 
 
 def test_a_column_of_one_row_as_a_default_fills_each_row_too_as_type_checkers_have_it() -> None:
