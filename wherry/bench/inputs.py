@@ -211,7 +211,7 @@ def from_program(target: str, count: int = MOST_ROWS) -> list[Any]:
     where, _, name = target.rpartition(":")
     path = Path(where)
     if not path.is_file():
-        raise ConfigError(f"inputs {target}: there is no file {where}")
+        raise ConfigError(f"inputs {target}: no file {where}")
     spec = importlib.util.spec_from_file_location(f"_inputs_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

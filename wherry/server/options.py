@@ -60,15 +60,15 @@ class Listen:
     grpc_host: str | None = option(None, "address to listen on for gRPC (default: --host)", "HOST")
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
     fd: int | None = option(None,
-        "serve HTTP on this socket, open already, instead of host and port",
+        "serve HTTP on this inherited socket instead of host and port",
         "FD", least=0, most=2**31 - 1)
     grpc_fd: int | None = option(None,
-        "speak gRPC on this socket, open already, instead of grpc_port",
+        "serve gRPC on this inherited socket instead of grpc_port",
         "FD", least=0, most=2**31 - 1)
     reuse_port: bool = option(False,
-        "let other processes of this user listen on the same ports, as a successor has to")
+        "let other processes of this user, such as a successor, listen on the same ports")
     fronts: int = option(0,
-        "number of HTTP front-end processes; 0: in the process that owns the models",
+        "number of HTTP front-end processes; 0: the process that owns the models",
         "N", least=0, most=256)
     management_port: int | None = option(None,
         "serve model control, settings and metrics on this port only", "PORT", least=0, most=PORT)
@@ -93,19 +93,19 @@ class Tls:
     """The certificates of HTTP, and those of gRPC if they are others."""
 
     ssl_certfile: str | None = option(None,
-        "TLS certificate chain (PEM); read again when it changes, as all these files", "PATH")
+        "TLS certificate chain (PEM); like all these files, read again when it changes", "PATH")
     ssl_keyfile: str | None = option(None, "its private key, if not in the same file", "PATH")
-    ssl_client_ca: str | None = option(None, "let in only clients with a certificate of this CA",
+    ssl_client_ca: str | None = option(None, "accept only clients with a certificate of this CA",
         "PATH")
     grpc_use_ssl: bool = option(False,
         "speak gRPC over TLS with grpc_server_cert (else with ssl_certfile, if that is set)")
     grpc_use_ssl_mutual: bool = option(False,
-        "so, and let in only clients with a certificate of grpc_root_cert")
+        "the same, accepting only clients with a certificate of grpc_root_cert")
     grpc_ssl_certfile: str | None = option(None, "TLS certificate chain for gRPC (PEM)",
         "PATH", key="grpc_server_cert")
     grpc_ssl_keyfile: str | None = option(None, "its private key, if not in the same file",
         "PATH", key="grpc_server_key")
-    grpc_ssl_client_ca: str | None = option(None, "CA of gRPC's clients",
+    grpc_ssl_client_ca: str | None = option(None, "CA of gRPC clients",
         "PATH", key="grpc_root_cert")
 
     @property
@@ -125,68 +125,68 @@ class Access:
     """Options of who may call which parts of the API."""
 
     allowed_hosts: tuple[str, ...] = option((),
-        "answer to this host name, too (*.NAME: to all below; *: to any); may be repeated",
+        "accept this host name, too (*.NAME: its subdomains; *: any); may be repeated",
         "NAME", key="allowed_host", separator=",")
     cors_origins: tuple[str, ...] = option((),
-        "let web pages of this origin call, as https://app.example.com; *: of any; may be "
+        "let web pages of this origin call, such as https://app.example.com; *: any; may be "
         "repeated", "ORIGIN", key="cors_origin", separator=",")
     input_urls: tuple[str, ...] = option((),
-        "fetch files for clients that name them by URL: data, http (public addresses), or an origin"
-        " as http://images.internal:9000; may be repeated",
+        "fetch files that clients pass as URLs: data, http (public addresses), or an origin "
+        "such as http://images.internal:9000; may be repeated",
         "WHAT", key="input_url", separator=",")
     api_keys: tuple[str, ...] = option((),
-        "a bearer key that clients must send, health excepted; may be repeated",
+        "a bearer key that clients must send, except for health; may be repeated",
         "[NAME: ]KEY", key="api_key", separator=",")
     api_key_file: str | None = option(None,
-        "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags); "
+        "file with one key per line, KEY or NAME: KEY (other users can see a process's flags); "
         "read again when it changes", "PATH")
     restricted_apis: tuple[str, ...] = option((),
-        "ask for a header on these parts of the API; may be repeated",
+        "require a header on these parts of the API; may be repeated",
         "GROUP[,GROUP]:HEADER=VALUE", key="http_restricted_api", separator=";")
     restricted_protocols: tuple[str, ...] = option((),
-        "the same over gRPC, for parts that want something else there; may be repeated",
+        "the same over gRPC, for parts with another header there; may be repeated",
         "GROUP[,GROUP]:HEADER=VALUE", key="grpc_restricted_protocol", separator=";")
     disabled_apis: tuple[str, ...] = option((),
         "switch these parts of the API off; may be repeated",
         "GROUP[,GROUP]", key="disabled_api", separator=",")
     allow_shared_memory: bool = option(False,
-        "let clients on this machine, which must be trusted, pass tensors in shared memory",
+        "let clients on this machine pass tensors in shared memory; they must be trusted",
         key="allow_client_shm")
     allow_model_upload: bool = option(False,
-        "let clients send a model's files with its load, even without keys and from anywhere")
+        "let clients upload a model's files with its load, even without keys and from anywhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """Limits of what clients may have a server hold. Those that are None follow from the memory."""
 
-    max_in_flight: int | None = option(None, "requests at once; one more is refused (429)",
+    max_in_flight: int | None = option(None, "maximum concurrent requests; more are refused (429)",
         "N", least=1)
     max_queue_bytes: int = option(0,
-        "memory of the requests that wait or run; one more is refused (503); 0: a share of what "
-        "there is", "SIZE", least=0)
+        "memory for waiting and running requests; more are refused (503); 0: a share of the "
+        "machine's", "SIZE", least=0)
     max_body_size: int | None = option(None,
         "largest body, in bytes or as 64MiB (default: 64MiB, less below 16 GiB of memory)",
         "SIZE", least=1)
     max_connections: int | None = option(None,
-        "connections at once; the longest idle one is closed for a new one (default: 4096, fewer "
+        "maximum connections; a new one closes the longest idle one (default: 4096, fewer "
         "below 13 GiB of memory)", "N", least=1)
     max_unsent_bytes: int | None = option(None,
-        "memory for answers that clients do not read, of all connections; beyond it the one that "
-        "holds its oldest longest is cut off (default: a share of the machine's)",
+        "memory for answers that clients do not read, over all connections; beyond it the one "
+        "with the oldest is cut off (default: a share of the machine's)",
         "SIZE", least=1)
     max_connection_unsent_bytes: int = option(64 * 2**20,
-        "of one connection: beyond it no more of its requests are taken", "SIZE", least=1)
+        "the same per connection: beyond it, it is not read", "SIZE", least=1)
     max_received_bytes: int | None = option(None,
-        "memory for requests that have not come in full, of all connections; beyond it the one "
+        "memory for incomplete requests, over all connections; beyond it the one "
         "with the oldest is cut off (default: a share of the machine's)", "SIZE", least=1)
     max_connection_received_bytes: int | None = option(None,
-        "of one gRPC connection: beyond it a call is refused (default: 256 MiB, or more if one "
-        "body may be larger)", "SIZE", least=1)
+        "the same per gRPC connection: beyond it calls are refused (default: 256 MiB, or more "
+        "if one body may be larger)", "SIZE", least=1)
     max_kept_responses: int = option(64 * 2**20,
-        "memory for responses of /v1/responses, which clients may refer to within an hour; 0: none "
-        "are kept, as with several fronts", "SIZE", least=0)
-    idle_timeout: float = option(75.0, "close a connection that is idle for this time",
+        "memory for stored responses of /v1/responses, each kept for an hour; 0: none, as with "
+        "several fronts", "SIZE", least=0)
+    idle_timeout: float = option(75.0, "close connections that are idle for this long",
         "SECONDS", least=0.001)
     #: Everything that one client may cost, in place of the options above that say so; for programs.
     limits: Limits | None = None
@@ -200,31 +200,31 @@ class Protocols:
         "the server's name for its clients (default: wherry, and triton with a model repository)",
         "NAME", key="id")
     http_header_forward_pattern: str | None = option(None,
-        "give models the headers of HTTP whose names this regex matches, as parameters", "REGEX")
+        "pass HTTP headers whose names match this regex to models, as parameters", "REGEX")
     grpc_header_forward_pattern: str | None = option(None,
-        "give models the metadata of gRPC whose names this regex matches, as parameters", "REGEX")
+        "pass gRPC metadata whose names match this regex to models, as parameters", "REGEX")
     trace_config: tuple[str, ...] = option((),
         "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, count=N, "
         "log-frequency=N, or by OpenTelemetry: mode=opentelemetry; may be repeated",
         "SETTING", separator=";")
     metrics_config: tuple[str, ...] = option((),
-        "which of Triton's metrics there are: counter_latencies=false, "
+        "which of Triton's metrics to expose: counter_latencies=false, "
         "histogram_latencies=true; may be repeated",
         "SETTING", separator=";")
     metrics_compat: Literal["none", "triton"] = option("none",
         "triton: expose Triton's metrics only, without wherry's own")
     load_report: Literal["none", "json", "text", "bin"] = option("none",
-        "say in the header of every answer how busy the server is, as Envoy reads it (ORCA); over "
-        "gRPC in the trailers; none: to those who ask for it")
+        "report the load in a header of every answer, for Envoy (ORCA); over gRPC in the "
+        "trailers; none: only on request")
     grpc_compression: Literal["none", "gzip", "deflate"] = option("none",
-        "how to compress what gRPC clients are sent")
+        "compression of gRPC answers")
     strict_fields: bool = option(False,
-        "refuse fields of OpenAI requests that are not known, instead of ignoring them")
+        "refuse unknown fields of OpenAI requests instead of ignoring them")
     triton_errors: bool = option(False,
-        "errors of KServe V2 have Triton's status, gRPC code, Content-Type and sentence")
+        "use Triton's status, gRPC code, Content-Type and text for KServe V2 errors")
     recent_requests: bool = option(False,
         "keep the last 50 requests with their ids and times, for the dashboard")
-    access_log: bool = option(False, "a line for each request, health and metrics excepted")
+    access_log: bool = option(False, "log a line for each request, except health and metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +234,12 @@ class Life:
     drain_timeout: float = option(30.0, "at SIGTERM, time to finish requests and unload models",
         "SECONDS", least=0)
     drain_notice: float = option(0.0,
-        "at SIGTERM, time of that for which new connections are taken by a server that is not ready"
-        " any more: as long as a load balancer takes to see it", "SECONDS", least=0)
+        "at SIGTERM, keep accepting connections for this part of it while reporting not ready: as "
+        "long as a load balancer takes to notice", "SECONDS", least=0)
     ready_fd: int | None = option(None,
         "write the URL to this descriptor when ready, then close it", "FD", least=0)
     stop_fd: int | None = option(None,
-        "stop as at SIGTERM when the other end of this pipe is closed", "FD", least=0)
+        "stop, as at SIGTERM, when the other end of this pipe closes", "FD", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,23 +250,23 @@ class Repositories:
         "serve the models of this folder, as TARGET does; may be repeated",
         "PATH", key="model_repository", separator=":")
     model_control_mode: Literal["none", "poll", "explicit"] = option("none",
-        "what may change in the repositories: nothing; what their files say; by request")
+        "what may change in the repositories: nothing; models whose files change; by request")
     load_models: tuple[str, ...] = option((),
-        "in mode explicit, load this model at the start (*: all); may be repeated",
+        "in mode explicit, load this model at startup (*: all); may be repeated",
         "NAME", key="load_model", separator=",")
-    repository_poll_secs: float = option(15.0, "in mode poll, time between two looks",
+    repository_poll_secs: float = option(15.0, "in mode poll, time between checks",
         "SECONDS", least=0.1)
-    model_load_thread_count: int = option(4, "models to load side by side", "N", least=1, most=256)
+    model_load_thread_count: int = option(4, "models to load in parallel", "N", least=1, most=256)
     model_load_retry_count: int = option(0, "retries of a model that fails to load", "N", least=0)
     strict_readiness: bool = option(True, "be ready only if every model is")
-    exit_on_error: bool = option(True, "end if a model cannot be loaded at the start")
+    exit_on_error: bool = option(True, "exit if a model cannot be loaded at startup")
     disable_auto_complete_config: bool = option(False,
-        "take config.pbtxt as it is: ask neither the model's file nor its code")
+        "use config.pbtxt as is, without completing it from the model's file or code")
     model_config_name: str | None = option(None,
         "use configs/NAME.pbtxt of each model that has one", "NAME")
     default_max_batch_size: int | None = option(None,
-        "max_batch_size of models whose files take batches and whose config.pbtxt says none "
-        "(default: what their backends have, mostly 4)", "N", least=1, most=2**31 - 1)
+        "max_batch_size of models whose files take batches and whose config.pbtxt sets none "
+        "(default: the backend's, mostly 4)", "N", least=1, most=2**31 - 1)
     backend_directory: str | None = option(None, "folder with Python-based backends: NAME/model.py",
         "PATH")
 
@@ -276,31 +276,31 @@ class Models:
     """Options of how every model runs, and of what the models share."""
 
     isolation: Literal["auto", "thread", "process", "shared"] = option("auto",
-        "where instances run, for every model; auto: in a worker process each; shared: in one "
-        "for each device")
-    inline: bool = option(False, "no worker processes: everything here, for a debugger")
+        "where the instances of every model run; auto: in a worker process each; shared: in one "
+        "per device")
+    inline: bool = option(False, "no worker processes: run everything in this one, for a debugger")
     instances: int | None = option(None, "instances of every model", "N", least=1, most=4096)
     served_model_names: tuple[str, ...] = option((),
-        "what OpenAI's and Anthropic's clients call the only model, as gpt-4o or "
+        "the only model's name for OpenAI's and Anthropic's clients, such as gpt-4o or "
         "organisation/model; may be repeated", "NAME", key="served_model_name", separator=",")
     request_timeout: float | None = option(None, "default timeout of a request",
         "SECONDS", least=0.001)
     max_queue_wait: float = option(30.0,
-        "refuse (429) requests without a timeout that would have to wait for longer; 0: never",
+        "refuse (429) requests without a timeout that would wait longer; 0: never",
         "SECONDS", least=0)
-    cache_size: int = option(0, "memory for answers of models with `response_cache`; 0: none",
-        "SIZE", least=0)
+    cache_size: int = option(0,
+        "memory for cached answers of models with `response_cache`; 0: none", "SIZE", least=0)
     cache_config: tuple[str, ...] = option((),
-        "keep these answers in a store that servers share, of an installed package: "
+        "cache answers in a store that servers share, from an installed package: "
         "NAME,SETTING=VALUE; may be repeated", "SETTING", separator=";")
     device_memory: tuple[str, ...] = option((),
-        "memory of a device that models may take: more may be served than fit, and those that "
-        "are not called sleep (their `resident`, `memory`); may be repeated",
+        "memory budget of a device: you may serve more models than fit, and those not called "
+        "sleep (their `resident`, `memory`); may be repeated",
         "DEVICE=SIZE", separator=",")
     rate_limit: Literal["off", "execution_count"] = option("off",
-        "let batches wait for the `rate_limiter` resources that a config.pbtxt names")
+        "make batches wait for the `rate_limiter` resources in config.pbtxt")
     rate_limit_resources: tuple[str, ...] = option((),
-        "how much of a resource models share (their `resources`); may be repeated",
+        "amount of a resource that models share (their `resources`); may be repeated",
         "NAME:COUNT[:DEVICE]", key="rate_limit_resource", separator=",")
 
 
@@ -309,18 +309,18 @@ class CommandLine:
     """Options that only the command line reads."""
 
     engine: Literal["auto", "wherry", "transformers", "llama.cpp", "vllm"] = option("auto",
-        "what runs a checkpoint (llm:FOLDER, llm:FILE.gguf); auto: what fits, and it is logged why")
+        "engine for a checkpoint (llm:FOLDER, llm:FILE.gguf); auto: what fits, and why is logged")
     reload: bool = option(False,
-        "for development: when a file is saved, import the app again and load its models")
+        "for development: reload the app and its models when a file is saved")
     reload_paths: tuple[str, ...] = option((),
-        "with reload: so, too, when this file or folder changes; may be repeated",
+        "with reload: also watch this file or folder; may be repeated",
         "PATH", key="reload_path", separator=":")
-    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "lowest level to log")
     log_off: tuple[str, ...] = option((),
-        "log nothing of this severity, whatever the level; may be repeated",
+        "never log this severity; may be repeated",
         "info|warning|error", separator=",")
     log_format: Literal["human", "iso8601", "json"] = option("human",
-        "lines for people (iso8601: with dates) or for machines")
+        "human-readable lines (iso8601: with dates) or JSON")
     log_file: str | None = option(None, "append the log to this file, instead of stderr", "PATH")
 # fmt: on
 

@@ -304,7 +304,7 @@ class Ensemble:
             value = inputs.get(spec.name)
             if value is None:
                 if not spec.optional:
-                    raise InvalidRequest(f"{where}: there is no value for its input {spec.name!r}")
+                    raise InvalidRequest(f"{where}: no value for its input {spec.name!r}")
                 continue
             column = for_code(_column(value, spec, loaded.config.max_batch_size > 0), spec.library)
             if step.input_map[spec.name] in self._shared:

@@ -244,5 +244,5 @@ def bench(args: argparse.Namespace) -> int:
             print_report(run.report)
             failures += out.write(run.report)
         elif interrupts.requested():
-            failures = ["interrupted before anything was measured: there is no report"]
+            failures = ["interrupted before anything was measured: no report"]
     return exit_code(interrupts, [*failures, *run.not_measured], run.missed)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 EPILOG = """\
-Seconds may be written 200ms, 5s or 2m; several values of a sweep 1,4,16 or 1..64 (doubling).
-TARGET is a URL, or what `wherry serve` takes: then the server is started (and, with --set,
-started again). Without TARGET: WHERRY_URL.
+Seconds may be written 200ms, 5s or 2m; the values of a sweep 1,4,16 or 1..64 (doubling).
+TARGET is a URL, or anything `wherry serve` takes: then the server is started (and, with --set,
+restarted). Default: WHERRY_URL.
 """
 
 
@@ -43,20 +43,20 @@ PROTOCOLS: Final = (
 GROUPS: Final = {
     "what is sent": (
         Flag("--model", "name, or name:version", "NAME"),
-        Flag("--protocol", "by default what the URL's path or the server says",
+        Flag("--protocol", "default: from the URL's path or the server",
              more={"choices": PROTOCOLS}),
         Flag("--inputs", "rows: a JSONL or text file, file.py:function, or a folder or pattern of"
              " files, such as images", "PATH"),
-        Flag("--rows", "rows of each request [1]", "N,..", "1"),
-        Flag("--length", "texts are made up: 300, 100-800, 5-120w, normal:300,80 (several:"
+        Flag("--rows", "rows per request [1]", "N,..", "1"),
+        Flag("--length", "generated texts: 300, 100-800, 5-120w, normal:300,80 (several:"
              " --offline)", "L", [], REPEATED),
-        Flag("--shape", "a row's shape, for tensors that are made up", "NAME=N,..", [], REPEATED),
-        Flag("--json-tensors", "V2: numbers as JSON, not as binary tensors"),
+        Flag("--shape", "a row's shape, for generated tensors", "NAME=N,..", [], REPEATED),
+        Flag("--json-tensors", "V2: send numbers as JSON, not as binary tensors"),
         Flag("--max-tokens", "OpenAI [128]", "N", 128, INT),
-        Flag("--no-stream", "OpenAI: whole answers"),
-        Flag("--method", "of a plain URL [GET, POST with a body]", "METHOD"),
-        Flag("--body", "of a plain URL; @PATH reads it from a file", "TEXT"),
-        Flag("--header", "one more header", "NAME:VALUE", [], REPEATED),
+        Flag("--no-stream", "OpenAI: do not stream"),
+        Flag("--method", "for a plain URL [GET, POST with a body]", "METHOD"),
+        Flag("--body", "for a plain URL; @PATH reads it from a file", "TEXT"),
+        Flag("--header", "an additional header", "NAME:VALUE", [], REPEATED),
         Flag("--api-key", "bearer key, or WHERRY_API_KEY", "KEY"),
         Flag("--ssl-ca", "CA certificates to trust", "PATH"),
         Flag("--insecure", "accept any certificate"),
@@ -64,24 +64,24 @@ GROUPS: Final = {
     "load (closed: callers wait for their answers; open: a rate)": (
         Flag("--callers", "callers at once [1,4,16,64]", "N,.."),
         Flag("--think", "a caller's pause before its next request", "SECONDS"),
-        Flag("--think-random", "exponential around --think"),
+        Flag("--think-random", "exponentially distributed around --think"),
         Flag("--ramp", "callers join, or the rate grows, over this time", "SECONDS"),
         Flag("--rate", "requests/s, however long answers take", "R,.."),
         Flag("--arrivals", "[poisson]", None, "poisson", {"choices": ("poisson", "constant")}),
-        Flag("--burst", "N requests at once, every so often", "N/SECONDS"),
-        Flag("--replay", "a trace: one moment (seconds) a line", "PATH"),
-        Flag("--speed", "of the replay: 2 is twice as fast", "X", 1.0, FLOAT),
-        Flag("--duration", "of each run [5s]", "SECONDS"),
-        Flag("--requests", "end after this number in all", "N", None, INT),
-        Flag("--loops", "end after this number of each caller", "N", None, INT),
+        Flag("--burst", "N requests at once, every SECONDS", "N/SECONDS"),
+        Flag("--replay", "a trace: one time (seconds) per line", "PATH"),
+        Flag("--speed", "replay speed: 2 is twice as fast", "X", 1.0, FLOAT),
+        Flag("--duration", "duration of each run [5s]", "SECONDS"),
+        Flag("--requests", "stop after this many in total", "N", None, INT),
+        Flag("--loops", "stop after this many per caller", "N", None, INT),
         Flag("--warmup", "not measured [1s, 0 with --requests or --loops]", "SECONDS"),
-        Flag("--timeout", "of a request [30s]", "SECONDS", "30s"),
-        Flag("--repeat", "runs of each point [1, or 10 of each target with --compare]", "N", None,
+        Flag("--timeout", "timeout of a request [30s]", "SECONDS", "30s"),
+        Flag("--repeat", "runs per point [1, or 10 per target with --compare]", "N", None,
              INT),
         Flag("--pause", "between two runs [0]", "SECONDS", "0"),
         Flag("--processes", "load processes [1]", "N", 1, INT),
-        Flag("--connections", "of an open load, at most [1000]", "N", 1000, INT),
-        Flag("--seed", "of all that is random [0]", "N", 0, INT),
+        Flag("--connections", "maximum for an open load [1000]", "N", 1000, INT),
+        Flag("--seed", "random seed [0]", "N", 0, INT),
     ),
     "the server, where TARGET is app.py": (
         Flag("--set", "a model setting to sweep: max_batch_size=8,32, max_queue_delay=0,5ms,"
@@ -100,7 +100,7 @@ GROUPS: Final = {
              more={"nargs": "?", "const": "callers", "choices": ("callers", "rate")}),
     ),
     "other modes": (
-        Flag("--compare", "two targets, measured in turns, or two reports: what differs beyond"
+        Flag("--compare", "two targets, measured alternately, or two reports: what differs beyond"
              " noise", more={"nargs": 2, "metavar": ("A", "B")}),
         Flag("--offline", "no callers: seconds per row over batch sizes and lengths, in this"
              " process"),
@@ -109,9 +109,9 @@ GROUPS: Final = {
     "results (the table goes to stdout)": (
         Flag("--json", "the report, for --compare and programs", "PATH"),
         Flag("--html", "the report as one page with charts", "PATH"),
-        Flag("--csv", "a line for each point", "PATH"),
-        Flag("--jsonl", "a line for each request", "PATH"),
-        Flag("--quiet", "nothing meanwhile, on stderr"),
+        Flag("--csv", "one line per point", "PATH"),
+        Flag("--jsonl", "one line per request", "PATH"),
+        Flag("--quiet", "no progress on stderr"),
     ),
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ def add_flags(to: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="a URL, a model of the server that runs, app.py, or module:object",
+        help="a URL, a model of a running server, app.py, or module:object",
     )
     for title, flags in GROUPS.items():
         group = to.add_argument_group(title)
@@ -152,17 +152,17 @@ def add_commands(
         " stdout is not a terminal it prints the numbers once.",
     )
     top.add_argument("server", nargs="?", metavar="URL", help="the server, as --url")
-    top.add_argument("--once", action="store_true", help="print the numbers once, and end")
+    top.add_argument("--once", action="store_true", help="print the numbers once and exit")
     top.add_argument(
-        "--json", action="store_true", help="the server's answer; with --interval again and again"
+        "--json", action="store_true", help="print the server's answer; with --interval repeatedly"
     )
-    top.add_argument("--interval", type=float, metavar="SECONDS", help="time between two looks [1]")
-    top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
+    top.add_argument("--interval", type=float, metavar="SECONDS", help="time between updates [1]")
+    top.add_argument("--sort", choices="nrlwf", default="n", help="initial sort key [n]")
     add_client(top)
     bench = command(
         commands,
         "bench",
-        "load-test a server, or a model of yours",
+        "load-test a server or your own model",
         "bench.cli.command:bench",
         EPILOG,
         EVERYDAY,

@@ -169,7 +169,7 @@ class Outputs:
 
 def _can_be_written(what: str, path: Path) -> None:
     if not path.parent.is_dir():
-        raise ConfigError(f"{what}: there is no such folder")
+        raise ConfigError(f"{what}: no such folder")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError(f"{what}: this cannot be written")
 

@@ -35,9 +35,9 @@ class KeptConnections:
             raise ConfigError(f"{url!r}: {error}") from None
         scheme, _, unix = parts.scheme.partition("+")
         if scheme not in ("http", "https") or unix not in ("", "unix"):
-            raise ConfigError(f"{url!r}: expected http://, https:// or http+unix:// in front")
+            raise ConfigError(f"{url!r}: must start with http://, https:// or http+unix://")
         if not url.isprintable() or " " in url:
-            raise ConfigError(f"{url!r}: a URL has no blanks and no control characters")
+            raise ConfigError(f"{url!r}: a URL has no spaces or control characters")
         #: In front of each path.
         self.base = "" if unix else parts.path
         self._unix_path = unquote(parts.netloc + parts.path) if unix else None

@@ -167,7 +167,7 @@ class Gpus:
             kind, _, index = group.device.partition(":")
             if kind == "cuda" and not self.count():
                 log.warning(
-                    "there is no GPU here for a model: device=auto would use the CPU",
+                    "no GPU here for a model: device=auto would use the CPU",
                     extra={"device": group.device},
                 )
             where = [CPU]

@@ -180,7 +180,7 @@ class Executable:
             raise outcome.exception or outcome.as_exception()
         if ran.out_of_memory_rows:
             log.warning(
-                "batches will be smaller: no memory for max_batch_size",
+                "batches will be smaller: not enough memory for max_batch_size",
                 extra={"model": self.config.name, "rows": ran.out_of_memory_rows},
             )
 

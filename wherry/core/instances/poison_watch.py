@@ -62,7 +62,7 @@ class PoisonWatch:
         ids = {keys[request]: request.id for request in poison}
         for key, request_id in ids.items():
             log.error(
-                "request is poison: its workers die",
+                "request refused from now on: its workers die",
                 extra={
                     "model": self._model,
                     "request_id": request_id,

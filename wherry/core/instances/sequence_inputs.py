@@ -144,7 +144,7 @@ def _kind(control: SequenceControl, signature: Signature) -> tuple[Datatype, For
         return spec.datatype, spec.form, _closed(spec)
     datatype = DATATYPES.get(control.datatype or ("UINT64" if control.kind == "id" else "FP32"))
     if datatype is None:
-        raise ConfigError(f"control {control.name!r}: there is no datatype {control.datatype!r}")
+        raise ConfigError(f"control {control.name!r}: unknown datatype {control.datatype!r}")
     return datatype, Form.BYTES if datatype is BYTES else Form.ARRAY, (1,)
 
 
@@ -173,7 +173,7 @@ def _initial(model: str, state: SequenceState, signature: Signature) -> Column:
     datatype = DATATYPES.get(state.datatype)
     where = f"model {model!r}: state {state.input!r}"
     if datatype is None:
-        raise ConfigError(f"{where}: there is no datatype {state.datatype!r}")
+        raise ConfigError(f"{where}: unknown datatype {state.datatype!r}")
     spec = signature.input(state.input)
     shape = state.shape
     if spec is not None:

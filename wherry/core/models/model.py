@@ -321,7 +321,7 @@ class Model(SettingAttributes):
             for spec in (*signature.inputs, *signature.outputs):
                 if spec.form is not Form.ARRAY:
                     raise ConfigError(
-                        f"{where}: max_batch_size is 0, so there is no batch dimension, but"
+                        f"{where}: max_batch_size is 0, which means no batch dimension, but"
                         f" {spec.name!r} is a column ({spec.form.value}); use arrays or single"
                         " values, or max_batch_size=1"
                     )

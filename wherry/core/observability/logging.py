@@ -366,7 +366,7 @@ class FailureLog:
             fields = {**self._fields, "like_it": str(more)}
             if isinstance(cause, Cause):
                 fields |= {"why": cause.error, "place": cause.place}
-            log.error("model failed more often", extra=fields)
+            log.error("model failed repeatedly", extra=fields)
 
 
 def cause_of(text: str) -> Cause:

@@ -281,7 +281,7 @@ OWN: Final = (
     Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
         lambda v: float(v.ready)),
     Own("Gauge", "wherry_model_awake",
-        "1 if its instances are loaded or loading; 0 of a model that sleeps until it is asked for.",
+        "1 if its instances are loaded or loading; 0 of a model that sleeps until it is called.",
         lambda v: float(v.residence.get("state") != "asleep")),
     Own("Gauge", "wherry_model_footprint_bytes",
         "What a model takes of a device that has a budget, as far as is known.",

@@ -147,7 +147,7 @@ class LoopThread:
             loop.call_soon_threadsafe(self._stopped.set)
             thread.join(END_SECONDS)
             if thread.is_alive():
-                log.warning("a pipeline's code does not end", extra={"loop": self._name})
+                log.warning("a pipeline's code does not finish", extra={"loop": self._name})
 
 
 class Body(Protocol):

@@ -167,8 +167,8 @@ class LocalCalls:
             )
         if sys.is_finalizing():
             raise RuntimeError(
-                f"the interpreter ends: model {loaded.name!r} cannot be called any more, as from"
-                " __del__; close what calls it before, or register it with atexit"
+                f"the interpreter is exiting: model {loaded.name!r} can no longer be called, as"
+                " from __del__; close its callers earlier, or register them with atexit"
             )
 
     # From event loops

@@ -155,7 +155,7 @@ class LoadedModel:
         if timeout is None:
             timeout = config.request_timeout
         elif not timeout >= 0:  # nan too
-            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
+            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a valid duration")
         if self.inputs.filled:
             columns = filled(columns, self.inputs.filled, rows)
         now = self._clock()

@@ -146,7 +146,7 @@ class SharedCache:
             return None
 
     def _log_failure(self, error: Exception) -> None:
-        log.warning("the cache's store does not answer: models do", extra={"why": str(error)})
+        log.warning("the cache does not answer, calling models", extra={"why": str(error)})
 
 
 def cache_of(
@@ -174,7 +174,7 @@ def cache_of(
         return ResponseCache(max_bytes) if max_bytes else None
     if max_bytes or len(names) > 1:
         kept = ", ".join(sorted(names | ({"local"} if max_bytes else set())))
-        raise ConfigError(f"cache_config: answers are kept in one place, not in several: {kept}")
+        raise ConfigError(f"cache_config: only one cache can be set: {kept}")
     return SharedCache(CACHES.make(names.pop(), settings), clock)
 
 
@@ -246,5 +246,5 @@ def _unpacked(packed: Sequence[Any]) -> Any:
 def _array(dtype: str, shape: Sequence[int], data: bytes) -> Any:
     kind = np.dtype(dtype)
     if kind.kind not in _PLAIN or math.prod(shape) * kind.itemsize != len(data):
-        raise ValueError("an array that is none")
+        raise ValueError("not an array")
     return np.frombuffer(data, kind).reshape(shape).copy()

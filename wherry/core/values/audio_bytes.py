@@ -91,7 +91,7 @@ def prepared(data: bytes, spec: AudioSpec) -> tuple[int, Callable[[], Any]]:
     samples = file.frames * (1 if spec.mono else file.channels)
     if samples > MAX_SAMPLES:
         raise InvalidRequest(
-            f"has {samples} samples; at most {MAX_SAMPLES} are taken: send fewer channels, or a"
+            f"has {samples} samples; at most {MAX_SAMPLES} are allowed: send fewer channels, or a"
             " lower sample rate"
         )
 
@@ -137,12 +137,12 @@ def _opened(data: bytes, spec: AudioSpec) -> Any:
         raise InvalidRequest(f"is {file.format}, not {name.upper()}")
     if not MIN_RATE <= file.samplerate <= MAX_RATE:
         raise InvalidRequest(
-            f"has {file.samplerate} frames a second; {MIN_RATE} to {MAX_RATE} are taken"
+            f"has {file.samplerate} frames a second; {MIN_RATE} to {MAX_RATE} are allowed"
         )
     if file.frames > spec.max_seconds * file.samplerate:
         raise InvalidRequest(
             f"lasts {file.frames / file.samplerate:.1f} s; at most {spec.max_seconds:g} s are"
-            " taken (max_seconds): send a part"
+            " allowed (max_seconds): send a part"
         )
     if not file.frames:
         raise InvalidRequest("has no samples")
@@ -196,7 +196,7 @@ def _what(data: bytes, name: str | None) -> str:
 
 def _unsound(name: str, error: Exception) -> InvalidRequest:
     text = " ".join(str(getattr(error, "error_string", error)).split())[:120]
-    return InvalidRequest(f"is not a sound {name.upper()} file: {text}")
+    return InvalidRequest(f"is not a valid {name.upper()} file: {text}")
 
 
 def _audio_of(value: Any, spec: AudioSpec) -> Audio:

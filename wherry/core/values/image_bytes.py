@@ -204,7 +204,7 @@ def _opened(data: bytes, spec: ImageSpec) -> Any:
     if name == "tiff":
         _check_directory(data)
     module, plugin = _PLUGINS[name]
-    with _refused(f"is not a sound {name.upper()} image"):
+    with _refused(f"is not a valid {name.upper()} image"):
         image = getattr(importlib.import_module(module), plugin)(io.BytesIO(data))
     pixels = math.prod(image.size)
     if pixels > spec.max_pixels:
@@ -216,7 +216,7 @@ def _opened(data: bytes, spec: ImageSpec) -> Any:
 
 def _too_large(size: tuple[int, int], spec: ImageSpec) -> InvalidRequest:
     return InvalidRequest(
-        f"has {_size(size)} = {math.prod(size)} pixels; at most {spec.max_pixels} are taken"
+        f"has {_size(size)} = {math.prod(size)} pixels; at most {spec.max_pixels} are allowed"
         " (max_pixels): send a smaller image"
     )
 
@@ -247,7 +247,7 @@ def _check_directory(data: bytes) -> None:
     for at in range(start, min(start + 12 * number(start - 2, 2), len(data)), 12):
         tag, kind, count = number(at, 2), number(at + 2, 2), number(at + 4, 4)
         if tag in _STRIPS and count > MAX_STRIPS:
-            raise InvalidRequest(f"is a TIFF of {count} strips; at most {MAX_STRIPS} are taken")
+            raise InvalidRequest(f"is a TIFF of {count} strips; at most {MAX_STRIPS} are allowed")
         size = count * _TIFF_SIZES.get(kind, 0)
         claimed += size if size > 4 else 0
     if claimed > len(data):

@@ -57,7 +57,7 @@ def prepared(row: bytes, media: MediaSpec) -> tuple[int, Callable[[], Any]]:
             return image_bytes.prepared_pixels(row, media)
     if media.max_bytes is not None and len(row) > media.max_bytes:
         raise RequestTooLarge(
-            f"has {len(row)} bytes; at most {media.max_bytes} are taken (max_bytes)"
+            f"has {len(row)} bytes; at most {media.max_bytes} are allowed (max_bytes)"
         )
     if media.python == "bytes":
         return 0, lambda: row
@@ -112,7 +112,7 @@ def from_caller(value: Any, media: MediaSpec) -> bytes:
     elif callable(getattr(value, "read", None)):
         name, data = getattr(value, "name", None), value.read()
         if not isinstance(data, bytes):
-            raise TypeError("a file that is open for text: open it with mode 'rb'")
+            raise TypeError("a file opened as text: open it with mode 'rb'")
     elif isinstance(value, str):
         raise TypeError("str; for a file's name write pathlib.Path(name)")
     else:

@@ -63,7 +63,7 @@ class Plugins:
         if entries is None:
             there = ", ".join(self) or "none"
             raise ConfigError(
-                f"no installed package brings the {self.kind} {name!r}; there are: {there}"
+                f"no installed package provides the {self.kind} {name!r}; available: {there}"
             )
         if len(entries) > 1:
             packages = " and ".join(sorted(map(package_of, entries)))
@@ -76,7 +76,7 @@ class Plugins:
             problem = f"cannot be imported: {type(error).__name__}: {error}"
             raise self._mistake(entries[0], problem) from error
         if not self._may_make(loaded):
-            raise self._mistake(entries[0], f"is {loaded!r}, which makes no {_name(self.base)}")
+            raise self._mistake(entries[0], f"is {loaded!r}, not a {_name(self.base)}")
         return loaded
 
     def make(self, name: str, /, *args: Any, **kwargs: Any) -> Any:

@@ -123,7 +123,7 @@ def _check_numbers(
     """Check that the vocabulary's numbers are as many as its tokens, and within the model's."""
     numbers = [number for word, number in vocab.items() if word not in added]
     if any(type(number) is not int or number < 0 for number in numbers):
-        raise _Problem(f"{name}: a token's number is none: {AGAIN}")
+        raise _Problem(f"{name}: a token's number is invalid: {AGAIN}")
     if numbers and max(numbers) >= size:
         raise _Problem(
             f"{name}: its tokens go up to {max(numbers)}, and config.json's vocab_size is {size}:"

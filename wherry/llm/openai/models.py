@@ -294,7 +294,7 @@ class AbleModels:
         able, loaded = self._able, self.named(self._only(any_of) if name is None else name)
         if not any(ABLE[ability](loaded) for ability in any_of):
             ability = any_of[0]
-            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
+            raise UnknownModel(f"the model '{name}' does not support {ability}: {NEEDS[ability]}")
         if name in (None, loaded.name, *loaded.config.served_names):  # variants come and go
             able[name, any_of] = loaded
         return loaded
@@ -318,7 +318,7 @@ class AbleModels:
         able = next((names for ability in any_of if (names := self.names(ability))), [])
         if len(able) == 1:
             return able.pop()
-        there = f"there are: {', '.join(able)}" if able else f"there is none for {any_of[0]}"
+        there = f"there are: {', '.join(able)}" if able else f"none supports {any_of[0]}"
         raise BadField("model", f"is missing; {there}")
 
 

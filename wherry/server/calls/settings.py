@@ -232,7 +232,7 @@ def _trace_config(given: Sequence[str]) -> dict[str, Any]:
         name = "log_frequency" if key == "log-frequency" else f"trace_{key}"
         if not equals or name not in TRACE_DEFAULTS:
             known = "file, level, rate, count and log-frequency"
-            raise ConfigError(f"trace_config {word!r}: what there is to set: {known}")
+            raise ConfigError(f"trace_config {word!r}: the settings are {known}")
         if name == "trace_file":
             if "trace_mode" not in settings:
                 settings[name] = value

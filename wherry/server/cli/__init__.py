@@ -49,8 +49,8 @@ FEW = ("--config", "--isolation", "--instances", "--log-level")
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 PRECEDENCE = (
-    "A flag may also be a variable (WHERRY_LOG_LEVEL) or, with less weight, a key in wherry.toml or"
-    " in [tool.wherry] of pyproject.toml ([server] log_level)."
+    "Every flag can also be a variable (WHERRY_LOG_LEVEL) or, with lower precedence, a key in"
+    " wherry.toml or in [tool.wherry] of pyproject.toml ([server] log_level)."
 )
 
 
@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     root = Parser(
         prog="wherry",
         description="Serve models: batched, streaming, observable.",
-        epilog="wherry COMMAND --help: its flags and examples.",
+        epilog="wherry COMMAND --help shows its flags and examples.",
     )
     root.add_argument("--version", action="version", version=f"wherry {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
@@ -147,7 +147,7 @@ def _add_serving(commands: Any) -> None:
     check = _command(
         commands,
         "check",
-        "load the models, run their examples, show what is set",
+        "load the models, run their examples, show their settings",
         "server.cli.check:check",
         PRECEDENCE,
         ("--all", *FEW),
@@ -174,8 +174,8 @@ def _add_call(commands: Any) -> None:
         "call a model of a running server",
         "server.cli.call:call",
         "Each VALUE is one row: of the model's only input, or a JSON object of its inputs; - reads"
-        " a row from each line of stdin. To a model that chats it is what a user says, and"
-        " max_tokens=20 beside it a parameter of the answer.",
+        " a row from each line of stdin. For a chat model it is the user's message, and"
+        " max_tokens=20 after it a parameter of the answer.",
     )
     call.add_argument("model", metavar="MODEL", help="name, or name:version")
     call.add_argument(
@@ -188,9 +188,9 @@ def _add_call(commands: Any) -> None:
     call.add_argument(
         "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"
     )
-    call.add_argument("--out", metavar="FILE", help="write the bytes that the model gives to FILE")
+    call.add_argument("--out", metavar="FILE", help="write the bytes in the answer to FILE")
     call.add_argument("--stream", action="store_true", help="print responses as they come")
-    call.add_argument("--json", action="store_true", help="one JSON value a line, always")
+    call.add_argument("--json", action="store_true", help="always print one JSON value per line")
     call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")
     _add_client(call)
 
@@ -199,9 +199,9 @@ def _add_call(commands: Any) -> None:
         "chat",
         "talk with a language model",
         "server.cli.chat:chat",
-        "Without MODEL it is the only one of the server that chats. A checkpoint is served for as"
-        " long as the chat lasts. Where stdin is not a terminal, each line is a message. In a"
-        " browser: /chat of the server's address.",
+        "Default: the server's only chat model. A checkpoint is served for as long as the chat"
+        " lasts. If stdin is not a terminal, each line is a message. In a browser, open /chat at"
+        " the server's address.",
     )
     chat.add_argument(
         "model", nargs="?", metavar="MODEL", help="a model's name, or a checkpoint: llm:FILE.gguf"
@@ -219,13 +219,13 @@ def _add_questions(commands: Any) -> None:
     models = _command(
         commands, "models", "list the models of a running server", "server.cli.call:models"
     )
-    models.add_argument("--json", action="store_true", help="one JSON object a line")
+    models.add_argument("--json", action="store_true", help="print one JSON object per line")
     _add_client(models)
 
     explain = _command(
         commands,
         "explain",
-        "explain the batches of a model, and what would change them",
+        "explain a model's batches, and how to change them",
         "server.cli.explain:explain",
     )
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
@@ -244,21 +244,21 @@ def _add_around(commands: Any) -> None:
     )
     init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
     init.add_argument(
-        "--template", default="text", metavar="NAME", help="what it begins with [text]"
+        "--template", default="text", metavar="NAME", help="template to start from [text]"
     )
-    init.add_argument("--list", action="store_true", help="print the templates, and write nothing")
+    init.add_argument("--list", action="store_true", help="print the templates and exit")
 
     doctor = _command(
         commands,
         "doctor",
-        "look at this machine: versions, devices, limits, ports, packages",
+        "check this machine: versions, devices, limits, ports, packages",
         "server.cli.doctor:doctor",
         "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
     )
     doctor.add_argument(
-        "target", nargs="*", metavar="TARGET", help="what is to be served: are its packages here?"
+        "target", nargs="*", metavar="TARGET", help="also check the packages it needs"
     )
-    doctor.add_argument("--json", action="store_true", help="one JSON object a line")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
     doctor.add_argument(
         "--gpu", action="store_true", help="also memory, power, ECC, MIG and links of each GPU"
     )
@@ -268,15 +268,15 @@ def _add_around(commands: Any) -> None:
     board = _command(
         commands,
         "grafana",
-        "print the Grafana board, or the alert rules",
+        "print the Grafana dashboard, or the alert rules",
         "server.cli.packaged:grafana",
         "wherry grafana > board.json, and import it; wherry grafana --alerts > rules.yml, and name"
         " it in rule_files of Prometheus.",
     )
-    board.add_argument("--alerts", action="store_true", help="the rules for Prometheus instead")
-    board.add_argument("--datasource", metavar="UID", help="the Prometheus that is chosen at first")
+    board.add_argument("--alerts", action="store_true", help="print Prometheus alert rules")
+    board.add_argument("--datasource", metavar="UID", help="the preselected Prometheus data source")
     board.add_argument("--title", help="title of the board [wherry]")
-    board.add_argument("--uid", help="uid of the board, which is in its URL [wherry]")
+    board.add_argument("--uid", help="uid of the board, part of its URL [wherry]")
 
 
 def _add_completion(commands: Any) -> None:

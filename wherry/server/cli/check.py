@@ -86,10 +86,10 @@ def print_checkpoint(target: str) -> None:
     elif choice.engine in OURS:
         rows.append(_gpu_memory(needs.weight_bytes(dtype), engine_settings))
     if needs.has_chat_template:
-        parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
+        parsers = f"calls: {needs.tool_parser}, reasoning: {needs.reasoning_parser}"
         rows.append(("chat", "yes", parsers))
     else:
-        rows.append(("chat", "no", "there is no chat template: it completes prompts"))
+        rows.append(("chat", "no", "no chat template: it completes prompts"))
     print_line(f"{target}")
     print_table(rows, indent="  ")
     print_line("")

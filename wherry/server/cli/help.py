@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            self.error(f"there is no command {value!r}{_meant(value, action.choices)}")
+            self.error(f"no command {value!r}{_meant(value, action.choices)}")
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:

@@ -112,7 +112,7 @@ def contents(name: str) -> dict[str, str]:
     if name not in TEMPLATES:
         near = get_close_matches(name, TEMPLATES, 1)
         guess = f"did you mean {near[0]}?" if near else f"there are {', '.join(TEMPLATES)}"
-        raise ConfigError(f"there is no template {name!r}: {guess}")
+        raise ConfigError(f"no template {name!r}: {guess}")
     template = TEMPLATES[name]
     own = _files_of(template.example) if template.example else {}
     source = _source()

@@ -47,7 +47,7 @@ def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
     if content_type is None or content_type == JSON:
         if content_type is None and b"\0" in bytes(body[:_BEGINNING]):
             raise InvalidRequest(
-                f"without a Content-Type the body is JSON, but it is none; {_SEND_FILES}"
+                f"without a Content-Type the body must be JSON, and it is not; {_SEND_FILES}"
             )
         if len(body) or not head.query or content_type:
             return None

@@ -301,7 +301,7 @@ def _off(what: str, value: str) -> str:
 
 def _checked(url: str) -> tuple[SplitResult, str, int, str]:
     """The parts of a URL that may be asked for: host, port, path with query."""
-    wrong = InvalidRequest(f"the URL {quoted(url)} is none that can be fetched")
+    wrong = InvalidRequest(f"cannot fetch the URL {quoted(url)}")
     if len(url) > MAX_URL or not (url.isascii() and url.isprintable()) or " " in url:
         raise wrong
     try:

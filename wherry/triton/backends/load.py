@@ -127,7 +127,7 @@ def backend_for(
         raise BadConfig(f"{config.name}: {problem}" for problem in problems)
     if model.asks_for_gpus and not gpu_count():
         log.warning(
-            "instance_group asks for a GPU and there is none here, using the CPU",
+            "instance_group requests a GPU and this machine has none, using the CPU",
             extra={"model": config.name},
         )
     return model

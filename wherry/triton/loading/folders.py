@@ -91,11 +91,11 @@ class RepositoryFolders:
             try:
                 mirror.list()
             except OSError as error:
-                why = error.__cause__ or "there is no such folder"
+                why = error.__cause__ or "no such folder"
                 raise ConfigError(f"model repository {mirror.url}: {why}") from error
         for folder in self.folders:
             if not os.path.isdir(folder):
-                raise ConfigError(f"model repository {folder}: there is no such folder")
+                raise ConfigError(f"model repository {folder}: no such folder")
 
     def names(self) -> set[str]:
         """Names of all models. ModelNotReady if a repository cannot be read."""
@@ -137,7 +137,7 @@ class RepositoryFolders:
             raise ModelNotFound(
                 f"failed to load '{name}', failed to poll from model repository",
                 tag=Tag.INTERNAL,
-                more=": there is no model of this name",
+                more=": no model has this name",
             ) from None
         except BadConfig as error:
             raise cannot_load(name, error.problems) from None

@@ -433,7 +433,7 @@ def log_ready(loaded: LoadedModel, seconds: float) -> None:
     residence = loaded.runner.residence()
     if residence.get("state") == "asleep":
         fields |= {"device": residence["device"]}
-        log.info("model sleeps until it is asked for", extra=fields)
+        log.info("model sleeps until it is called", extra=fields)
         return
     if not loaded.is_pipeline:
         devices = [str(instance.device) for instance in loaded.runner.instances]

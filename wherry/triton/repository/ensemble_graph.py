@@ -104,7 +104,7 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
         where = f"step[{number}] ({step.model_name})"
         member = find(step.model_name)
         if member is None:
-            problems.append(f"{where}: there is no such model")
+            problems.append(f"{where}: no such model")
             continue
         if 0 < member.max_batch_size < config.max_batch_size:
             problems.append(

@@ -214,7 +214,7 @@ def _specific(policy: TritonVersionPolicy | None) -> set[int]:
 
 def _missing_labels(name: str, folder: str, config: TritonConfig) -> list[str]:
     return [
-        f"{name}: output[{index}].label_filename: there is no file {output.label_filename!r}"
+        f"{name}: output[{index}].label_filename: no file {output.label_filename!r}"
         for index, output in enumerate(config.output)
         if output.label_filename and not os.path.isfile(os.path.join(folder, output.label_filename))
     ]

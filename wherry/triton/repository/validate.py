@@ -81,7 +81,7 @@ def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
 
 
 _WITHOUT_EFFECT: Final = {
-    "runtime": "a backend is Python here: there is no library to choose",
+    "runtime": "backends are Python here: there is no library to choose",
     "cc_model_filenames": "one file serves every compute capability",
     "model_operations": "backends here load no operation libraries; import them in a model.py",
 }
@@ -198,7 +198,7 @@ def _dynamic(batching: TritonDynamicBatching, max_batch_size: int) -> Iterator[P
         if not 1 <= level <= levels:
             yield Problem(
                 (*path, "priority_queue_policy", level),
-                f"there is no priority level {level}; priority_levels is {levels}",
+                f"priority level {level} does not exist; priority_levels is {levels}",
             )
 
 

@@ -258,9 +258,9 @@ def test_nobody_there_is_an_os_error_and_not_ready() -> None:
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("ftp://x", "expected http://"), ("", "expected http://"), ("host:8000", "expected http://"),
+    [("ftp://x", "must start with"), ("", "must start with"), ("host:8000", "must start with"),
      ("http://x:99999", "Port out of range"), ("http://x:y", "Port"), ("http://[::1", "IPv6"),
-     ("http://a b", "no blanks"), ("http://x/a\x00", "no blanks")],
+     ("http://a b", "no spaces"), ("http://x/a\x00", "no spaces")],
 )  # fmt: skip
 def test_a_url_of_another_kind_is_refused(url: str, why: str) -> None:
     with pytest.raises(wherry.ConfigError, match=why):

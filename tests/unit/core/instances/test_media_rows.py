@@ -67,7 +67,7 @@ def test_a_bad_row_fails_all_rows_of_its_request_and_is_named() -> None:
     (outcome,) = run(model, [3], image=[png(), png(), b"GIF89a"], tag=list("abc"))
 
     assert model.calls == []
-    assert "input 'image' (row 2) is not a sound GIF image" in outcome.message
+    assert "input 'image' (row 2) is not a valid GIF image" in outcome.message
 
 
 def test_a_batch_without_a_good_row_does_not_call_the_model() -> None:

@@ -1188,7 +1188,7 @@ def test_a_call_at_the_end_of_the_interpreter_is_an_error_and_no_wait() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout.count("the interpreter ends: model") == 3
+    assert ran.stdout.count("the interpreter is exiting: model") == 3
 
 
 @pytest.mark.slow

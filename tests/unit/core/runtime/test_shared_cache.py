@@ -179,7 +179,7 @@ def test_a_store_that_is_not_there_at_the_start_is_told_of(
     shelf.fails = True
     cache.start()
     assert [record.message for record in caplog.records] == [
-        "the cache's store does not answer: models do"
+        "the cache does not answer, calling models"
     ]
     cache.close()
 
@@ -204,13 +204,13 @@ def test_an_answer_that_is_none_is_a_miss(tmp_path: Path) -> None:
     [
         (
             ["memcached,host=h"],
-            r"no installed package brings the cache 'memcached'; .*local, broken, other, shelf",
+            r"no installed package provides the cache 'memcached'; .*local, broken, other, shelf",
         ),
         (["shelf"], "write NAME,SETTING=VALUE"),
         (["broken,a=b"], "'broken' of a-package 1 cannot be imported: .*nothing_of_this_name"),
         (["local,size=many"], "write local,size=BYTES"),
-        (["local,size=9", "shelf,host=h"], "not in several: local, shelf"),
-        (["other,a=b", "shelf,host=h"], "not in several: other, shelf"),
+        (["local,size=9", "shelf,host=h"], "only one cache can be set: local, shelf"),
+        (["other,a=b", "shelf,host=h"], "only one cache can be set: other, shelf"),
         (["local,size=9", "local,size=9"], "set twice"),
     ],
 )

@@ -141,12 +141,12 @@ def test_arrays_have_height_width_and_channels(mode: str) -> None:
         (b"<!DOCTYPE html><title>404</title>", "begins with b'<!DOCTYPE"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "begins with b'%!PS"),
         (b"%PDF-1.7", "begins with b'%PDF"),
-        (b"\x89PNG\r\n\x1a\n", "is not a sound PNG"),
-        (b"\xff\xd8\xff\xe0", "is not a sound JPEG"),
-        (b"GIF89a", "is not a sound GIF"),
-        (b"BM" + b"\0" * 60, "is not a sound BMP"),
-        (b"II*\0" + b"\xff" * 60, "is not a sound TIFF"),
-        (b"RIFF\0\0\0\0WEBP", "is not a sound WEBP"),
+        (b"\x89PNG\r\n\x1a\n", "is not a valid PNG"),
+        (b"\xff\xd8\xff\xe0", "is not a valid JPEG"),
+        (b"GIF89a", "is not a valid GIF"),
+        (b"BM" + b"\0" * 60, "is not a valid BMP"),
+        (b"II*\0" + b"\xff" * 60, "is not a valid TIFF"),
+        (b"RIFF\0\0\0\0WEBP", "is not a valid WEBP"),
     ],
 )
 def test_what_is_no_image_is_refused_before_decoding(data: bytes, said: str) -> None:
@@ -386,7 +386,7 @@ def test_an_image_that_is_handed_on_is_as_the_next_model_declares_it() -> None:
 
     grey = image_bytes.prepared_pixels(row, ImageSpec(mode="L", python="array"))[1]()
     assert grey.shape == (20, 40, 1)
-    with pytest.raises(InvalidRequest, match="at most 100 are taken"):
+    with pytest.raises(InvalidRequest, match="at most 100 are allowed"):
         image_bytes.prepared_pixels(row, ImageSpec(max_pixels=100))
 
 

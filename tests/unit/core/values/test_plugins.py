@@ -81,8 +81,8 @@ def test_no_package_takes_the_place_of_wherrys_own(
     [
         ("nothing_of_this_name:Dog", "cannot be imported: ModuleNotFoundError: .*nothing_of"),
         (f"{HERE}:Cat", "cannot be imported: AttributeError: .*'Cat'"),
-        (f"{HERE}:HERE", "is '.*', which makes no .*Animal"),
-        (f"{HERE}:Stone", "is <class '.*Stone'>, which makes no .*Animal"),
+        (f"{HERE}:HERE", "is '.*', not a .*Animal"),
+        (f"{HERE}:Stone", "is <class '.*Stone'>, not a .*Animal"),
         (f"{HERE}:stone", "makes a Stone, which is not a .*Animal"),
     ],
 )
@@ -104,7 +104,7 @@ def test_what_it_lacks_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_a_function_is_no_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bring(monkeypatch, tmp_path, "kennel", bad=f"{HERE}:stone")
-    with pytest.raises(ConfigError, match=r"is <function stone .*, which makes no .*Animal"):
+    with pytest.raises(ConfigError, match=r"is <function stone .*, not a .*Animal"):
         Plugins("animal", Animal, only_classes=True).load("bad")
 
 
@@ -120,7 +120,7 @@ def test_a_name_that_two_packages_bring_is_none(
 
 
 def test_a_name_that_no_package_brings_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"brings the animal 'cat'; there are: own, lost$"):
+    with pytest.raises(ConfigError, match=r"provides the animal 'cat'; available: own, lost$"):
         ANIMALS.load("cat")
 
 

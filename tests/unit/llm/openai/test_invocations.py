@@ -80,7 +80,7 @@ def test_a_chat_streams(client: Client) -> None:
         ([], 400, "expected object"),
         ({"model": 7, "input": "a"}, 400, "model"),
         ({"model": "nobody", "input": "a"}, 404, "does not exist"),
-        ({"model": "parrot", "input": "a"}, 404, "is none for embeddings"),
+        ({"model": "parrot", "input": "a"}, 404, "does not support embeddings"),
         ({"model": "vector", "input": []}, 400, "input: is empty"),
         ({"model": "vector", "input": {"a": 1}}, 400, "input"),
         ({"model": "cross", "query": 5}, 400, "query"),
@@ -102,4 +102,4 @@ def test_a_server_without_a_model_for_it_says_so() -> None:
     with served(vector) as client:
         answer = client.post("/invocations", {"prompt": "a"})
     assert answer.status == 400
-    assert answer.json["error"]["message"] == "model: is missing; there is none for completions"
+    assert answer.json["error"]["message"] == "model: is missing; none supports completions"

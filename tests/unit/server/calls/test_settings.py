@@ -234,8 +234,8 @@ def test_a_server_starts_with_what_its_trace_config_says() -> None:
     [
         ("jaeger,url=x", "the modes are triton and opentelemetry"),
         ("mode=jaeger", "the modes are triton and opentelemetry"),
-        ("speed=1", "what there is to set: file, level, rate"),
-        ("rate", "what there is to set"),
+        ("speed=1", "the settings are file, level, rate"),
+        ("rate", "the settings are"),
         ("rate=often", "trace_rate must be a whole number"),
         ("level=ALL", "trace_level must be"),
     ],

@@ -45,10 +45,10 @@ def test_the_next_word_follows_from_the_parser(
 
 def test_zsh_and_fish_are_told_what_a_word_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert offered(capsys, "doc", shell="zsh") == [
-        "doctor:look at this machine: versions, devices, limits, ports, packages"
+        "doctor:check this machine: versions, devices, limits, ports, packages"
     ]
     assert offered(capsys, "serve", "--log-le", shell="fish") == [
-        "--log-level\tleast to log [info]"
+        "--log-level\tlowest level to log [info]"
     ]
 
 

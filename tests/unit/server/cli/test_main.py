@@ -205,7 +205,7 @@ def test_a_command_that_is_not_known_has_a_guess(
         main([word])
     assert exit.value.code == 2
     problem = capsys.readouterr().err.splitlines()[-1]
-    assert problem.startswith(f"wherry: error: there is no command {word!r}; ")
+    assert problem.startswith(f"wherry: error: no command {word!r}; ")
     assert problem.endswith(end)
 
 

@@ -70,8 +70,8 @@ def test_bytes_that_are_no_text_stay_what_they_are() -> None:
         ("image/png", b"", "a&" * MAX_VALUES, InvalidRequest, "the query string has more than"),
         (URLENCODED, b"%FF=1", "", InvalidRequest, "not UTF-8"),
         (URLENCODED, b"fLaC\0\0=", "", InvalidRequest, "is not a form.*its own Content-Type"),
-        (None, b"\x89PNG\r\n\x1a\n\0", "", InvalidRequest, "is none; send a file with its own"),
-        (None, b"RIFF\x24\0", "a=1", InvalidRequest, "is none; send a file with its own"),
+        (None, b"\x89PNG\r\n\x1a\n\0", "", InvalidRequest, "it is not; send a file with its own"),
+        (None, b"RIFF\x24\0", "a=1", InvalidRequest, "it is not; send a file with its own"),
     ],
 )
 def test_what_cannot_be_read_is_refused(

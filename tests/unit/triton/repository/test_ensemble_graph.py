@@ -92,7 +92,7 @@ def test_a_graph_that_cannot_run_says_where(config: TritonConfig, problem: str) 
 @pytest.mark.parametrize(
     ("models", "problem"),
     [
-        ({"a": member("a")}, "step[1] (b): there is no such model"),
+        ({"a": member("a")}, "step[1] (b): no such model"),
         (
             {**MODELS, "b": member("b", max_batch_size=2)},
             "step[1] (b): its max_batch_size is 2, less than the ensemble's 4",

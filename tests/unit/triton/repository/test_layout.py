@@ -83,7 +83,7 @@ def test_all_that_is_wrong_with_a_model_is_told(tmp_path: Path) -> None:
     assert found.problems == (
         "m: name: 'n' is not the folder's name; rename the folder to 'n', or leave out the name",
         "m: it has no version: put the model's file into the folder m/1",
-        "m: output[0].label_filename: there is no file 'l.txt'",
+        "m: output[0].label_filename: no file 'l.txt'",
     )
 
 

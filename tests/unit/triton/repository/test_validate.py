@@ -77,7 +77,7 @@ from wherry.triton.repository.validate import mismatches, problems_of, without_e
         (
             "dynamic_batching { priority_levels: 2 default_priority_level: 1"
             " priority_queue_policy { key: 3 value { } } }",
-            "dynamic_batching.priority_queue_policy[3]: there is no priority level 3;"
+            "dynamic_batching.priority_queue_policy[3]: priority level 3 does not exist;"
             " priority_levels is 2",
         ),
         (

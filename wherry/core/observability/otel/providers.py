@@ -126,7 +126,7 @@ def _is_installed() -> bool:
             return True
     except ModuleNotFoundError:
         pass
-    log.warning(f"OTEL_ variables ask for traces, and OpenTelemetry is not installed: {INSTALL}")
+    log.warning(f"OTEL_ variables enable traces, but OpenTelemetry is not installed: {INSTALL}")
     return False
 
 

@@ -64,7 +64,7 @@ def environment_of(options: Sequence[str]) -> dict[str, str]:
         if comma and mode == "opentelemetry":
             if key != "resource" and key not in _VARIABLES:
                 known = ", ".join([*_VARIABLES, "resource"])
-                raise ConfigError(f"trace_config {word!r}: what there is to set: {known}")
+                raise ConfigError(f"trace_config {word!r}: the settings are {known}")
             if key == "resource":
                 resource.append(value)
             found[key] = value
@@ -129,7 +129,7 @@ class MetricsConfig:
                 log.warning("metrics_config has no effect", extra={"word": word})
             elif name not in _SWITCHES or not equals:
                 known = ", ".join(_SWITCHES)
-                raise ConfigError(f"metrics_config {word!r}: what there is to set: {known}")
+                raise ConfigError(f"metrics_config {word!r}: the settings are {known}")
             elif value.lower() not in _TRUTH:
                 raise ConfigError(f"metrics_config {word!r}: the value must be true or false")
             else:

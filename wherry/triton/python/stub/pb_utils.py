@@ -921,5 +921,5 @@ class MetricFamily:
 
 def _the_server(what: str) -> Any:
     if _server is None:
-        raise TritonModelException(f"{what} needs a server: there is none in this process")
+        raise TritonModelException(f"{what} needs a server, and this process has none")
     return _server

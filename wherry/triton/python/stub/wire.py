@@ -360,7 +360,7 @@ class Channel:
             while waiting >= _HEADER_BYTES:
                 size, _, flags, mark = _HEADER.unpack_from(self._in, self._read)
                 if mark != _MARK or size > MAX_MESSAGE_BYTES:
-                    raise BadFrame(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
+                    raise BadFrame(f"no message begins with {bytes(self._in[self._read :][:16])!r}")
                 waiting -= _HEADER_BYTES + size
                 if waiting < 0:
                     self._make_room(_HEADER_BYTES + size)

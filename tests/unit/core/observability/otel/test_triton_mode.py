@@ -50,7 +50,7 @@ def test_with_rate_0_only_requests_with_a_context_are_traced() -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("opentelemetry,port=1", "what there is to set: url, bsp_max_queue_size"),
+        ("opentelemetry,port=1", "the settings are url, bsp_max_queue_size"),
         ("rate=often", "a whole number from 0 up"),
     ],
 )
