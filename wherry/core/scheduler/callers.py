@@ -29,9 +29,12 @@ PERIODS, LEAST_PERIODS = 16, 4
 QUARTILES_APART = 1.35
 #: Factor of the variance, known from few periods, that is taken for strangers.
 CAUTION = 2
-#: Arrivals that the mean gap is of. After `SURELY` of them a gap counts as `PAUSE` times the mean
-#: at most: a pause of hours says nothing of the rate.
+#: Arrivals that the mean gap is of. After `SURELY` of them the gap before a burst counts as `PAUSE`
+#: times the mean for each arrival of the last burst at most: a pause of hours says nothing of the
+#: rate, and callers that are answered together come together.
 GAPS, SURELY, PAUSE = 512, 32, 16.0
+#: Seconds that it counts as at most if all have come at once so far.
+FIRST_PAUSE = 1.0
 
 
 class ReturnTimes:
@@ -108,6 +111,8 @@ class ReturningCallers:
         self._times: ReturnTimes | None = None
         self.arrivals = 0
         self._last_at = 0.0
+        #: Arrivals since a gap was longer than the mean.
+        self._burst = 1
         #: Rows of a request, and seconds between two, on average.
         self.rows, self.gap = 1.0, 0.0
 
@@ -115,8 +120,11 @@ class ReturningCallers:
         count = self.arrivals = self.arrivals + 1
         if count > 1:
             gap = now - self._last_at
-            if count > SURELY and gap > PAUSE * self.gap:
-                gap = PAUSE * self.gap
+            if gap > self.gap:
+                if count > SURELY:
+                    gap = min(gap, PAUSE * self._burst * self.gap or FIRST_PAUSE)
+                self._burst = 0
+            self._burst += 1
             weight = 1 / GAPS if count > GAPS else 1 / (count - 1)
             self.gap += weight * (gap - self.gap)
         if rows != self.rows:

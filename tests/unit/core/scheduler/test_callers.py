@@ -295,3 +295,12 @@ def test_a_pause_of_hours_says_little_of_the_rate() -> None:
         callers.arrived(1, n * 0.001)
     callers.arrived(1, 10_000.0)
     assert callers.gap == pytest.approx(0.001, rel=0.05)
+
+
+@pytest.mark.parametrize("apart", [0.0, 10e-6])
+def test_the_rate_of_callers_that_come_together_is_that_of_all(apart: float) -> None:
+    callers = ReturningCallers(1)
+    for burst in range(40):
+        for n in range(64):
+            callers.arrived(1, 0.011 * burst + n * apart)
+    assert callers.gap == pytest.approx(0.011 / 64, rel=0.2)
