@@ -52,12 +52,12 @@ _FOR_CLIENTS: Final = (
 MAX_CHARS: Final = 8192
 
 #: An absolute path: in quotes up to their end, else up to what a path rarely has. Not the one in
-#: a URL, but for file:. No part can match in two ways, so that it costs in proportion to the text.
+#: a URL but for file:, nor the end of an HTML element. No part matches in two ways: it is linear.
 _PATH: Final = re.compile(
     r"file://(?P<url>/[^\s'\"<>|]*)"
     r"|(?<=')(?P<single>/[^'\n]*)(?=')"
     r'|(?<=")(?P<double>/[^"\n]*)(?=")'
-    r"|(?:(?<![\w./])|(?<=-[IL]))(?P<bare>/(?!/)[^\s'\"<>|:;,()\[\]{}]+)"
+    r"|(?:(?<![\w./])|(?<=-[IL]))(?P<bare>/(?!/|(?<=</)\w+>)[^\s'\"<>|:;,()\[\]{}]+)"
 )
 
 
