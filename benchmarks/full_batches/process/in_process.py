@@ -17,10 +17,7 @@ import wherry
 try:
     from wherry.server.v2.batching import batching
 except ImportError:  # an earlier tree
-    try:
-        from wherry.server.v2.describe import batching  # type: ignore[attr-defined, no-redef]
-    except ImportError:  # and one before that
-        from wherry.server.describe import batching  # type: ignore[import-not-found, no-redef]
+    from wherry.server.v2.describe import batching  # type: ignore[attr-defined, no-redef]
 
 
 def tasks(runtime: wherry.Runtime, model: str, callers: int, stop_at: float) -> None:
