@@ -385,8 +385,8 @@ class ServerNumbers:
         self._begin()
 
     def history(self, name: str, version: str) -> bytes:
-        """The kept figures as JSON: of this model, or of the server if `name` is empty.
-        if there is no such model."""
+        """The kept figures as JSON: of this model, or of the server if `name` is empty. Raises
+        ModelNotFound."""
         if not name:
             rates = ("requests_per_second", "resident")
             recent = [(*key, one.ring.columns(RECENT, rates)) for key, one in self._models.items()]
