@@ -219,7 +219,7 @@ class Model(SettingAttributes):
         if getattr(cls.__init__, "made_for", None) is not cls:
             cls.__init__ = _recorded(cls, cls.__init__)  # type: ignore[method-assign]
         self = super().__new__(cls)
-        self.constructed_with = (args, kwargs)
+        self.__dict__["constructed_with"] = (args, kwargs)  # it may be a frozen dataclass
         return self
 
     def attribute_changes(self) -> AttributeChanges:
@@ -274,12 +274,12 @@ class Model(SettingAttributes):
 
     def serve_through(self, caller: Caller) -> None:
         """Direct `infer` and the other calls to this Runtime, which has loaded the model."""
-        self._caller = caller
+        self.__dict__["_caller"] = caller
 
     def serve_no_more_through(self, caller: Caller) -> None:
         """Undo `serve_through`, unless another Runtime has followed."""
         if self._caller is caller:
-            self._caller = None
+            self.__dict__["_caller"] = None
 
     @functools.cached_property
     def name(self) -> str:
@@ -489,6 +489,9 @@ def model(function: Callable[P, R] | None = None, /, **settings: Unpack[Function
                 f"model {name!r}: @wherry.model is for functions; write class {name}(wherry.Model),"
                 " with `execute` for a batch and, where there is something to load, `load`"
             )
+        if not hasattr(function, "__name__"):  # functools.partial, an object that can be called
+            kind = type(function).__name__
+            raise ConfigError(f"@wherry.model is for functions, not {kind}; write a def for it")
         made = FunctionModel(function, settings)
         made.config()
         return made

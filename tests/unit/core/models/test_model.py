@@ -1,9 +1,11 @@
 """What does a user write, and what is one caller's view of it?"""
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -233,6 +235,30 @@ def test_a_class_is_no_function_to_decorate() -> None:
         class Twice:
             def execute(self, text: list[str]) -> list[str]:
                 return text
+
+
+def test_what_has_no_name_is_no_function_to_decorate() -> None:
+    def cut(length: int, text: str) -> str:
+        return text[:length]
+
+    with pytest.raises(ConfigError, match="is for functions, not partial; write a def"):
+        wherry.model(functools.partial(cut, 3))
+
+
+def test_a_model_may_be_a_frozen_dataclass() -> None:
+    @dataclass(frozen=True)
+    class Shout(wherry.Model):
+        mark: str = "!"
+        instances = 2
+
+        def execute(self, text: str) -> str:
+            return text + self.mark
+
+    shout = Shout("?")
+    with wherry.Runtime(shout):
+        assert shout.infer(text="a") == "a?"
+    with pytest.raises(wherry.ModelNotReady):
+        shout.infer(text="a")
 
 
 @pytest.mark.parametrize("field", ["examples", "warmup"])
