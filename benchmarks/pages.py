@@ -7,8 +7,8 @@ A page says where, and which columns of which file (a part of it: NAME.PART), ea
     <!-- figures of llm_int8: what = weights, tokens_per_cpu_s = tokens per CPU-second -->
     <!-- end of figures -->
 
-docs/internals/figures.md has the tables of the files that no other page shows, and whose rows are a
-table of some lines. The pages about peers and batching have writers of their own.
+docs/internals/figures.md has the tables that other pages link to, if they are short. The pages
+about peers and batching have writers of their own.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ WRITERS: Final[tuple[tuple[Path, tuple[str, ...], Callable[..., str]], ...]] = (
 MOST_ROWS: Final = 12
 TITLE: Final = """# Other recorded figures
 
-What `python -m benchmarks.record` measured and no other page shows. The files, with the longer
-tables, are in `benchmarks/results`; a test compares each table with its file. Figures in decisions
-are those of their time. Compare within a table only.
+What other pages refer to of what `python -m benchmarks.record` measured; all of it is in
+`benchmarks/results`. A test compares each table with its file. Figures in decisions are those of
+their time. Compare within a table only.
 """
 
 
@@ -148,8 +148,12 @@ def all_figures() -> str:
     elsewhere = {name for _, names, _ in WRITERS for name in names}
     for page in _with_blocks():
         elsewhere |= {found[2] for found in BLOCK.finditer(page.read_text(encoding="utf-8"))}
+    linked = re.compile(r"figures\.md#([a-z_]+)\)")
+    known = {
+        name for path in DOCS.rglob("*.md") for name in linked.findall(path.read_text("utf-8"))
+    }
     for entry in ENTRIES:
-        if entry.name in elsewhere or not _there(entry.name):
+        if entry.name in elsewhere or entry.name not in known or not _there(entry.name):
             continue
         record = result(entry.name)
         parts.append(f"## {entry.name}\n\n{record.get('title', '')}".rstrip())

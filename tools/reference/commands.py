@@ -18,12 +18,18 @@ HEAD = """\
 Results go to stdout, everything else to stderr. Exit codes: 0 done (`serve`: drained), 1 failed, 2
 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C. `python
 -m wherry` is the same program.
+
+Commands that call a running server take `--url URL` (default: `WHERRY_URL`, or http://127.0.0.1:8000),
+`--api-key KEY` (a bearer key; default: `WHERRY_API_KEY`) and `--ssl-ca PATH` (CA certificates to
+trust, for https).
 """
 
 SETTINGS = (
-    "\nIt takes the [flags of the server](configuration.md), each of which may also be a variable,"
-    " or a key in a file.\n"
+    "\nIt also takes the [flags of the server](configuration.md), each of which can also be a"
+    " variable or a key in a file.\n"
 )
+#: Flags of each command that calls a running server.
+CLIENT = ("--url", "--api-key", "--ssl-ca")
 
 
 def commands_page() -> str:
@@ -60,9 +66,10 @@ def _command(of: argparse.ArgumentParser, heading: str) -> Iterator[str]:
         for action in of._actions
         if not (takes_settings and flags & {*action.option_strings})
         and not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+        and not {*CLIENT} & {*action.option_strings}
     ]
     if of.prog == "wherry bench":
-        yield "\n[Its flags](bench.md) have a page of their own.\n"
+        yield "\n[Its flags](bench.md) are on another page.\n"
     elif own:
         yield "\n| argument | meaning |\n|---|---|\n"
         yield from (f"| `{_cell(_written(one))}` | {_cell(_help(one))} |\n" for one in own)
