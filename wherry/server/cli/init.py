@@ -84,12 +84,12 @@ def init(args: argparse.Namespace) -> int:
             print_line(f"{name:<8} {template.about}")
         return 0
     folder = Path(args.folder)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; name a folder")
     files = contents(args.template)
-    if there := [name for name in files if (folder / name).exists()]:
-        raise ConfigError(f"{folder / there[0]} is there already; name another folder")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is a file; name a folder")
+        if there := [name for name in files if (folder / name).exists()]:
+            raise ConfigError(f"{folder / there[0]} is there already; name another folder")
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content, encoding="utf-8")

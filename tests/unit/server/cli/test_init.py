@@ -100,6 +100,11 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["init", str(tmp_path / "Dockerfile")]) == 2
 
 
+def test_a_folder_that_cannot_be_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "a" * 300]) == 2
+    assert capsys.readouterr().err == f"wherry: {'a' * 300}: File name too long\n"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
