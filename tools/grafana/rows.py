@@ -76,11 +76,11 @@ OVERVIEW: Final = Row("Overview", [
 ])  # fmt: skip
 
 BATCHING: Final = Row("Queue and batches", [
-    Panel("Queue", "none", "Requests that wait for an instance. If it grows steadily, more come"
+    Panel("Queue", "none", "Requests waiting for an instance. If it grows steadily, more come"
           " than are computed: add instances or servers, or set max_queue_wait so that the rest is"
           " refused early.",
           [Query("sum by (model, version) (wherry_queue_depth{<model>})", NAME)]),
-    Panel("Wait in the queue", "s", "What requests waited for an instance. Much of the latency:"
+    Panel("Wait in the queue", "s", "Time requests waited for an instance. Much of the latency:"
           " more instances or servers help. Little of it: only a quicker model does.",
           quantiles("wherry_queue_seconds")),
     Panel("Predicted wait", "s", "What a request that arrives now will wait, the longest of all"

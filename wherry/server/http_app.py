@@ -67,7 +67,7 @@ class NotReady(msgspec.Struct):
     models: dict[str, str]
 
 
-IS_LIVE: Final = {"GET": health("Whether the server lives", ServerLive)}
+IS_LIVE: Final = {"GET": health("Whether the server is alive", ServerLive)}
 IS_READY: Final = {
     "GET": health(
         "Whether the server and its models are ready",
@@ -78,7 +78,7 @@ IS_READY: Final = {
 }
 SCRAPE: Final = {
     "GET": Operation(
-        summary="What the server counts, for Prometheus",
+        summary="Metrics for Prometheus",
         gives={TEXT: ANY_TEXT, "application/openmetrics-text": ANY_TEXT},
     )
 }

@@ -174,7 +174,7 @@ def front_metrics(source: FrontsSource) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "wherry_front_restarts",
-        "Front processes that have ended and were replaced.",
+        "Front processes that ended and were replaced.",
         value=source.restarts,
     )
     for name, documentation, counts, value in OF_EACH:

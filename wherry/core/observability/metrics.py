@@ -40,7 +40,7 @@ INSTANCE: Final = "model_instance"
 #: Gauges of learnt values, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
     ("wherry_max_batch_rows", "max_batch_rows",
-     "Rows of a batch at most: max_batch_size, or fewer after running out of memory."),
+     "Maximum rows per batch: max_batch_size, or fewer after running out of memory."),
     ("wherry_batch_fixed_seconds", "fixed_seconds",
      "Learnt time of a batch that does not depend on its size."),
     ("wherry_batch_row_seconds", "row_seconds", "Learnt time that each row adds to its batch."),
@@ -161,27 +161,27 @@ class Metrics:
         yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
         yield gauge(
             "wherry_requests_in_flight",
-            "Requests that this server's frontends have taken and not answered.",
+            "Requests accepted and not answered yet.",
             self._admission.in_flight,
         )
         yield CounterMetricFamily(
             "wherry_requests_refused",
-            "Requests refused since max_in_flight or max_queue_bytes was reached.",
+            "Requests refused because max_in_flight or max_queue_bytes was reached.",
             value=self._admission.refused + self._refused_by_fronts(),
         )
         yield gauge(
             "wherry_request_bytes",
-            "Bytes that the requests which wait or run hold; at least 64 KiB each.",
+            "Bytes held by waiting and running requests; at least 64 KiB each.",
             self._admission.held_bytes,
         )
         yield HistogramMetricFamily(
             "wherry_loop_stall_seconds",
-            "How late the event loop woke up: what anything that came then waited for its turn.",
+            "How late the event loop woke up, which delays everything that arrives.",
             *cumulative(with_fronts(self._loop_stall.seconds, fronts)),
         )
         yield gauge(
             "wherry_loop_stall_longest_seconds",
-            "The longest of these of the last one to two minutes.",
+            "The longest of these in the last one to two minutes.",
             max([self._loop_stall.longest, *(one.longest_stall for one in figures)]),
         )
         yield gauge(
@@ -191,7 +191,7 @@ class Metrics:
         )
         yield gauge(
             "wherry_memory_used_bytes",
-            "What is used of that, by all that share it.",
+            "How much of that is used, by all that share it.",
             use.limit_used_bytes,
         )
         if fronts is not None:
@@ -219,7 +219,7 @@ GENERATION: Final = (
      "Prompt tokens looked up in the prefix cache."),
     ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, tokens found there."),
     ("wherry_llm_preemptions", "preemptions_total",
-     "Sequences preempted since the KV cache was full."),
+     "Sequences preempted because the KV cache was full."),
     ("wherry_llm_steps", "steps_total", "Steps of the engine."),
     ("wherry_llm_step_seconds", "step_seconds_total", "Seconds in steps."),
     ("wherry_llm_model_seconds", "model_seconds_total", "Of these, in the model itself."),
@@ -251,30 +251,30 @@ OWN: Final = (
         lambda v: v.responses),
     Own("Histogram", "wherry_request_seconds",
         "From a request's arrival to its answer, if it succeeded.", lambda v: v.request_seconds),
-    Own("Histogram", "wherry_queue_seconds", "What requests waited for an instance.",
+    Own("Histogram", "wherry_queue_seconds", "Time requests waited for an instance.",
         lambda v: v.queue_seconds),
     Own("Counter", "wherry_compute_seconds",
-        "What instances spent in batches: gathering inputs, in the model, sorting outputs.",
+        "Time instances spent in batches: gathering inputs, in the model, sorting outputs.",
         lambda v: {phase: ns * 1e-9 for phase, ns in v.busy_ns.items()}, "phase"),
     Own("Histogram", "wherry_batch_size", "Rows in each execution of the model.",
         lambda v: v.batch_sizes),
-    Own("Counter", "wherry_batch_cut", "Batches by the reason for which they held no more rows.",
+    Own("Counter", "wherry_batch_cut", "Batches by the reason why they started.",
         lambda v: v.cuts, "reason"),
     Own("Counter", "wherry_batch_held_seconds",
-        "For how long an instance was free while a batch waited by decision, by what for.",
+        "How long an instance stayed free while a batch waited on purpose, by reason.",
         lambda v: v.learnt.get("held_seconds", {}), "for"),
-    Own("Gauge", "wherry_queue_depth", "Requests that wait for an instance.", lambda v: v.queued),
-    Own("Gauge", "wherry_batches_running", "Batches (pipelines: requests) that run.",
+    Own("Gauge", "wherry_queue_depth", "Requests waiting for an instance.", lambda v: v.queued),
+    Own("Gauge", "wherry_batches_running", "Running batches (pipelines: requests).",
         lambda v: v.running),
-    Own("Counter", "wherry_worker_restarts", "Instances that came back after they died.",
+    Own("Counter", "wherry_worker_restarts", "Instances restarted after they died.",
         lambda v: v.worker_restarts),
     Own("Counter", "wherry_worker_deaths",
         "Instances that died, hung or could not be loaded again, by cause.",
         lambda v: v.worker_deaths, "cause"),
     Own("Counter", "wherry_poisoned_requests",
-        "Requests refused since each worker that runs them dies.", lambda v: v.poisoned),
+        "Requests refused because they kill their workers.", lambda v: v.poisoned),
     Own("Gauge", "wherry_model_next_try_seconds",
-        "Until an instance of a model that has none is tried again; 0 if it has some.",
+        "Time until a model without instances is retried; 0 if it has some.",
         lambda v: v.next_try or 0.0),
     Own("Gauge", "wherry_worker_rss_bytes", "Resident memory of an instance's process.",
         lambda v: v.rss_bytes, INSTANCE),
@@ -284,17 +284,17 @@ OWN: Final = (
         "1 if its instances are loaded or loading; 0 of a model that sleeps until it is called.",
         lambda v: float(v.residence.get("state") != "asleep")),
     Own("Gauge", "wherry_model_footprint_bytes",
-        "What a model takes of a device that has a budget, as far as is known.",
+        "Memory a model takes of a device with a budget, as far as known.",
         lambda v: _of_device(v, v.residence.get("footprint_bytes")), "device"),
-    Own("Counter", "wherry_model_wakes", "Loads of a model that slept, by its device.",
+    Own("Counter", "wherry_model_wakes", "Loads of a sleeping model, by device.",
         lambda v: _of_device(v, v.residence.get("wakes")), "device"),
     Own("Counter", "wherry_model_waking_seconds", "Seconds in these loads.",
         lambda v: _of_device(v, v.residence.get("waking_seconds")), "device"),
     Own("Gauge", "wherry_full_batch_row_seconds",
-        "What a row takes of the time of all instances, in full batches; 0 of models in steps.",
+        "Time of all instances per row in full batches; 0 for models in steps.",
         lambda v: 0.0 if v.load.joins else v.load.row_seconds),
     Own("Gauge", "wherry_slots_used_ratio",
-        "Share of the slots in use, of a model that works in steps; 0 of others.",
+        "Share of slots in use of a model that works in steps; 0 for others.",
         lambda v: v.load.busy_share if v.load.joins else 0.0),
 )  # fmt: skip
 

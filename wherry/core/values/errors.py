@@ -316,7 +316,7 @@ class WorkerDied(WherryError):
 
 class MayHaveRun(WorkerDied):
     """The worker died with a request of a model with `run_again=False`: whether it has run is not
-    known. The status is none that proxies and clients retry by themselves."""
+    known. Proxies and clients do not retry this status by themselves."""
 
     http_status = 500
     grpc_code = "INTERNAL"

@@ -226,7 +226,7 @@ class ChatRequest(Request):
     not_done: ClassVar[Mapping[str, NotDone]] = OF_CHATS
 
     messages: list[dict[str, Any]]
-    #: If neither is given: as many as the context has room for.
+    #: Default for both: as many as fit the context.
     max_tokens: Whole | None = None
     #: Wins over `max_tokens`.
     max_completion_tokens: Whole | None = None
@@ -237,9 +237,9 @@ class ChatRequest(Request):
     parallel_tool_calls: bool | None = None
     #: Only `["text"]`.
     modalities: list[str] | None = None
-    #: A variable of the chat template; what it means is the model's affair.
+    #: A variable of the chat template; its meaning depends on the model.
     reasoning_effort: str | None = None
-    #: Whether the answer has the model's thoughts.
+    #: Whether the answer includes the model's reasoning.
     include_reasoning: bool | None = None
     # Beyond OpenAI, as vLLM names them.
     #: Variables of the chat template, such as `enable_thinking`.
@@ -249,9 +249,9 @@ class ChatRequest(Request):
     add_generation_prompt: bool | None = None
     #: The model goes on with the last message.
     continue_final_message: bool | None = None
-    #: In place of the checkpoint's, where the model takes one from its callers.
+    #: Replaces the checkpoint's, if the model allows it.
     chat_template: str | None = None
-    #: Texts that a template may quote.
+    #: Texts for the template.
     documents: list[dict[str, Any]] | None = None
 
     def call(self, parameters: str = "function.parameters") -> ChatCall:

@@ -220,7 +220,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: 0: the most probable token each time.
     temperature: float | None = None
     top_p: float | None = None
-    #: Texts that end the answer and are not part of it.
+    #: Strings that end the answer and are not part of it.
     stop: str | Annotated[list[str], msgspec.Meta(max_length=MOST_STOPS)] | None = None
     #: The same seed gives the same text, whatever else the server is doing.
     seed: Whole | None = None
@@ -247,31 +247,31 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     bad_words: Annotated[list[str], msgspec.Meta(max_length=MOST_TOKENS_NAMED)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    #: Without effect: the tokenizers in use put none.
+    #: Without effect: the tokenizers in use add none.
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     #: Tokens of the prompt to keep; -1: as many as leave room for the answer.
     truncate_prompt_tokens: Whole | None = None
-    #: Where the others are cut off; if not given, left.
+    #: Where the others are cut off; default: left.
     truncation_side: Literal["left", "right"] | None = None
     #: Alternatives for each token of the prompt; not in a stream.
     prompt_logprobs: Alternatives | None = None
     #: With `logprobs`: up to 20 tokens that are reported in place of the most probable ones.
     logprob_token_ids: NamedTokens | None = None
-    #: Puts the prompt before the answer; of a chat the assistant's message that goes on.
+    #: Puts the prompt before the answer; in a chat, the continued assistant message.
     echo: bool | None = None
     return_token_ids: bool | None = None
     #: `token_id:N` in place of the texts of tokens in `logprobs`.
     return_tokens_as_token_ids: bool | None = None
-    #: Known prefixes are shared with requests of the same salt only.
+    #: Cached prefixes are shared only with requests of the same salt.
     cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
-    #: Most tokens of thoughts; -1: any number.
+    #: Maximum tokens of reasoning; -1: any number.
     thinking_token_budget: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
     #: 1 runs first.
     priority: Whole | None = None
-    #: The form of the answer, as OpenAI names it.
+    #: Structured output in OpenAI's format.
     response_format: ResponseFormat | None = None
-    #: The form of the answer, as vLLM names it; and below as it did before.
+    #: Structured output in vLLM's format; its older fields follow.
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None

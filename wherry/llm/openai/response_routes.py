@@ -188,8 +188,8 @@ class ResponseRoutes:
 
     def patterns(self) -> dict[str, Route]:
         operations = {
-            "GET": tells("A response that is kept", ResponseObject, 404),
-            "DELETE": tells("Forget a response", ResponseDeleted, 404),
+            "GET": tells("A stored response", ResponseObject, 404),
+            "DELETE": tells("Delete a response", ResponseDeleted, 404),
         }
         handlers = dict.fromkeys(operations, self._one)
         route = Route(handlers, "inference", operations=operations, needs=("chat",))

@@ -81,7 +81,7 @@ def _invocations(models: AbleModels, routes: Mapping[str, Route]) -> Route:
         path = next(path for able, path in paths.items() if ABLE[able](loaded))
         routes[path].handlers["POST"](request.exchange)
 
-    summary = "The route that the body's fields and the model decide"
+    summary = "The route that fits the body and the model"
     operation = inference(summary, {"type": "object"}, {}, {EVENTS: {}})
     return models.route(_look, start, operation, *ABLE)
 
@@ -178,7 +178,7 @@ class OpenAI:
                 CompletionRequest,
                 "completions",
                 TextAnswer.of_request,
-                generation("Continue texts", CompletionRequest, TextCompletion, TextCompletion),
+                generation("Complete prompts", CompletionRequest, TextCompletion, TextCompletion),
             ),
             **self._responses.routes(),
             "/tokenize": generation_route(

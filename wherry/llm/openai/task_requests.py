@@ -56,7 +56,7 @@ OF_SCORES: Final = {
 class FieldsBeside(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Those of vectors and scores, as vLLM knows them."""
 
-    #: -1: as many as the model takes, which is its own business.
+    #: -1: as many as the model accepts.
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     padding: Literal["max_length", "do_not_pad"] | None = None
@@ -130,7 +130,7 @@ class EmbeddingRequest(FieldsBeside):
     user: str | None = None
     #: base64 is of little-endian FP32.
     encoding_format: Literal["float", "base64"] | None = None
-    #: The first so many numbers of each vector, scaled to length 1.
+    #: The first N numbers of each vector, scaled to length 1.
     dimensions: Positive | None = None
 
     def rows(self) -> ToRead:

@@ -55,11 +55,11 @@ OF_PAIRS: Final = ("scores", "cosines")
 #: answers.
 TASKS: Final[dict[str, tuple[str, type[msgspec.Struct], Any, tuple[str, ...], Any]]] = {
     "/v1/embeddings": (
-        "Make vectors of texts", EmbeddingRequest, Vectors, ("embeddings",), embedding
+        "Embed texts", EmbeddingRequest, Vectors, ("embeddings",), embedding
     ),
     **dict.fromkeys(  # where Jina, vLLM and Cohere have it
         ("/v1/rerank", "/rerank", "/v2/rerank"),
-        ("Order documents by a query", RerankRequest, Ranking, OF_PAIRS, rerank),
+        ("Rank documents by a query", RerankRequest, Ranking, OF_PAIRS, rerank),
     ),
     **dict.fromkeys(
         ("/v1/score", "/score"),

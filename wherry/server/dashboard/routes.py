@@ -144,13 +144,13 @@ def _changes(sample: Sample, before: Sample) -> bytes:
 
 START_PAGE: Final = Operation(summary="The start page", gives={"text/html": ANY_TEXT})
 ALL_NUMBERS: Final = tells(
-    "The numbers of the dashboard, now",
+    "The dashboard's numbers, now",
     {"type": "object", "required": ["at", "server", "models"]},
     404,
     reads=("replica",),
 )
 CHANGES: Final = Operation(
-    summary="The numbers of the dashboard, as they change",
+    summary="The dashboard's numbers, as events",
     description="The first event has all of them, the others what has changed.",
     gives={EVENT_STREAM: {}},
     events={"type": "object"},
@@ -173,7 +173,7 @@ PAST: Final = tells(
 
 
 LATEST: Final = tells(
-    "What became of the last requests",
+    "The latest requests and their times",
     {"type": "object", "required": ["at", "keeps", "left_out", "batches"]},
     400,
     404,

@@ -572,7 +572,7 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         do=Administration.batching,
         http={
             f"GET {MODEL}/batching": tells(
-                "What a model's batcher believes and has decided", Batching, 404, 503
+                "What a model's batcher has learnt and decided", Batching, 404, 503
             )
         },
     ),
@@ -659,11 +659,11 @@ OPERATIONS: Final[tuple[V2Operation, ...]] = (
         "cuda",
         "Cuda",
         {
-            "status": "No region: this server takes no CUDA memory",
-            "one": "404: this server takes no CUDA memory",
-            "register": "501: this server takes no CUDA memory",
-            "forget": "Forget a region, of which there are none",
-            "forget all": "Forget all regions, of which there are none",
+            "status": "Always empty: CUDA shared memory is not supported",
+            "one": "404: CUDA shared memory is not supported",
+            "register": "501: CUDA shared memory is not supported",
+            "forget": "No effect: CUDA shared memory is not supported",
+            "forget all": "No effect: CUDA shared memory is not supported",
         },
         CUDA_REGION,
     ),
