@@ -104,12 +104,11 @@ def by_kind(rows: Sequence[Row], policy: str) -> str:
                 f"{g['within 2']:.0f} / {g['within 5']:.0f} %",
                 f"{s['worst rate']:+.0f} %",
                 f"{s['worst p95']:+.0f} %",
-                f"{s['mean rate']:+.1f} / {s['mean p95']:+.1f} %",
                 f"{s['worse than greedy']:.0f} %",
             ]
         )
     head = ["", "scenarios", "within 2 / 5 %", "greedy", "worst throughput", "worst p95"]
-    return table([*head, "mean of both", "worse than greedy"], body)
+    return table([*head, "worse than greedy"], body)
 
 
 def worst_ones(rows: Sequence[Row], policy: str) -> str:
