@@ -351,6 +351,8 @@ def test_requests_are_listed_with_their_batch_mates_and_drawn_as_dots(browser: B
             page.get_by_role("tab", name="Requests").click()
             page.wait_for_selector("#requests tbody tr:nth-child(50)")
             page.wait_for_selector("#requests td:has-text('alone')")
+            long = "one => { one.textContent = 'W'.repeat(128); return one.offsetWidth; }"
+            assert page.locator("#requests tbody .name").first.evaluate(long) <= 304
             check(page)
             shown(page, "story")
             page.wait_for_selector("#picture:has-text('Requests of story')")
@@ -401,6 +403,11 @@ def test_what_strangers_say_is_shown_and_never_executed(browser: Browser, server
         message = page.locator(".errors li p").first.inner_text()
         assert "\\u202edesrever" in message
         assert len(message) < 2000
+        edge = page.locator(".errors").bounding_box()
+        text = page.locator(".errors li").first.bounding_box()
+        assert edge is not None
+        assert text is not None
+        assert text["x"] - edge["x"] > 10
         assert page.locator("img[src=x], main script").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
