@@ -100,8 +100,8 @@ class LLM(TextModel):
     with `generation_config` "none" they have no effect. With `trust_request_templates` a request
     may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
 
-    `tool_parser` and `reasoning_parser` name the families by whose marks calls and thoughts are
-    told (docs/reference/openai.md); "auto": those that the chat template shows, "none": none.
+    `tool_parser` and `reasoning_parser` name the families whose marks show calls and reasoning
+    (docs/reference/openai.md); "auto": those of the chat template, "none": neither.
     """
 
     max_batch_size = RUNNING
