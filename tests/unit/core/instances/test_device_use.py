@@ -220,7 +220,7 @@ def test_a_gpu_is_warmed_up_with_one_row_and_with_as_many_as_a_batch_holds(
 
     loaded(noted, device)
     assert ran == batches
-    assert ("no memory for max_batch_size" in caplog.text) == (fits < 8)
+    assert ("not enough memory for max_batch_size" in caplog.text) == (fits < 8)
 
 
 def test_what_fails_in_a_full_batch_fails_the_load(torch: FakeTorch) -> None:

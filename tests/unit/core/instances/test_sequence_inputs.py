@@ -96,9 +96,9 @@ def test_an_id_that_has_no_such_number_is_refused(id: int | str, why: str) -> No
 
 def test_mistakes_of_the_author_are_told_when_the_model_loads() -> None:
     for controls, states, why in (
-        ([SequenceControl("start", "S", datatype="FP31")], [], "no datatype 'FP31'"),
+        ([SequenceControl("start", "S", datatype="FP31")], [], "unknown datatype 'FP31'"),
         ([SequenceControl("start", "raw")], [], "cannot be text"),
-        ([], [SequenceState("old", "new", "FP31")], "no datatype 'FP31'"),
+        ([], [SequenceState("old", "new", "FP31")], "unknown datatype 'FP31'"),
         ([], [SequenceState("old", "new", "FP32", (-1,))], "size at the START"),
         ([], [SequenceState("old", "new", "FP32", (2,), b"1234")], "has 4 bytes"),
         ([], [SequenceState("old", "new", "BYTES", (2,), b"1234")], "empty strings"),
