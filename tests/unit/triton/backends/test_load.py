@@ -192,7 +192,7 @@ def test_a_model_for_gpus_runs_on_the_cpu_where_there_are_none(
     model = backend_for(str(tmp_path), "1", config, auto_complete=False)
 
     assert [group.device for group in model.config().instances] == ["cpu"] * max(1, len(gpus))
-    assert "asks for a GPU and there is none here" in caplog.text
+    assert "requests a GPU and this machine has none" in caplog.text
     monkeypatch.setattr(devices, "gpus_of_machine", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert {group.device.partition(":")[0] for group in model.config().instances} == {"cuda"}
