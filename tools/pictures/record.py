@@ -46,6 +46,8 @@ class Recording:
         self.seconds = 0.0
         self._size = struct.pack("HHHH", rows, columns, 0, 0)
         self._environment = {**os.environ, "TERM": "xterm-256color", **environment}
+        for size in ("COLUMNS", "LINES"):  # they would count more than the terminal's own
+            self._environment.pop(size, None)
         self._shown = shown
 
     def run(self, command: str, timeout: float = 60.0) -> None:
