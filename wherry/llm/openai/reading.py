@@ -110,9 +110,9 @@ def _read(token: bytes) -> tuple[str, str]:
     """A JSON string as text, and what is wrong with it."""
     try:
         return msgspec.json.decode(token, type=str), ""
-    except UnicodeDecodeError:
-        return "", "is not UTF-8"
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):  # msgspec 0.23
+            return "", "is not UTF-8"
         if "surrogate" in str(error) or "truncated" in str(error):
             return "", "has half of a surrogate pair, which is not Unicode text"
         return "", f"is not JSON: {error}"

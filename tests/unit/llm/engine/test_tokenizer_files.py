@@ -79,7 +79,7 @@ def test_a_file_that_is_damaged_is_named(folder: Path, name: str, raw: bytes, sa
     ("change_it", "said"),
     [
         (lambda t: t["model"]["vocab"].update({"zz": 300}), "go up to 300, and"),
-        (lambda t: t["model"]["vocab"].update({"zz": -1}), "a token's number is none"),
+        (lambda t: t["model"]["vocab"].update({"zz": -1}), "a token's number is invalid"),
         (lambda t: t["model"]["vocab"].update({"zz": 2**32 - 1}), "go up to 4294967295"),
         (lambda t: t["model"].update(vocab=dict.fromkeys(WORDS, 0), merges=["w o"]), "share 1"),
         (lambda t: t["model"].update(vocab=WORDS), "model.merges has none, so that 9 of 9"),
