@@ -333,16 +333,11 @@ def test_values_are_shown_under_the_pointer_and_a_drag_zooms_all_charts(
 
 
 def test_requests_are_listed_with_their_batch_mates_and_drawn_as_dots(browser: Browser) -> None:
-    with running_server(MODELS, "--recent-requests") as url, Load(url):
-        with httpx.Client(base_url=url) as client:
-            for id in ("<b>first", "second"):
-                headers = {"x-request-id": id}
-                client.post(
-                    "/v2/models/story/generate_stream", json={"topic": "a"}, headers=headers
-                )
-        with opened(browser, url) as page:
+    with running_server(MODELS, "--recent-requests") as url, opened(browser, url) as page:
+        with Load(url):
             live(page)
             shown(page, "sentiment")
+            page.locator("#picture").scroll_into_view_if_needed()  # else nothing is asked for
             page.wait_for_selector("#picture circle", state="attached")
             assert "sentiment_0" in text_of(page, "#picture")
             play = page.get_by_role("button", name="Play")  # this browser wants no motion
@@ -350,12 +345,18 @@ def test_requests_are_listed_with_their_batch_mates_and_drawn_as_dots(browser: B
             page.get_by_role("button", name="Stop").click()
             page.get_by_role("tab", name="Requests").click()
             page.wait_for_selector("#requests tbody tr:nth-child(50)")
-            page.wait_for_selector("#requests td:has-text('alone')")
-            long = "one => { one.textContent = 'W'.repeat(128); return one.offsetWidth; }"
-            assert page.locator("#requests tbody .name").first.evaluate(long) <= 304
-            check(page)
-            shown(page, "story")
-            page.wait_for_selector("#picture:has-text('Requests of story')")
+        with httpx.Client(base_url=url) as client:  # now, so that they are among the last
+            for id in ("<b>first", "second"):
+                headers = {"x-request-id": id}
+                client.post(
+                    "/v2/models/story/generate_stream", json={"topic": "a"}, headers=headers
+                )
+        page.wait_for_selector("#requests td:has-text('alone')")
+        long = "one => { one.textContent = 'W'.repeat(128); return one.offsetWidth; }"
+        assert page.locator("#requests tbody .name").first.evaluate(long) <= 304
+        check(page)
+        shown(page, "story")
+        page.wait_for_selector("#picture:has-text('Requests of story')")
 
 
 def test_requests_that_are_not_kept_are_recorded_while_somebody_looks(
