@@ -79,9 +79,8 @@ class FunctionSettings(ModelSettings, total=False):
 
 
 class SettingAttributes:
-    """The settings as attributes of a class `Model`. Not `name`, `version` and `device`: of these
-    models have their own. Those that are
-    mutable are class variables, as linters have them written."""
+    """The settings as attributes of a class `Model`, but for `name`, `version` and `device`, of
+    which models have their own. Mutable ones are class variables, as linters have them written."""
 
     description: str
     route: str | None

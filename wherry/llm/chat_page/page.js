@@ -483,21 +483,10 @@ for (const [name, opener] of Object.entries(PANELS)) {
   byId(opener).onclick = () => openPanel(name, byId(opener).getAttribute("aria-expanded") !== "true");
 }
 
-function keepAccess(key, extra) {
-  access.key = key;
-  access.extra = extra;
-  try {
-    for (const [name, value] of [["wherry-key", key], ["wherry-extra", extra]]) {
-      if (value) sessionStorage.setItem(name, value);
-      else sessionStorage.removeItem(name);
-    }
-  } catch { /* storage is off */ }
-  findModels();
-}
-
 byId("access").onsubmit = (event) => {
   event.preventDefault();
   keepAccess(byId("api-key").value.trim(), byId("extra").value.trim());
+  findModels();
   openPanel("access", false);
   byId("box").focus();
 };
@@ -505,6 +494,7 @@ byId("forget").onclick = () => {
   byId("api-key").value = byId("extra").value = "";
   server.models = [];
   keepAccess("", "");
+  findModels();
 };
 byId("say").onsubmit = (event) => {
   event.preventDefault();

@@ -567,17 +567,6 @@ byId("forget").onclick = () => {
   watch();
 };
 
-function keepAccess(key, extra) {
-  access.key = key;
-  access.extra = extra;
-  try {
-    for (const [name, value] of [["wherry-key", key], ["wherry-extra", extra]]) {
-      if (value) sessionStorage.setItem(name, value);
-      else sessionStorage.removeItem(name);
-    }
-  } catch { /* storage is off */ }
-}
-
 byId("pause").onclick = () => {
   watching.paused = !watching.paused;
   byId("pause").setAttribute("aria-pressed", String(watching.paused));

@@ -41,6 +41,18 @@ try {
   access.extra = sessionStorage.getItem("wherry-extra") || "";
 } catch { /* storage is off: what is typed holds until the page is left */ }
 
+// Until the tab is closed.
+function keepAccess(key, extra) {
+  access.key = key;
+  access.extra = extra;
+  try {
+    for (const [name, value] of [["wherry-key", key], ["wherry-extra", extra]]) {
+      if (value) sessionStorage.setItem(name, value);
+      else sessionStorage.removeItem(name);
+    }
+  } catch { /* storage is off */ }
+}
+
 class Refused extends Error {
   constructor(status, text) {
     super(text);
