@@ -62,61 +62,30 @@ def test_a_schema_of_several_voices_is_left_alone(schema: Any) -> None:
     assert closed(schema) == schema
 
 
-def test_an_object_is_open_only_where_several_subschemas_describe_it() -> None:
-    colour = {"enum": ["red", "blue"]}
+def test_references_and_single_alternatives_are_one_voice() -> None:
     point = {"type": "object", "properties": {"x": {"type": "integer"}}}
     made = closed(
         {
             "type": "object",
             "properties": {
-                # As pydantic writes an enum with a default, and a model with one.
-                "colour": {"allOf": [{"$ref": "#/$defs/Colour"}], "default": "red"},
+                # As pydantic writes a model with a default, and one that may be null.
                 "point": {"allOf": [{"$ref": "#/$defs/Point"}], "description": "where"},
-                "both": {"allOf": [NAMED, {"properties": {"b": NAMED}}]},
-                "more": {**NAMED, "$ref": "#/$defs/Named"},
                 "either": {"anyOf": [NAMED, {"type": "null"}]},
             },
-            "$defs": {
-                "Colour": colour,
-                "Point": point,
-                "Named": NAMED,
-                "Node": {"properties": {"next": {"$ref": "#/$defs/Node"}}},
-            },
+            "$defs": {"Point": point, "Node": {"properties": {"next": {"$ref": "#/$defs/Node"}}}},
         }
     )
-    properties, definitions = made["properties"], made["$defs"]
     assert made["additionalProperties"] is False
-    assert definitions["Point"] == {**point, "additionalProperties": False}
-    assert definitions["Node"]["additionalProperties"] is False
-    assert properties["either"]["anyOf"][0] == CLOSED
-    # An inner object that only one of them describes is closed, too.
-    assert properties["both"] == {"allOf": [NAMED, {"properties": {"b": CLOSED}}]}
-    assert properties["more"] == {**NAMED, "$ref": "#/$defs/Named"}
-    assert definitions["Named"] == NAMED
+    assert made["properties"]["either"]["anyOf"][0] == CLOSED
+    assert made["$defs"]["Point"] == {**point, "additionalProperties": False}
+    assert made["$defs"]["Node"]["additionalProperties"] is False
 
 
-def test_what_two_subschemas_say_of_one_inner_object_is_left_open() -> None:
-    first: dict[str, Any] = {"properties": {"in": {"properties": {"a": {}}}}}
-    second = {"properties": {"in": {"properties": {"b": {}}}, "list": {"items": NAMED}}}
-    made = closed({"allOf": [first, second], "title": "x"})
-    assert made["allOf"][0] == first
-    assert made["allOf"][1]["properties"]["in"] == second["properties"]["in"]
-    assert made["allOf"][1]["properties"]["list"] == {"items": CLOSED}
-
-
-def test_references_of_an_inner_resource_begin_at_it() -> None:
-    inner = {
-        "$id": "urn:tool:0",
-        "allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {}}, "required": ["b"]}],
-        "$defs": {"A": NAMED},
-    }
-    assert closed({"anyOf": [inner]}) == {"anyOf": [inner]}
-
-
-def test_a_schema_whose_references_multiply_is_left_alone() -> None:
-    every: dict[str, Any] = {"allOf": [{"properties": {str(i): {}}} for i in range(200)]}
-    schema = {"$defs": {"e": every}, "anyOf": [{**NAMED, "$ref": "#/$defs/e"} for _ in range(200)]}
-    assert closed(schema) is schema
+def test_a_tool_whose_objects_have_several_voices_leaves_the_others_closed() -> None:
+    both = {"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {}}, "required": ["b"]}]}
+    several = {"$id": "urn:tool:0", "properties": {"both": both}, "$defs": {"A": NAMED}}
+    made = closed({"anyOf": [several, {"$id": "urn:tool:1", **NAMED}]})
+    assert made == {"anyOf": [several, {"$id": "urn:tool:1", **CLOSED}]}
 
 
 def test_what_no_grammar_can_follow_is_left_out_and_its_place_named() -> None:
