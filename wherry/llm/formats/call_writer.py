@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.llm.formats.json_calls import BETWEEN
-from wherry.llm.formats.tag_calls import referred, type_names, types_of
+from wherry.llm.formats.tag_calls import type_names, types_of
 
 #: The arguments' schemas by the names of the functions; None: any arguments.
 Strict = Mapping[str, Mapping[str, Any] | None]
-#: JSON with the blanks of `constraint.SPACES`; and without escapes that Python reads otherwise.
+#: JSON with the blanks of `constraint.SPACES`.
 _JSON: Final = {"whitespace_flexible": True, "whitespace_pattern": r"[ \n]?"}
-PYTHON_JSON: Final = {**_JSON, "json_allowed_escapes": '"\\bfnrt'}
 #: What a template has besides literal text: a function's name, its arguments in JSON, an argument's
 #: name, a number, a call's id, whether a value is a text, and a type's name.
 _FIELDS: Final = re.compile(r"\{(name|arguments|key|n|id|string|type)\}")
@@ -85,8 +84,8 @@ class CallWriter:
         self.rules[f"{name}[lazy]" if ends else name] = name.upper()
         return f"{name} {self.text(end[len(ends) :])}"
 
-    def json(self, name: str, schema: Mapping[str, Any], options: Mapping[str, Any] = _JSON) -> str:
-        return self.rule(name, f"%json {json.dumps({**schema, 'x-guidance': options})}")
+    def json(self, name: str, schema: Mapping[str, Any]) -> str:
+        return self.rule(name, f"%json {json.dumps({**schema, 'x-guidance': _JSON})}")
 
     def filled(self, template: str, fields: Mapping[str, str]) -> str:
         """A template with its fields, which are Lark. What is in double brackets may be missing."""
@@ -298,140 +297,6 @@ def _value(
     if "string" in types or not (types or values):
         return True, ""
     return False, f"SPACE? {writer.json(name, {**known, **_definitions(whole)})}"
-
-
-def of_python(marks: Marks, bare: Sequence[str] = ()) -> GrammarOf:
-    """Calls as `python_calls.of_python` reads them. `bare`: as of a `CallFormat`."""
-
-    def write(writer: CallWriter) -> list[Opening]:
-        made = [
-            f"{writer.text(name)} {_keywords(writer, at, name)}"
-            for at, name in enumerate(writer.functions)
-        ]
-        writer.rule("python", *made)
-        listed = writer.rule("pythons", '"[" python ("," SPACE? python)* "]"')
-        writer.rule("line", "python", '"print(" python ")"')
-        calls = writer.rule("calls", listed, r'line ("\n" line)*')
-        fenced = rf"\[?(?:print\()?(?:{writer.names})\("
-        openings = [Opening(rf"\[(?:{writer.names})\(", listed)] if bare else []
-        if "{" in bare:
-            openings += of_objects((), ("{",))(writer)
-        return [*between(writer, marks, calls, fenced), *openings]
-
-    return write
-
-
-def _keywords(writer: CallWriter, number: int, name: str) -> str:
-    """Keywords with their values, in the order of the schema, and the brackets around them."""
-    schema = writer.functions[name]
-    if schema is None:
-        value = _literal(writer, "any", {}, {})
-        key = r"/[A-Za-z_][A-Za-z0-9_]{0,63}=/"
-        return f'"(" ({key} {value} ("," SPACE? {key} {value})*)? ")"'
-    types, required = _properties(name, schema), schema.get("required") or ()
-    first = rest = '")"'
-    for at, (key, one) in reversed([*enumerate(types.items())]):
-        known = one if isinstance(one, Mapping) else {}
-        value = _literal(writer, f"value_{number}_{at}", known, schema)
-        assignment = f"{writer.text(f'{key}=')} {value}"
-        begun = f"{assignment} {rest}"
-        first = writer.rule(
-            f"first_{number}_{at}", *((begun,) if key in required else (begun, first))
-        )
-        more = f'"," SPACE? {assignment}'
-        optional = more if key in required else f"({more})?"
-        rest = writer.rule(f"rest_{number}_{at}", f"{optional} {rest}")
-    return f'"(" {first}'
-
-
-def _literal(
-    writer: CallWriter, name: str, schema: Mapping[str, Any], whole: Mapping[str, Any]
-) -> str:
-    """A value as JSON has it, or as Python writes texts without a form, and constants."""
-    made = [writer.json(f"{name}_json", {**schema, **_definitions(whole)}, PYTHON_JSON)]
-    types = type_names(schema)
-    if "string" in types and schema.keys() <= {"type", "description", "title", "default"}:
-        made.append(writer.rule("TEXT", r"""/'([^'\\\n\r\x00]|\\[\\'"nrt])*'/"""))
-    made += ['"True"', '"False"'] if "boolean" in types and "enum" not in schema else []
-    return writer.rule(name, *made, *(['"None"'] if "null" in types else []))
-
-
-def of_quotes(quote: str, marks: Marks) -> GrammarOf:
-    """Calls as `json_calls.with_quotes` reads them: names without quotes, texts between these."""
-
-    def write(writer: CallWriter) -> list[Opening]:
-        notation = _Quotes(writer, quote)
-        made = []
-        for name, schema in writer.functions.items():
-            known = schema or {"type": "object"}
-            if schema is not None:
-                _properties(name, schema)
-            made.append(f'"call:" {writer.text(name)} {notation.object(known, known)}')
-        return between(writer, marks, writer.rule("call", *made), "")
-
-    return write
-
-
-class _Quotes:
-    def __init__(self, writer: CallWriter, quote: str) -> None:
-        self._writer = writer
-        self._quote = quote
-        #: The rules of the schemas so far, by their identity: they may go in a circle.
-        self._made: dict[int, str] = {}
-        writer.rule("KEY", r"/[A-Za-z_][A-Za-z0-9_.-]{0,127}/")
-        text = f"{writer.text(quote)} {writer.until('quoted', quote)}"
-        pairs = '"{" (KEY ":" any ("," SPACE? KEY ":" any)*)? "}"'
-        writer.json("scalar", {"type": ["number", "boolean", "null"]})
-        writer.rule("any", "text", "scalar", "anys", pairs)
-        writer.rule("anys", '"[" (any ("," SPACE? any)*)? "]"')
-        writer.rule("text", text)
-
-    def object(self, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-        """An object's members, in the order of its schema."""
-        if not isinstance(schema.get("properties"), Mapping):
-            return '"{" (KEY ":" any ("," SPACE? KEY ":" any)*)? "}"'
-        required = schema.get("required") or ()
-        first = rest = '"}"'
-        for key, one in reversed([*schema["properties"].items()]):
-            assignment = f"{self._writer.text(f'{key}:')} {self.value(one, whole)}"
-            begun, more = f"{assignment} {rest}", f'"," SPACE? {assignment}'
-            first = self._rule(*((begun,) if key in required else (begun, first)))
-            rest = self._rule(f"{more if key in required else f'({more})?'} {rest}")
-        return f'"{{" {first}'
-
-    def value(self, schema: Any, whole: Mapping[str, Any]) -> str:
-        """A value; one whose schema says nothing of its type may be anything."""
-        schema = referred(schema, whole)
-        if id(schema) in self._made:
-            return self._made[id(schema)]
-        if not isinstance(schema, Mapping):
-            return "any"
-        name = self._made[id(schema)] = f"value_{len(self._made)}"
-        return self._writer.rule(name, *(self._alternatives(schema, whole) or ["any"]))
-
-    def _alternatives(self, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> list[str]:
-        for several in ("anyOf", "oneOf"):
-            if isinstance(schema.get(several), list):
-                return [self.value(one, whole) for one in schema[several]]
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list):
-            texts = [f"{self._quote}{one}{self._quote}" for one in values if isinstance(one, str)]
-            others = [json.dumps(one) for one in values if not isinstance(one, str)]
-            return [self._writer.text(one) for one in (*texts, *others)]
-        types, made = type_names(schema), list[str]()
-        if "string" in types:
-            made.append("text")
-        if "array" in types:
-            item = self.value(schema.get("items"), whole)
-            made.append(f'"[" ({item} ("," SPACE? {item})*)? "]"')
-        if "object" in types:
-            made.append(self.object(schema, whole))
-        if others := sorted(types - {"string", "array", "object"}):
-            made.append(self._rule(f"%json {json.dumps({**schema, 'type': others})}"))
-        return made
-
-    def _rule(self, *alternatives: str) -> str:
-        return self._writer.rule(f"part_{len(self._writer.rules)}", *alternatives)
 
 
 def _properties(name: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:

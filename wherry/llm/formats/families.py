@@ -174,14 +174,12 @@ def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
         values=None,
         cut=end_of_python if bare else None,
         pieces=pieces_of(OBJECTS),
-        grammar=call_writer.of_python(marks, bare),
     )
 
 
 def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
     toggle = re.compile(f"(?P<toggle>{re.escape(quote)})")
-    grammar = call_writer.of_quotes(quote, (marks,))
-    return CallFormat(with_quotes(quote), (marks,), values=toggle, grammar=grammar)
+    return CallFormat(with_quotes(quote), (marks,), values=toggle)
 
 
 def _json(

@@ -283,7 +283,7 @@ def types_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: _resolved(one, schema) for name, one in types.items()}
 
 
-def referred(part: Any, schema: Mapping[str, Any]) -> Any:
+def _referred(part: Any, schema: Mapping[str, Any]) -> Any:
     """What a part of a schema refers to, or itself."""
     for _ in range(MOST_REFERENCES):
         if not isinstance(part, Mapping) or not isinstance(part.get("$ref"), str):
@@ -295,12 +295,12 @@ def referred(part: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _resolved(part: Any, schema: Mapping[str, Any]) -> Any:
-    """As `referred`, in the part's alternatives, too."""
-    part = referred(part, schema)
+    """As `_referred`, in the part's alternatives, too."""
+    part = _referred(part, schema)
     if not isinstance(part, Mapping):
         return part
     several = {
-        key: [referred(one, schema) for one in part[key]]
+        key: [_referred(one, schema) for one in part[key]]
         for key in _ALTERNATIVES
         if isinstance(part.get(key), list)
     }
