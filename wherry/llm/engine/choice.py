@@ -1,16 +1,13 @@
 """Which engine serves a checkpoint, and why that one, by what its files say?
 
 wherry's own computes what it knows exactly; transformers' modules run in its loop for what it does
-not know; llama.cpp reads GGUF files as they are; vLLM is for GPUs. transformers takes a method of
-quantization that it does not know for plain floats, and asks for packages while it loads, one after
-the other: so both are looked up here.
+not know; llama.cpp reads GGUF files as they are; vLLM is for GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -45,15 +42,7 @@ _NVIDIA: Final = Path("/proc/driver/nvidia/version")
 def here() -> Here:
     """The engines that are installed, and whether there is a GPU. Imports none of them."""
     installed = {engine for engine, module in _MODULES.items() if find_spec(module)}
-    packages = frozenset(filter(_is_installed, PACKAGES))
-    return Here(frozenset(installed), gpu=_NVIDIA.exists(), packages=packages)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return bool(version(package))
-    except PackageNotFoundError:
-        return False
+    return Here(frozenset(installed), gpu=_NVIDIA.exists())
 
 
 def is_gguf(source: str) -> bool:
@@ -125,8 +114,6 @@ class Here:
 
     engines: frozenset[str]
     gpu: bool = False
-    #: The packages for quantized weights that are installed.
-    packages: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +145,8 @@ def choose(facts: Facts, here: Here, requested: str = AUTO) -> EngineChoice:
             f" pip install '{ENGINES[choice.engine]}'"
         )
     if choice.engine == "transformers" and (packed := facts.quantization):
-        _check_packed(facts.name, packed, here)
+        packed.check_is_read(facts.name)
     return choice
-
-
-def _check_packed(name: str, packing: Quantization, here: Here) -> None:
-    if why := packing_problem(packing, here.packages, gpu=here.gpu):
-        raise ConfigError(f"{name}: {why}")
 
 
 def _chosen(facts: Facts, here: Here) -> EngineChoice:
@@ -197,47 +179,6 @@ def _problem(facts: Facts, requested: str) -> str:
 
 #: The field that transformers reads, of a configuration or of its part for texts.
 READ: Final = QUANTIZED[0]
-ANOTHER: Final = "use a checkpoint of floats, or --engine vllm on a GPU"
-
-
-@dataclass(frozen=True, slots=True)
-class Quantizer:
-    """A method of transformers: the packages to install for it, and whether it needs a GPU."""
-
-    packages: tuple[str, ...] = ()
-    needs_gpu: bool = False
-
-
-#: By the name that transformers gives the method. Those without packages need only torch.
-QUANTIZERS: Final[Mapping[str, Quantizer]] = {
-    "aqlm": Quantizer(("aqlm",)),
-    "auto-round": Quantizer(("auto-round",)),
-    "awq": Quantizer(("gptqmodel",)),
-    "bitnet": Quantizer(),
-    "bitsandbytes_4bit": Quantizer(("bitsandbytes",)),
-    "bitsandbytes_8bit": Quantizer(("bitsandbytes",)),
-    "compressed-tensors": Quantizer(("compressed-tensors",)),
-    "eetq": Quantizer(("kernels",), needs_gpu=True),
-    "fbgemm_fp8": Quantizer(("fbgemm-gpu",), needs_gpu=True),
-    "fouroversix": Quantizer(("fouroversix",)),
-    "fp8": Quantizer(),
-    "fp_quant": Quantizer(("fp_quant",), needs_gpu=True),
-    "gemma": Quantizer(),
-    "gptq": Quantizer(("optimum", "gptqmodel")),
-    "higgs": Quantizer(("flute-kernel", "fast_hadamard_transform"), needs_gpu=True),
-    "metal": Quantizer(),
-    "mxfp4": Quantizer(),
-    "mxfp8": Quantizer(),
-    "quark": Quantizer(("amd-quark",)),
-    "sinq": Quantizer(("sinq",)),
-    "spqr": Quantizer(("spqr_quant",), needs_gpu=True),
-    "torchao": Quantizer(("torchao",)),
-    "vptq": Quantizer(("vptq",), needs_gpu=True),
-}
-#: Methods by which transformers quantizes floats as it loads them, or reads another format: it
-#: loads no folder whose weights are quantized by them (hqq: not since 5.0).
-NOT_LOADED: Final = ("gguf", "hqq", "nvfp4", "quanto")
-PACKAGES: Final = frozenset(name for one in QUANTIZERS.values() for name in one.packages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +191,16 @@ class Quantization:
 
     def __str__(self) -> str:
         return self.method or "an unnamed method"
+
+    def check_is_read(self, checkpoint: str) -> None:
+        """ConfigError where transformers does not look for it: it would take the weights for
+        floats."""
+        if self.declared_in != READ:
+            raise ConfigError(
+                f"{checkpoint}: {self.declared_in}: transformers looks for quantized weights in"
+                f" config.json's {READ} only, and would take these for floats: write it there, with"
+                " its quant_method"
+            )
 
 
 def quantization_of(config: Mapping[str, Any], files: Collection[str]) -> Quantization | None:
@@ -271,28 +222,3 @@ def _declared(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for part in (config, text if isinstance(text, dict) else {}):
             if part.get(name) is not None:
                 yield name, part[name]
-
-
-def packing_problem(declared: Quantization, installed: Collection[str], *, gpu: bool) -> str:
-    """Why transformers would not load such weights here, with the remedy; "" if it would."""
-    if declared.declared_in != READ:
-        return (
-            f"{declared.declared_in}: transformers looks for quantized weights in config.json's"
-            f" {READ} only, and would take these for floats: write it there, with its quant_method"
-        )
-    known = QUANTIZERS.get(declared.method)
-    if known is None:
-        named = (
-            f"quant_method = {declared.method!r}" if declared.method else "it names no quant_method"
-        )
-        why = (
-            "transformers does not load it from a folder"
-            if declared.method in NOT_LOADED
-            else "transformers has no quantizer of this name, and would take the weights for floats"
-        )
-        return f"{READ}: {named}: {why}: {ANOTHER}"
-    if known.needs_gpu and not gpu:
-        return f"{READ}: {declared.method}: transformers needs a GPU for it: {ANOTHER}"
-    if missing := [name for name in known.packages if name not in installed]:
-        return f"{READ}: {declared.method} needs more packages: pip install {' '.join(missing)}"
-    return ""

@@ -247,12 +247,15 @@ def load_net(
     from transformers import AutoModelForCausalLM
 
     load: Any = AutoModelForCausalLM.from_pretrained
-    quantized = getattr(config, "quantization_config", None) is not None
+    declared = getattr(config, "quantization_config", None)
+    quantized = declared is not None
     for logger in LOUD:
         logging.getLogger(logger).setLevel(logging.ERROR)
     name = checkpoint.folder.name
     try:
-        if not quantized:
+        if quantized:
+            _check_quantizer(name, declared)
+        else:
             _check_size(checkpoint, config)
         net, found = load(
             checkpoint.folder,
@@ -275,6 +278,18 @@ def load_net(
     if not quantized:
         move(net, device)
     return net.eval()
+
+
+def _check_quantizer(name: str, declared: Any) -> None:
+    """Refuse a method that transformers does not know: it would take the weights for floats."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    if not AutoHfQuantizer.supports_quant_method(declared):
+        method = str(declared.get("quant_method"))[:40]
+        raise ConfigError(
+            f"{name}: quantization_config: quant_method = {method!r}: transformers has no quantizer"
+            f" of this name, and would take the weights for floats; {OTHER}"
+        )
 
 
 def _check_tensors(name: str, found: Mapping[str, Any], net: Any, *, exact: bool) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from wherry.core.api import ConfigError, move_weights
 from wherry.llm.engine.checkpoint import Checkpoint
-from wherry.llm.engine.choice import AUTO, Here, choose, folder_facts, here
+from wherry.llm.engine.choice import AUTO, Here, choose, folder_facts
 from wherry.llm.engine.device import timer_of
 from wherry.llm.engine.engine import Engine
 from wherry.llm.engine.fallback import AttentionDiffers, TransformersNetwork
@@ -142,7 +142,7 @@ def _is_exact(
     name: str, checkpoint: Checkpoint, device: torch.device, engine_settings: str
 ) -> bool:
     """Choose between wherry's engine, which is exact, and transformers' modules, and log it."""
-    ours = Here(OURS, gpu=device.type != "cpu", packages=here().packages)
+    ours = Here(OURS, gpu=device.type != "cpu")
     choice = choose(folder_facts(checkpoint), ours, engine_settings)
     log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
     return choice.engine == "wherry"

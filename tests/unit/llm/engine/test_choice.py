@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,25 +10,15 @@ import pytest
 from wherry.core.values.errors import ConfigError
 from wherry.llm.engine.choice import (
     ENGINES,
-    NOT_LOADED,
-    QUANTIZERS,
     EngineChoice,
     Facts,
     Here,
     Quantization,
     choose,
-    packing_problem,
     quantization_of,
 )
 
 GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
-
-
-def test_the_table_has_the_methods_of_transformers() -> None:
-    # `make check` runs without transformers, `make test` with it.
-    auto = pytest.importorskip("transformers.quantizers.auto")
-
-    assert {*QUANTIZERS, *NOT_LOADED} == set(auto.AUTO_QUANTIZATION_CONFIG_MAPPING)
 
 
 @pytest.mark.parametrize(
@@ -58,37 +49,12 @@ def test_what_files_say_of_their_weights(
     assert quantization_of(config, files) == found
 
 
-@pytest.mark.parametrize(
-    ("said", "installed", "gpu", "words"),
-    [
-        (Quantization("fp8"), (), False, ""),
-        (Quantization("gptq"), ("optimum", "gptqmodel"), False, ""),
-        (Quantization("gptq"), ("optimum",), False, "pip install gptqmodel"),
-        (Quantization("gptq"), (), True, "pip install optimum gptqmodel"),
-        (Quantization("eetq"), ("kernels",), False, "transformers needs a GPU"),
-        (Quantization("eetq"), ("kernels",), True, ""),
-        (Quantization("GPTQ"), (), True, "no quantizer of this name"),
-        (Quantization("gguf"), (), True, "does not load it from a folder"),
-        (Quantization("hqq"), ("hqq",), True, "does not load it from a folder"),
-        (Quantization("quanto"), ("optimum-quanto",), False, "does not load it from a folder"),
-        (Quantization(""), (), True, "it names no quant_method"),
-        (Quantization("", "quantize_config.json"), (), True, "write it there"),
-    ],
-)
-def test_what_is_missing_is_said(
-    said: Quantization, installed: tuple[str, ...], gpu: bool, words: str
-) -> None:
-    found = packing_problem(said, installed, gpu=gpu)
-    assert words in found
-    assert bool(words) == bool(found)
-
-
 ALL = frozenset(ENGINES)
 OURS = Here(frozenset(("wherry", "transformers")))
 KNOWN = Facts("known")
 UNKNOWN = Facts("unknown", refusals=("architectures = ['Strange']: not computed exactly here",))
 PACKED = Facts("packed", refusals=("quantization_config = ...",), quantization=Quantization("gptq"))
-PACKERS = frozenset(("optimum", "gptqmodel"))
+ELSEWHERE = replace(PACKED, quantization=Quantization("", "quantize_config.json"))
 GGUF = Facts("file.gguf", is_gguf=True)
 STRANGE_GGUF = Facts("file.gguf", is_gguf=True, refusals=("general.architecture = 'strange'",))
 CODE = Facts("code", refusals=("auto_map",), hindrance="auto_map: it brings code of its own")
@@ -102,7 +68,7 @@ CODE = Facts("code", refusals=("auto_map",), hindrance="auto_map: it brings code
         (UNKNOWN, OURS, "transformers", "Strange"),
         (UNKNOWN, Here(ALL), "transformers", "Strange"),  # vLLM is for GPUs
         (UNKNOWN, Here(ALL, gpu=True), "vllm", "there is a GPU"),
-        (PACKED, Here(ALL, packages=PACKERS), "transformers", "quantized by gptq"),
+        (PACKED, Here(ALL), "transformers", "quantized by gptq"),
         (PACKED, Here(ALL, gpu=True), "vllm", "quantized by gptq"),
         (GGUF, Here(ALL), "llama.cpp", "as they are"),
         (GGUF, OURS, "wherry", "llama.cpp is not installed"),
@@ -123,8 +89,8 @@ def test_the_files_and_the_machine_decide(facts: Facts, here: Here, engine: str,
         (STRANGE_GGUF, OURS, "auto", "not installed: pip install 'wherry[llama-cpp]'"),
         (KNOWN, Here(frozenset()), "auto", "not installed: pip install 'wherry[llm]'"),
         (KNOWN, OURS, "vllm", "engine vllm is not installed: pip install 'wherry[vllm]'"),
-        (PACKED, OURS, "auto", "gptq needs more packages: pip install optimum gptqmodel"),
-        (PACKED, Here(ALL, gpu=True), "transformers", "pip install optimum gptqmodel"),
+        (ELSEWHERE, OURS, "auto", "quantize_config.json: transformers looks for quantized"),
+        (ELSEWHERE, Here(ALL, gpu=True), "transformers", "write it there, with its quant_method"),
         (KNOWN, Here(ALL), "llama.cpp", "reads .gguf files only"),
         (GGUF, Here(ALL), "vllm", "is for engine llama.cpp"),
         (GGUF, Here(ALL), "transformers", "is for engine llama.cpp"),
