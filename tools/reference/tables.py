@@ -19,9 +19,9 @@ import msgspec
 import wherry
 from tools.reference.definitions import ROOT, defined
 from tools.reference.python import cell, fields_table
+from wherry.core.observability.families import LABELS
 from wherry.core.observability.fronts import front_metrics
 from wherry.core.observability.metrics import Metrics
-from wherry.core.observability.numbers import LABELS
 from wherry.core.values import errors
 from wherry.llm.formats.families import THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.openai.chat_request import ChatRequest

@@ -67,15 +67,19 @@ if TYPE_CHECKING:
     from wherry.core.models.signature import Signature as Signature
     from wherry.core.models.step_model import Step as Step
     from wherry.core.models.step_model import StepModel as StepModel
+    from wherry.core.observability import numbers as numbers
     from wherry.core.observability.custom_metrics import CustomMetrics as CustomMetrics
     from wherry.core.observability.custom_metrics import Kind as Kind
     from wherry.core.observability.fronts import BUCKETS as BUCKETS
+    from wherry.core.observability.fronts import AllLoops as AllLoops
     from wherry.core.observability.fronts import FrontFigures as FrontFigures
     from wherry.core.observability.fronts import FrontsSource as FrontsSource
     from wherry.core.observability.fronts import LoopStall as LoopStall
     from wherry.core.observability.fronts import ProcessFigures as ProcessFigures
+    from wherry.core.observability.fronts import of_all_loops as of_all_loops
     from wherry.core.observability.fronts import process_figures as process_figures
-    from wherry.core.observability.fronts import with_fronts as with_fronts
+    from wherry.core.observability.load_meter import FRESH as FRESH
+    from wherry.core.observability.load_meter import LoadReport as LoadReport
     from wherry.core.observability.logging import HumanFormatter as HumanFormatter
     from wherry.core.observability.logging import JsonFormatter as JsonFormatter
     from wherry.core.observability.logging import configure as configure
@@ -87,15 +91,6 @@ if TYPE_CHECKING:
     from wherry.core.observability.machine import Use as Use
     from wherry.core.observability.machine import cache_folder as cache_folder
     from wherry.core.observability.metrics import Metrics as Metrics
-    from wherry.core.observability.numbers import FRESH as FRESH
-    from wherry.core.observability.numbers import LoadReport as LoadReport
-    from wherry.core.observability.numbers import RateWindow as RateWindow
-    from wherry.core.observability.numbers import Reading as Reading
-    from wherry.core.observability.numbers import Readings as Readings
-    from wherry.core.observability.numbers import quantile as quantile
-    from wherry.core.observability.numbers import reading as reading
-    from wherry.core.observability.numbers import significant as significant
-    from wherry.core.observability.numbers import summed as summed
     from wherry.core.observability.otel import triton_mode as triton_mode
     from wherry.core.observability.otel.context import SpanKind as SpanKind
     from wherry.core.observability.otel.following import FollowedRequest as FollowedRequest
@@ -254,8 +249,8 @@ else:
             "models.step_model": "Step StepModel",
             "observability.custom_metrics": "CustomMetrics Kind",
             "observability.fronts": (
-                "BUCKETS FrontFigures FrontsSource LoopStall ProcessFigures process_figures "
-                "with_fronts"
+                "AllLoops BUCKETS FrontFigures FrontsSource LoopStall ProcessFigures of_all_loops "
+                "process_figures"
             ),
             "observability.logging": (
                 "HumanFormatter JsonFormatter configure formatter_of log_internal_error one_line "
@@ -264,9 +259,8 @@ else:
             "models.host_weights": "move_weights",
             "observability.machine": "Machine Use cache_folder",
             "observability.metrics": "Metrics",
-            "observability.numbers": (
-                "FRESH LoadReport RateWindow Reading Readings quantile reading significant summed"
-            ),
+            "observability": "numbers",
+            "observability.load_meter": "FRESH LoadReport",
             "observability.otel": "triton_mode",
             "observability.otel.context": "SpanKind",
             "observability.otel.following": "FollowedRequest begun follow_below follow_in",

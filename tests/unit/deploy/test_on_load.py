@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wherry.core.observability.numbers import LoadReport
+from wherry.core.observability.load_meter import LoadReport
 from wherry.deploy.on_load import answer_seconds, replicas_needed, routing_stats
 
 

@@ -8,7 +8,7 @@ import pytest
 import wherry
 from tests.fakes import TIMEOUT, Gate, gated, until
 from tests.unit.server.asking import upper
-from wherry.core.observability.numbers import LoadReport
+from wherry.core.observability.load_meter import LoadReport
 from wherry.server.agent_check import agent_line, expected_seconds
 from wherry.testing import local_server
 

@@ -23,9 +23,16 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from wherry.bench.top.numbers import Snapshot, look, numbers_of
-from wherry.bench.top.screen import SORTS, screen
-from wherry.core.api import Client, ConfigError, WherryError, duration
+from wherry.bench.top.screen import SORTS, Snapshot, screen
+from wherry.core.api import (
+    Client,
+    ConfigError,
+    ModelNotFound,
+    Unsupported,
+    WherryError,
+    duration,
+    numbers,
+)
 from wherry.server.api import client_of, print_line
 
 #: What ends the program when the terminal is gone.
@@ -113,6 +120,29 @@ def top(args: argparse.Namespace) -> int:
         else:
             _watch(client, made, every, args.sort)
     return 0
+
+
+def numbers_of(client: Client) -> dict[str, Any]:
+    """The server's own words. WherryError if it has no numbers."""
+    try:
+        return client.numbers()
+    except (ModelNotFound, Unsupported):
+        raise WherryError(
+            f"{client.url} has no /dashboard/numbers, which `wherry top` reads: it is an older"
+            " wherry, or another server"
+        ) from None
+
+
+def look(client: Client, before: Snapshot | None = None) -> Snapshot:
+    """Read the server's numbers. Blocks."""
+    try:
+        polled = msgspec.convert(numbers_of(client), numbers.Numbers)
+    except msgspec.ValidationError as error:
+        raise WherryError(
+            f"{client.url} tells its numbers in a way that this wherry does not know ({error});"
+            " use the `wherry top` of the server's version"
+        ) from None
+    return Snapshot(polled, None if before is None else before.polled)
 
 
 def _print_json(client: Client, every: float | None) -> None:

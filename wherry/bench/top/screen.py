@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
-from wherry.bench.top.numbers import (
-    GenerationNumbers,
-    ModelRow,
-    PolledNumbers,
-    Snapshot,
-    TimeTotals,
-)
-from wherry.core.api import duration, number
+from wherry.core.api import duration, number, numbers
 from wherry.server.api import printable
 
 GAP: Final = 2
@@ -105,13 +99,34 @@ def _row(columns: Iterable[Column], widths: dict[str, int], width: int, row: int
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A server's numbers, and those that were read before (for what happened since)."""
+
+    polled: numbers.Numbers
+    before: numbers.Numbers | None = None
+
+    def model_before(self, model: numbers.ModelNumbers) -> numbers.ModelNumbers | None:
+        """The same model at the look before, unless it or the server was loaded anew since."""
+        if self.before is None or self.before.server.started_at != self.polled.server.started_at:
+            return None
+        found = [one for one in self.before.models if _label(one) == _label(model)]
+        if not found or found[0].totals.requests > model.totals.requests:
+            return None
+        return found[0]
+
+
+def _label(model: numbers.ModelNumbers) -> tuple[str, str]:
+    return model.name, model.version
+
+
 #: By the key that is typed: what models are sorted by, and their place.
-SORTS: Final[dict[str, tuple[str, Callable[[ModelRow], tuple[float | str, ...]]]]] = {
-    "n": ("name", lambda m: m.label),
-    "r": ("requests", lambda m: (-(m.requests_per_second or 0.0), *m.label)),
-    "l": ("latency", lambda m: (-(m.request_seconds.p99 or 0.0), *m.label)),
-    "w": ("waiting", lambda m: (-(m.queued_requests or 0.0), *m.label)),
-    "f": ("failures", lambda m: (-(m.failures_per_second or 0.0), -_failed(m), *m.label)),
+SORTS: Final[dict[str, tuple[str, Callable[[numbers.ModelNumbers], tuple[float | str, ...]]]]] = {
+    "n": ("name", _label),
+    "r": ("requests", lambda m: (-(m.requests_per_second or 0.0), *_label(m))),
+    "l": ("latency", lambda m: (-(m.request_seconds.p99 or 0.0), *_label(m))),
+    "w": ("waiting", lambda m: (-(m.queued_requests or 0.0), *_label(m))),
+    "f": ("failures", lambda m: (-(m.failures_per_second or 0.0), -_failed(m), *_label(m))),
 }
 #: Columns that a narrow terminal does without.
 FIRST_TO_GO: Final = (
@@ -150,7 +165,7 @@ def screen(
     return made if height is None else made[: max(1, height)]
 
 
-def header(polled: PolledNumbers, url: str, width: int) -> Lines:
+def header(polled: numbers.Numbers, url: str, width: int) -> Lines:
     """What the server is, and what it and its machine use."""
     server = polled.server
     up = (
@@ -168,20 +183,13 @@ def header(polled: PolledNumbers, url: str, width: int) -> Lines:
         ("" if stall is None else f"loop late by {duration(stall)} at most",
          "red" if (stall or 0) > 0.1 else ""),
     ]  # fmt: skip
-    uses = [
-        (use, name)
-        for use, name in ((server.process, "process"), (server.machine, "machine"))
-        if use
-    ]
-    for use, name in [*uses, *((one, one.device) for one in server.devices)]:
-        texts = []
-        if use.cpu_share is not None:
-            texts.append(f"{number(100 * use.cpu_share)} % CPU")
-        if use.resident_bytes is not None:
-            texts.append(size(use.resident_bytes))
-        if use.memory_used_bytes is not None and use.memory_total_bytes is not None:
-            texts.append(f"{size(use.memory_used_bytes)} of {size(use.memory_total_bytes)}")
-        parts.append((f"{name} {', '.join(texts)}" if texts else "", ""))
+    if (process := server.process) is not None:
+        memory = "" if process.resident_bytes is None else size(process.resident_bytes)
+        parts.append((_use("process", process.cpu_share, memory), ""))
+    if (machine := server.machine) is not None:
+        used, whole = machine.memory_used_bytes, machine.memory_total_bytes
+        memory = "" if used is None or whole is None else f"{size(used)} of {size(whole)}"
+        parts.append((_use("machine", machine.cpu_share, memory), ""))
     if server.fronts:
         connections = sum(one.connections + one.calls for one in server.fronts)
         parts.append((f"{len(server.fronts)} fronts, {number(connections)} connections", ""))
@@ -191,7 +199,13 @@ def header(polled: PolledNumbers, url: str, width: int) -> Lines:
     return flowing([part for part in parts if part[0]], width)
 
 
-def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
+def _use(name: str, cpu_share: float | None, memory: str) -> str:
+    cpu = "" if cpu_share is None else f"{number(100 * cpu_share)} % CPU"
+    texts = ", ".join(filter(None, (cpu, memory)))
+    return texts and f"{name} {texts}"
+
+
+def models_table(at: Snapshot, models: Sequence[numbers.ModelNumbers], width: int) -> Lines:
     if not models:
         return [line("no models", width, "dim")]
     cells: dict[str, list[str]] = {
@@ -223,12 +237,12 @@ def models_table(at: Snapshot, models: Sequence[ModelRow], width: int) -> Lines:
     return table(columns, FIRST_TO_GO, width)
 
 
-def llm_table(models: Iterable[ModelRow], width: int) -> Lines:
+def llm_table(models: Iterable[numbers.ModelNumbers], width: int) -> Lines:
     polled = [(m, m.generation) for m in models if m.generation is not None]
     if not polled:
         return []
 
-    def column(of: Callable[[GenerationNumbers], str]) -> list[str]:
+    def column(of: Callable[[numbers.GenerationNumbers], str]) -> list[str]:
         return [of(generation) for _, generation in polled]
 
     cells = {
@@ -249,7 +263,7 @@ def llm_table(models: Iterable[ModelRow], width: int) -> Lines:
     return table(columns, FIRST_TO_GO_OF_LLM, width)
 
 
-def errors(polled: PolledNumbers, models: Iterable[ModelRow], width: int) -> Lines:
+def errors(polled: numbers.Numbers, models: Iterable[numbers.ModelNumbers], width: int) -> Lines:
     """What is wrong, and the last errors, the latest first."""
     models = list(models)
     lines = [
@@ -310,7 +324,7 @@ def _keys(sort: str) -> str:
     return f"q quit  by: {others}  (now by {SORTS[sort][0]})"
 
 
-def _name(model: ModelRow) -> str:
+def _name(model: numbers.ModelNumbers) -> str:
     return f"{model.name}:{model.version}".rstrip(":")
 
 
@@ -322,18 +336,18 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{number(100 * share)} %"
 
 
-def _failed(model: ModelRow) -> float:
+def _failed(model: numbers.ModelNumbers) -> float:
     return sum(model.totals.failures.values())
 
 
-def _times(before: str, times: Sequence[TimeTotals], after: str) -> dict[str, list[str]]:
+def _times(before: str, times: Sequence[numbers.Quantiles], after: str) -> dict[str, list[str]]:
     return {
         f"{before}{share}{after}": [ms(getattr(one, share)) for one in times]
         for share in ("p50", "p95", "p99")
     }
 
 
-def _rows_of_a_batch(model: ModelRow, before: ModelRow | None) -> str:
+def _rows_of_a_batch(model: numbers.ModelNumbers, before: numbers.ModelNumbers | None) -> str:
     """The mean since the look before; if nothing ran, since the load."""
     sizes = dict(model.batch_sizes)
     if before is not None:
@@ -344,7 +358,7 @@ def _rows_of_a_batch(model: ModelRow, before: ModelRow | None) -> str:
     return number(sum(rows * n for rows, n in sizes.items()) / batches) if batches else "-"
 
 
-def _reasons(model: ModelRow, before: ModelRow | None) -> str:
+def _reasons(model: numbers.ModelNumbers, before: numbers.ModelNumbers | None) -> str:
     """The two reasons for which most batches left, since the look before or the load."""
     counts = model.cut_reasons
     if before is not None:
@@ -355,12 +369,12 @@ def _reasons(model: ModelRow, before: ModelRow | None) -> str:
     return ", ".join(f"{why} {number(100 * n / whole)} %" for why, n in most if n) or "-"
 
 
-def _up(model: ModelRow) -> str:
+def _up(model: numbers.ModelNumbers) -> str:
     if not model.instances:
         return "-"
     return f"{sum(i.state != 'not ready' for i in model.instances)}/{len(model.instances)}"
 
 
-def _memory(model: ModelRow) -> str:
+def _memory(model: numbers.ModelNumbers) -> str:
     known = [i.resident_bytes for i in model.instances if i.resident_bytes is not None]
     return size(sum(known)) if known else "-"

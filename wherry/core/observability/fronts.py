@@ -13,10 +13,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
+from wherry.core.observability.families import family, gauge
+from wherry.core.observability.numbers import Buckets
 from wherry.core.observability.statistics import Histogram
 
 if TYPE_CHECKING:
@@ -139,17 +141,30 @@ def process_figures(proc: Path = Path("/proc/self")) -> ProcessFigures:
     return ProcessFigures(time.process_time(), resident, files)
 
 
-def with_fronts(own: Histogram, source: FrontsSource | None) -> Histogram:
-    """The stalls of all loops together."""
+class AllLoops(NamedTuple):
+    """What was counted in the loops of the owner and of all its fronts."""
+
+    refused: int
+    stalls: Buckets
+    longest_stall: float
+
+
+def of_all_loops(refused: int, stall: LoopStall, source: FrontsSource | None) -> AllLoops:
+    own = Buckets.of(stall.seconds)
     if source is None:
-        return own
-    whole = Histogram(own.bounds)
-    parts = [(one.stalls, one.stall_seconds) for one in source.figures.values()]
-    before = source.stalls_before
-    for counts, total in ((own.counts, own.total), (before.counts, before.total), *parts):
-        whole.counts = [a + b for a, b in zip(whole.counts, counts, strict=True)]
-        whole.total += total
-    return whole
+        return AllLoops(refused, own, stall.longest)
+    fronts, before = source.figures.values(), source.stalls_before
+    parts = [own.counts, before.counts, *(one.stalls for one in fronts)]
+    stalls = Buckets(
+        tuple(map(sum, zip(*parts, strict=True))),
+        own.total + before.total + sum(one.stall_seconds for one in fronts),
+        own.bounds,
+    )
+    return AllLoops(
+        refused + source.refused_before + sum(one.refused for one in fronts),
+        stalls,
+        max([stall.longest, *(one.longest_stall for one in fronts)]),
+    )
 
 
 #: Metrics with the label `front`: name, help, whether it is a counter, value.
@@ -167,20 +182,11 @@ OF_EACH: Final[tuple[tuple[str, str, bool, Callable[[FrontFigures], float | None
 
 
 def front_metrics(source: FrontsSource) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    yield GaugeMetricFamily(
-        "wherry_fronts", "Front processes that serve clients.", value=source.running
-    )
-    yield CounterMetricFamily(
-        "wherry_front_restarts",
-        "Front processes that ended and were replaced.",
-        value=source.restarts,
-    )
+    yield gauge("wherry_fronts", "Front processes that serve clients.", source.running)
+    yield family(
+        "Counter", "wherry_front_restarts", "Front processes that ended and were replaced.",
+        [((), source.restarts)],
+    )  # fmt: skip
     for name, documentation, counts, value in OF_EACH:
-        kind = CounterMetricFamily if counts else GaugeMetricFamily
-        family = kind(name, documentation, labels=["front"])
-        for number, figures in sorted(source.figures.items()):
-            if (now := value(figures)) is not None:
-                family.add_metric([str(number)], now)
-        yield family
+        samples = [([str(number)], value(one)) for number, one in sorted(source.figures.items())]
+        yield family("Counter" if counts else "Gauge", name, documentation, samples, ["front"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from wherry.core.observability.custom_metrics import (
@@ -17,15 +16,14 @@ from wherry.core.observability.custom_metrics import (
     as_prometheus,
     merged,
 )
-from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, with_fronts
+from wherry.core.observability.families import LABELS, Loaded, ModelValues, family
+from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, of_all_loops
 from wherry.core.observability.machine import Machine, Use, gpus
-from wherry.core.observability.numbers import LABELS, Loaded, ModelValues, cumulative
 from wherry.core.observability.otel.triton_mode import MetricsConfig
 from wherry.core.observability.triton_metrics import (
     CacheNumbers,
     cache_metrics,
     first_response_metric,
-    gauge,
     gpu_metrics,
     machine_metrics,
     picker_metrics,
@@ -37,19 +35,6 @@ if TYPE_CHECKING:
 
 #: Of what each instance of a model has. Not `instance`: Prometheus calls the server so.
 INSTANCE: Final = "model_instance"
-#: Gauges of learnt values, and their names in `GET /v2/models/NAME/batching`.
-LEARNT: Final = (
-    ("wherry_max_batch_rows", "max_batch_rows",
-     "Maximum rows per batch: max_batch_size, or fewer after running out of memory."),
-    ("wherry_batch_fixed_seconds", "fixed_seconds",
-     "Learnt time of a batch that does not depend on its size."),
-    ("wherry_batch_row_seconds", "row_seconds", "Learnt time that each row adds to its batch."),
-    ("wherry_returning_ratio", "returning_share",
-     "Learnt share of callers that send again right after an answer."),
-    ("wherry_predicted_wait_seconds", "predicted_wait_seconds",
-     "Predicted wait in the queue of a request that arrives now."),
-)  # fmt: skip
-
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: untyped
 #: there.
@@ -150,80 +135,37 @@ class Metrics:
         yield from gpu_metrics(gpus())
 
     def _of_the_server(self, use: Use) -> Iterator[Metric]:
-        from prometheus_client.core import (
-            CounterMetricFamily,
-            HistogramMetricFamily,
-            InfoMetricFamily,
-        )
+        from prometheus_client.core import InfoMetricFamily
 
-        fronts = self.fronts
-        figures = [] if fronts is None else list(fronts.figures.values())
+        admission = self._admission
+        loops = of_all_loops(admission.refused, self._loop_stall, self.fronts)
         yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
-        yield gauge(
-            "wherry_requests_in_flight",
-            "Requests accepted and not answered yet.",
-            self._admission.in_flight,
-        )
-        yield CounterMetricFamily(
-            "wherry_requests_refused",
-            "Requests refused because max_in_flight or max_queue_bytes was reached.",
-            value=self._admission.refused + self._refused_by_fronts(),
-        )
-        yield gauge(
-            "wherry_request_bytes",
-            "Bytes held by waiting and running requests; at least 64 KiB each.",
-            self._admission.held_bytes,
-        )
-        yield HistogramMetricFamily(
-            "wherry_loop_stall_seconds",
-            "How late the event loop woke up, which delays everything that arrives.",
-            *cumulative(with_fronts(self._loop_stall.seconds, fronts)),
-        )
-        yield gauge(
-            "wherry_loop_stall_longest_seconds",
-            "The longest of these in the last one to two minutes.",
-            max([self._loop_stall.longest, *(one.longest_stall for one in figures)]),
-        )
-        yield gauge(
-            "wherry_memory_limit_bytes",
-            "Memory that this process and its children may use.",
-            use.limit_bytes,
-        )
-        yield gauge(
-            "wherry_memory_used_bytes",
-            "How much of that is used, by all that share it.",
-            use.limit_used_bytes,
-        )
-        if fronts is not None:
-            yield from front_metrics(fronts)
-
-    def _refused_by_fronts(self) -> int:
-        if self.fronts is None:
-            return 0
-        figures = self.fronts.figures.values()
-        return self.fronts.refused_before + sum(one.refused for one in figures)
+        for kind, name, help, value in (
+            ("Gauge", "wherry_requests_in_flight", "Requests accepted and not answered yet.",
+             admission.in_flight),
+            ("Counter", "wherry_requests_refused",
+             "Requests refused because max_in_flight or max_queue_bytes was reached.",
+             loops.refused),
+            ("Gauge", "wherry_request_bytes",
+             "Bytes held by waiting and running requests; at least 64 KiB each.",
+             admission.held_bytes),
+            ("Histogram", "wherry_loop_stall_seconds",
+             "How late the event loop woke up, which delays everything that arrives.",
+             loops.stalls),
+            ("Gauge", "wherry_loop_stall_longest_seconds",
+             "The longest of these in the last one to two minutes.", loops.longest_stall),
+            ("Gauge", "wherry_memory_limit_bytes", "Memory that this process and its children may"
+             " use.", use.limit_bytes),
+            ("Gauge", "wherry_memory_used_bytes", "How much of that is used, by all that share it.",
+             use.limit_used_bytes),
+        ):  # fmt: skip
+            yield family(kind, name, help, [((), value)])
+        if self.fronts is not None:
+            yield from front_metrics(self.fronts)
 
     def _custom_families(self) -> list[CustomFamily]:
         stores = (loaded.model.custom_metrics for loaded in self._source.models())
         return merged(store for store in stores if store is not None)
-
-
-#: Gauges of a language model: the metric, its key in gauges(), the help text.
-GENERATION: Final = (
-    ("wherry_llm_requests_running", "running", "Sequences that run."),
-    ("wherry_llm_requests_waiting", "waiting", "Sequences that wait."),
-    ("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage", "Share of the KV cache's blocks in use."),
-    ("wherry_llm_prompt_tokens", "prompt_tokens_total", "Prompt tokens computed (prefill)."),
-    ("wherry_llm_generation_tokens", "generation_tokens_total", "Tokens generated."),
-    ("wherry_llm_prefix_cache_queries", "prefix_cache_queries_total",
-     "Prompt tokens looked up in the prefix cache."),
-    ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, tokens found there."),
-    ("wherry_llm_preemptions", "preemptions_total",
-     "Sequences preempted because the KV cache was full."),
-    ("wherry_llm_steps", "steps_total", "Steps of the engine."),
-    ("wherry_llm_step_seconds", "step_seconds_total", "Seconds in steps."),
-    ("wherry_llm_model_seconds", "model_seconds_total", "Of these, in the model itself."),
-)  # fmt: skip
 
 
 class Own(NamedTuple):
@@ -239,23 +181,25 @@ class Own(NamedTuple):
 #: In base units, with bounded labels.
 OWN: Final = (
     Own("Counter", "wherry_requests", "Requests answered, by outcome.",
-        lambda v: {"success": v.success.count, **{r.lower(): n for r, n in v.failures.items()}},
+        lambda v: {
+            "success": v.counted.totals.requests, **{r.lower(): n for r, n in v.failures.items()}},
         "outcome"),
     Own("Counter", "wherry_rejected",
         "Requests refused with a full queue or past their deadline.",
         lambda v: v.failures["REJECTED"]),
     Own("Counter", "wherry_rejected_predicted_late",
         "Of those rejected, requests predicted to miss their deadline or max_queue_wait.",
-        lambda v: v.predicted_late),
+        lambda v: v.counted.totals.predicted_late),
     Own("Counter", "wherry_stream_responses", "Responses sent by streaming requests.",
-        lambda v: v.responses),
+        lambda v: v.counted.totals.responses),
     Own("Histogram", "wherry_request_seconds",
-        "From a request's arrival to its answer, if it succeeded.", lambda v: v.request_seconds),
+        "From a request's arrival to its answer, if it succeeded.",
+        lambda v: v.counted.request_seconds),
     Own("Histogram", "wherry_queue_seconds", "Time requests waited for an instance.",
-        lambda v: v.queue_seconds),
+        lambda v: v.counted.queue_seconds),
     Own("Counter", "wherry_compute_seconds",
         "Time instances spent in batches: gathering inputs, in the model, sorting outputs.",
-        lambda v: {phase: ns * 1e-9 for phase, ns in v.busy_ns.items()}, "phase"),
+        lambda v: v.busy_seconds, "phase"),
     Own("Histogram", "wherry_batch_size", "Rows in each execution of the model.",
         lambda v: v.batch_sizes),
     Own("Counter", "wherry_batch_cut", "Batches by the reason why they started.",
@@ -265,21 +209,21 @@ OWN: Final = (
         lambda v: v.learnt.get("held_seconds", {}), "for"),
     Own("Gauge", "wherry_queue_depth", "Requests waiting for an instance.", lambda v: v.queued),
     Own("Gauge", "wherry_batches_running", "Running batches (pipelines: requests).",
-        lambda v: v.running),
+        lambda v: len(v.loaded.runner.running())),
     Own("Counter", "wherry_worker_restarts", "Instances restarted after they died.",
-        lambda v: v.worker_restarts),
+        lambda v: v.counted.totals.worker_restarts),
     Own("Counter", "wherry_worker_deaths",
         "Instances that died, hung or could not be loaded again, by cause.",
-        lambda v: v.worker_deaths, "cause"),
+        lambda v: v.counted.totals.worker_deaths, "cause"),
     Own("Counter", "wherry_poisoned_requests",
-        "Requests refused because they kill their workers.", lambda v: v.poisoned),
+        "Requests refused because they kill their workers.", lambda v: v.counted.totals.poisoned),
     Own("Gauge", "wherry_model_next_try_seconds",
         "Time until a model without instances is retried; 0 if it has some.",
-        lambda v: v.next_try or 0.0),
+        lambda v: v.loaded.runner.next_try() or 0.0),
     Own("Gauge", "wherry_worker_rss_bytes", "Resident memory of an instance's process.",
         lambda v: v.rss_bytes, INSTANCE),
     Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
-        lambda v: float(v.ready)),
+        lambda v: float(not v.loaded.not_ready_reason())),
     Own("Gauge", "wherry_model_awake",
         "1 if its instances are loaded or loading; 0 of a model that sleeps until it is called.",
         lambda v: float(v.residence.get("state") != "asleep")),
@@ -302,10 +246,61 @@ OWN: Final = (
 OF_STEPS: Final = (
     Own("Histogram", "wherry_first_response_seconds",
         "From a request's arrival to its first response, of models that work in steps.",
-        lambda v: v.first_response_seconds),
+        lambda v: v.counted.first_response_seconds),
     Own("Histogram", "wherry_next_response_seconds",
         "From one response to the next, of models that work in steps.",
-        lambda v: v.next_response_seconds),
+        lambda v: v.counted.next_response_seconds),
+)  # fmt: skip
+
+
+def _learnt(name: str, key: str, help: str) -> Own:
+    """A value that batchers have learnt; 0 until then. Pipelines have none."""
+    return Own("Gauge", name, help, lambda v: v.learnt[key] or 0.0 if key in v.learnt else None)
+
+
+#: Their keys are names in `GET /v2/models/NAME/batching`.
+LEARNT: Final = (
+    _learnt("wherry_max_batch_rows", "max_batch_rows",
+            "Maximum rows per batch: max_batch_size, or fewer after running out of memory."),
+    _learnt("wherry_batch_fixed_seconds", "fixed_seconds",
+            "Learnt time of a batch that does not depend on its size."),
+    _learnt("wherry_batch_row_seconds", "row_seconds",
+            "Learnt time that each row adds to its batch."),
+    _learnt("wherry_returning_ratio", "returning_share",
+            "Learnt share of callers that send again right after an answer."),
+    _learnt("wherry_predicted_wait_seconds", "predicted_wait_seconds",
+            "Predicted wait in the queue of a request that arrives now."),
+)  # fmt: skip
+
+
+def _generation(name: str, key: str, help: str) -> Own:
+    """What a language model tells of each instance, by its key in gauges()."""
+
+    def of_instances(values: ModelValues) -> dict[str, float | None]:
+        return {instance: measured.get(key) for instance, measured in values.gauges.items()}
+
+    kind = "Counter" if key.endswith("_total") else "Gauge"
+    return Own(kind, name, help, of_instances, INSTANCE)
+
+
+GENERATION: Final = (
+    _generation("wherry_llm_requests_running", "running", "Sequences that run."),
+    _generation("wherry_llm_requests_waiting", "waiting", "Sequences that wait."),
+    _generation("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage",
+                "Share of the KV cache's blocks in use."),
+    _generation("wherry_llm_prompt_tokens", "prompt_tokens_total",
+                "Prompt tokens computed (prefill)."),
+    _generation("wherry_llm_generation_tokens", "generation_tokens_total", "Tokens generated."),
+    _generation("wherry_llm_prefix_cache_queries", "prefix_cache_queries_total",
+                "Prompt tokens looked up in the prefix cache."),
+    _generation("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total",
+                "Of these, tokens found there."),
+    _generation("wherry_llm_preemptions", "preemptions_total",
+                "Sequences preempted because the KV cache was full."),
+    _generation("wherry_llm_steps", "steps_total", "Steps of the engine."),
+    _generation("wherry_llm_step_seconds", "step_seconds_total", "Seconds in steps."),
+    _generation("wherry_llm_model_seconds", "model_seconds_total",
+                "Of these, in the model itself."),
 )  # fmt: skip
 
 
@@ -314,52 +309,16 @@ def _of_device(values: ModelValues, number: float | None) -> dict[str, float]:
 
 
 def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    yield from (_family(models, *own) for own in OWN)
-    yield from learnt_metrics(models)
-    yield from (_family(models, *own) for own in OF_STEPS)
-    for name, key, documentation in GENERATION:
-        kind = "Counter" if key.endswith("_total") else "Gauge"
-        yield _family(models, kind, name, documentation, partial(_gauge_of_steps, key), INSTANCE)
+    yield from (_of_models(models, own) for own in (*OWN, *LEARNT, *OF_STEPS, *GENERATION))
 
 
-def _gauge_of_steps(key: str, values: ModelValues) -> dict[str, float]:
-    return {
-        instance: measured[key] for instance, measured in values.gauges.items() if key in measured
-    }
-
-
-def _family(
-    models: Sequence[ModelValues],
-    kind: str,
-    name: str,
-    help: str,
-    value: Callable[[ModelValues], Any],
-    label: str = "",
-) -> Metric:
-    from prometheus_client import core
-
-    labels = [*LABELS, label] if label else LABELS
-    made: Any = getattr(core, f"{kind}MetricFamily")(name, help, labels=labels)
-    for values in models:
-        measured = value(values)
-        if label:
-            for which, number in measured.items():
-                made.add_metric([*values.labels, which], number)
-        elif kind == "Histogram":
-            made.add_metric(values.labels, *measured)  # buckets and sum
-        else:
-            made.add_metric(values.labels, measured)
-    metric: Metric = made
-    return metric
-
-
-def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """The values that batchers have learnt; 0 until then. Pipelines have none."""
-    from prometheus_client.core import GaugeMetricFamily
-
-    for name, key, documentation in LEARNT:
-        family = GaugeMetricFamily(name, documentation, labels=LABELS)
-        for values in models:
-            if key in values.learnt:
-                family.add_metric(values.labels, values.learnt[key] or 0.0)
-        yield family
+def _of_models(models: Sequence[ModelValues], own: Own) -> Metric:
+    if not own.label:
+        samples = [(values.labels, own.value(values)) for values in models]
+        return family(own.kind, own.name, own.help, samples, LABELS)
+    labelled = [
+        ([*values.labels, which], number)
+        for values in models
+        for which, number in own.value(values).items()
+    ]
+    return family(own.kind, own.name, own.help, labelled, (*LABELS, own.label))

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from wherry.core.observability.families import ModelValues, cumulative, family, gauge
 from wherry.core.observability.machine import GpuUse, Use
-from wherry.core.observability.numbers import ModelValues
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -35,36 +35,39 @@ class CacheNumbers(Protocol):
 #: Triton's metrics in its units (microseconds, summed over requests). Untyped here.
 TRITON: Final[Sequence[tuple[str, str, Callable[[ModelValues], float]]]] = (
     ("nv_inference_request_success", "Number of successful inference requests.",
-     lambda v: v.success.count),
+     lambda v: v.counted.totals.requests),
     ("nv_inference_request_failure", "Number of failed inference requests.", lambda v: 0),
-    ("nv_inference_count", "Number of inferences performed (rows).", lambda v: v.inference_count),
+    ("nv_inference_count", "Number of inferences performed (rows).",
+     lambda v: v.counted.totals.rows),
     ("nv_inference_exec_count", "Number of model executions performed (batches).",
-     lambda v: v.execution_count),
+     lambda v: v.counted.totals.batches),
     ("nv_inference_request_duration_us", "Cumulative inference request duration in microseconds.",
-     lambda v: v.success.ns // 1000),
+     lambda v: v.counted.request_ns // 1000),
     ("nv_inference_queue_duration_us", "Cumulative inference queuing duration in microseconds.",
-     lambda v: v.queue.ns // 1000),
+     lambda v: round(v.counted.queue_seconds.total * 1e9) // 1000),
     ("nv_inference_compute_input_duration_us",
-     "Cumulative compute input duration in microseconds.", lambda v: v.compute.input_ns // 1000),
+     "Cumulative compute input duration in microseconds.",
+     lambda v: v.counted.compute_ns[0] // 1000),
     ("nv_inference_compute_infer_duration_us",
-     "Cumulative compute infer duration in microseconds.", lambda v: v.compute.infer_ns // 1000),
+     "Cumulative compute infer duration in microseconds.",
+     lambda v: v.counted.compute_ns[1] // 1000),
     ("nv_inference_compute_output_duration_us",
      "Cumulative compute output duration in microseconds.",
-     lambda v: v.compute.output_ns // 1000),
+     lambda v: v.counted.compute_ns[2] // 1000),
     ("nv_inference_pending_request_count", "Number of requests that wait for execution.",
      lambda v: v.queued),
-    ("nv_model_load_time", "Model load time in seconds.", lambda v: v.load_seconds),
-    ("nv_model_load_duration_secs", "Model load time in seconds.", lambda v: v.load_seconds),
+    ("nv_model_load_time", "Model load time in seconds.", lambda v: v.loaded.load_seconds),
+    ("nv_model_load_duration_secs", "Model load time in seconds.", lambda v: v.loaded.load_seconds),
     ("nv_cache_num_hits_per_model", "Number of response cache hits per model.",
-     lambda v: v.cached["hit"][0]),
+     lambda v: v.counted.totals.cache_hits),
     ("nv_cache_hit_duration_per_model",
      "Cumulative response cache hit duration per model in microseconds.",
-     lambda v: v.cached["hit"][1] // 1000),
+     lambda v: v.counted.cache_ns[0] // 1000),
     ("nv_cache_num_misses_per_model", "Number of response cache misses per model.",
-     lambda v: v.cached["miss"][0]),
+     lambda v: v.counted.totals.cache_misses),
     ("nv_cache_miss_duration_per_model",
      "Cumulative response cache miss duration per model in microseconds.",
-     lambda v: v.cached["miss"][1] // 1000),
+     lambda v: v.counted.cache_ns[1] // 1000),
 )  # fmt: skip
 TRITON_GAUGES: Final = (
     "nv_inference_pending_request_count", "nv_model_load_time", "nv_model_load_duration_secs",
@@ -85,7 +88,7 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
             if name == "nv_inference_request_failure":
                 for reason, count in values.failures.items():
                     family.add_sample(name, {**labels, "reason": reason}, count)
-            elif values.cached or not name.startswith("nv_cache_"):
+            elif values.loaded.cache is not None or not name.startswith("nv_cache_"):
                 family.add_sample(name, labels, value(values))
         if family.samples:
             yield family
@@ -98,8 +101,8 @@ def first_response_metric(models: Sequence[ModelValues]) -> Metric:
     name = "nv_inference_first_response_histogram_ms"
     family = Metric(name, "Duration from request to first response in milliseconds", "histogram")
     for values in models:
-        if values.first_response_ms is not None:
-            buckets, total = values.first_response_ms
+        if values.counted.first_response_ms is not None:
+            buckets, total = cumulative(values.counted.first_response_ms)
             for bound, count in buckets:
                 labels = {**values.triton_labels, "le": bound.removesuffix(".0")}
                 family.add_sample(f"{name}_bucket", labels, count)
@@ -122,17 +125,11 @@ GPU: Final[Sequence[tuple[str, str, Callable[[GpuUse], float | None]]]] = (
 
 def gpu_metrics(used: Iterable[GpuUse]) -> Iterator[Metric]:
     """The metrics of the GPUs; without a value where there is none."""
-    from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
-
     found = list(used)
     for name, documentation, value in GPU:
-        kind = UnknownMetricFamily if "energy" in name else GaugeMetricFamily
-        family = kind(name, documentation, labels=("gpu_uuid",))
-        for gpu in found:
-            number = value(gpu)
-            if number is not None:
-                family.add_metric((gpu.uuid,), number)
-        yield family
+        kind = "Unknown" if "energy" in name else "Gauge"
+        samples = [((gpu.uuid,), value(gpu)) for gpu in found]
+        yield family(kind, name, documentation, samples, ("gpu_uuid",))
 
 
 #: Triton's gauges of the response cache.
@@ -166,12 +163,6 @@ def machine_metrics(use: Use) -> Iterator[Metric]:
     )
 
 
-def gauge(name: str, documentation: str, value: float | None) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    return GaugeMetricFamily(name, documentation, value=value)
-
-
 def picker_metrics(models: Sequence[ModelValues], *, vllm: bool = True) -> Iterator[Metric]:
     """None where there is no language model; without `vllm` Triton's only."""
     models = [values for values in models if values.generates]
@@ -192,7 +183,7 @@ def picker_metrics(models: Sequence[ModelValues], *, vllm: bool = True) -> Itera
         if blocks:
             size = {"block_size": f"{block_size:g}", "num_gpu_blocks": f"{blocks:g}"}
             yield _labelled("vllm:cache_config_info", "The KV cache.", [(size, 1.0)])
-        if names := sorted({name for values in models for name in values.variants()}):
+        if names := sorted({name for values in models for name in values.loaded.model.variants()}):
             adapters = {
                 "max_lora": str(len(names)),
                 "running_lora_adapters": ",".join(names),
@@ -221,9 +212,6 @@ def _by_type(name: str, documentation: str, label: str, values: dict[str, float]
 def _labelled(
     name: str, documentation: str, samples: Sequence[tuple[dict[str, str], float]]
 ) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(name, documentation, labels=list(samples[0][0]))
-    for labels, value in samples:
-        family.add_metric(list(labels.values()), value)
-    return family
+    labels = list(samples[0][0])
+    values = [(list(one.values()), value) for one, value in samples]
+    return family("Gauge", name, documentation, values, labels)

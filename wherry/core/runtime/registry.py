@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.core.models.model import Caller
-from wherry.core.observability.numbers import LoadMeter, LoadReport
+from wherry.core.observability.load_meter import LoadMeter, LoadReport
 from wherry.core.residency.residency import Residency
 from wherry.core.runtime.lifecycle import ANY, Lifecycle
 from wherry.core.runtime.loaded_model import LoadedModel

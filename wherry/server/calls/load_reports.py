@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from wherry.core.api import LoadReport, significant
+from wherry.core.api import LoadReport, numbers
 
 #: The header by which a client asks for the report: json, text or bin.
 ASKS: Final = "endpoint-load-metrics-format"
@@ -66,8 +66,8 @@ def _numbers(load: LoadReport) -> tuple[Numbers, Numbers]:
     if load.kv_cache_tokens:  # Triton's names
         named["kv_cache_utilization"] = load.kv_cache_usage
         named["max_token_capacity"] = load.kv_cache_tokens
-    return {name: significant(value) for name, value in fields.items()}, {
-        name: value if isinstance(value, int) else significant(value)
+    return {name: numbers.significant(value) for name, value in fields.items()}, {
+        name: value if isinstance(value, int) else numbers.significant(value)
         for name, value in named.items()
     }
 

@@ -10,12 +10,11 @@ import base64
 import time
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from math import nan
 from typing import Any, Final
 
-from wherry.core.api import SECONDS_BUCKETS, RateWindow, Reading, significant
+from wherry.core.api import numbers
 from wherry.server.calls.client_text import encode_json
 
 #: Seconds that are kept.
@@ -25,10 +24,6 @@ RECENT: Final = 120
 #: Seconds from one note of a model's totals to the next.
 TOTALS_EVERY: Final = 60
 
-QUANTILES: Final = (0.5, 0.95, 0.99)
-#: Bounds of each bucket of a histogram of seconds; the last ends where it begins.
-_BUCKETS: Final = tuple(pairwise((0.0, *SECONDS_BUCKETS, SECONDS_BUCKETS[-1])))
-
 SERVER_FIGURES: Final = (
     "requests_per_second", "failures_per_second", "requests_in_flight", "refused_per_second",
     "cpu_share", "loop_stall_seconds",
@@ -36,7 +31,7 @@ SERVER_FIGURES: Final = (
 
 
 def _quantiles_of(name: str) -> tuple[str, ...]:
-    return tuple(f"{name}.p{round(100 * share)}" for share in QUANTILES)
+    return tuple(f"{name}.{quantile}" for quantile in numbers.QUANTILES)
 
 
 #: The names are those of a model's numbers, with a dot where one is in the other.
@@ -60,30 +55,17 @@ _COUNTERS: Final = ("requests", "rows", "failed", "responses")
 RESIDENT: Final = {"asleep": 0.0, "resting": 0.0, "waking": 1.0, "stopping": 1.0, "ready": 2.0}
 
 
-def quantiles(counts: Sequence[int]) -> list[float]:
-    """QUANTILES of a histogram of seconds, in one pass; NaN where it is empty."""
-    whole = sum(counts)
-    if not whole:
-        return [nan] * len(QUANTILES)
-    ranks = [share * whole for share in QUANTILES]
-    found: list[float] = []
-    below = 0
-    for count, (low, high) in zip(counts, _BUCKETS, strict=True):
-        while count and len(found) < len(ranks) and below + count >= ranks[len(found)]:
-            found.append(low + (high - low) * (ranks[len(found)] - below) / count)
-        below += count
-    return found
-
-
 def figures_of(
-    window: RateWindow, queued: int, running: Sequence[tuple[str, int, float]], residence: str
+    window: numbers.RateWindow,
+    queued: int,
+    running: Sequence[tuple[str, int, float]],
+    residence: str,
 ) -> list[float]:
     """MODEL_FIGURES at the end of a window."""
-    now, before, seconds = window.now, window.before, window.seconds or 1.0
     return [
-        *[(getattr(now, name) - getattr(before, name)) / seconds for name in _COUNTERS],
-        *_times(now, before, "request_seconds"),
-        *_times(now, before, "queue_seconds"),
+        *[window.per_second(name) for name in _COUNTERS],
+        *window.quantiles("request_seconds"),
+        *window.quantiles("queue_seconds"),
         queued,
         len(running),
         sum([rows for _, rows, _ in running]),
@@ -91,24 +73,20 @@ def figures_of(
     ]
 
 
-def step_figures_of(window: RateWindow, instances: int) -> list[float]:
+def step_figures_of(window: numbers.RateWindow, instances: int) -> list[float]:
     """Those STEP_FIGURES that only models have which work in steps."""
-    gauges = window.now.gauges
+    gauges, seconds = window.now.gauges, window.seconds or 1.0
     looked_up = window.gauge("prefix_cache_queries_total")
     return [
-        window.gauge_per_second("generation_tokens_total"),
-        window.gauge_per_second("prompt_tokens_total"),
-        *_times(window.now, window.before, "first_response_seconds"),
-        *_times(window.now, window.before, "next_response_seconds"),
+        window.gauge("generation_tokens_total") / seconds,
+        window.gauge("prompt_tokens_total") / seconds,
+        *window.quantiles("first_response_seconds"),
+        *window.quantiles("next_response_seconds"),
         gauges.get("running", nan),
         gauges.get("waiting", nan),
         gauges.get("kv_cache_usage", nan) / max(1, instances),
         window.gauge("prefix_cache_hits_total") / looked_up if looked_up else nan,
     ]
-
-
-def _times(now: Reading, before: Reading, name: str) -> list[float]:
-    return quantiles(getattr(now, name).since(getattr(before, name)).counts)
 
 
 class Timeline:
@@ -199,14 +177,15 @@ class Totals:
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, bytes]] = deque(maxlen=KEPT // TOTALS_EVERY)
-        self._batches = -1
+        self._batches = -1.0
 
-    def note(self, at: float, now: Reading, reasons: Mapping[str, int]) -> None:
+    def note(self, at: float, now: numbers.Reading) -> None:
         """Call it each TOTALS_EVERY seconds: what has not changed is not kept again."""
-        if now.batches != self._batches:
-            self._batches = now.batches
-            sizes = [(rows, count) for rows, (count, _) in now.batch_sizes.items()]
-            self._kept.append((at, encode_json({"batch_sizes": sizes, "cut_reasons": reasons})))
+        if now.totals.batches != self._batches:
+            self._batches = now.totals.batches
+            sizes = [(rows, count) for rows, (count, *_) in now.batch_sizes.items()]
+            totals = {"batch_sizes": sizes, "cut_reasons": now.cut_reasons}
+            self._kept.append((at, encode_json(totals)))
 
     def all(self) -> bytes:
         """As JSON: pairs of a Unix time and the counts then, oldest first."""
@@ -245,7 +224,7 @@ class ServerPast:
 
     def newest(self, name: str) -> float:
         """The last figure of this name; 0.0 before the first second."""
-        return significant(self._newest.get(name, 0.0))
+        return numbers.significant(self._newest.get(name, 0.0))
 
     def encode(self, ring: Ring, totals: bytes, models: Any = ()) -> bytes:
         """A ring as JSON. `models` are the last rates of all models, where it is the server's."""

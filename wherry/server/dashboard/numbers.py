@@ -18,23 +18,18 @@ from typing import Any, Final
 
 from wherry.core.api import (
     BUCKETS,
+    AllLoops,
     FrontFigures,
     FrontsSource,
     LoadedModel,
     Machine,
     ProcessFigures,
-    RateWindow,
-    Reading,
-    Readings,
     Runtime,
     Use,
     in_thread,
+    numbers,
+    of_all_loops,
     process_figures,
-    quantile,
-    reading,
-    significant,
-    summed,
-    with_fronts,
 )
 from wherry.server.calls.client_text import encode_json, text_for_clients, without_paths
 from wherry.server.dashboard.history import (
@@ -52,6 +47,8 @@ from wherry.server.dashboard.history import (
 from wherry.server.v2.batching import beliefs
 from wherry.server.v2.common import Common
 
+known, significant = numbers.known, numbers.significant
+
 #: Errors that are told of each model.
 MOST_ERRORS: Final = 16
 
@@ -65,19 +62,19 @@ _EXPLAINED: Final = (
 )  # fmt: skip
 
 
-class ModelNumbers:
-    """The numbers of one loaded version, read again and again. In the loop."""
+class ModelReader:
+    """Reads the numbers of one loaded version, again and again. In the loop."""
 
     def __init__(
         self, loaded: LoadedModel, clock: Callable[[], float], timeline: Timeline | None = None
     ) -> None:
         self.loaded = loaded
         self._clock = clock
-        self._readings = Readings()
+        self._readings = numbers.Readings()
         self._readings.begin(loaded.made_at)
         self._kind = _kind(loaded)
         self._counted_before: tuple[int, ...] = ()
-        self._window = RateWindow(0.0, Reading(), Reading())
+        self._window = numbers.RateWindow(0.0, numbers.Reading(), numbers.Reading())
         self._read()
         names = STEP_FIGURES if self._kind == "steps" else MODEL_FIGURES
         self.ring = Ring(timeline or Timeline(), names)
@@ -93,7 +90,7 @@ class ModelNumbers:
         self._read()
         runner = self.loaded.runner
         if totals:
-            self.totals.note(at, self._window.now, runner.statistics.cut_reasons)
+            self.totals.note(at, self._window.now)
         if self._readings.quiet and not self._window.now.gauges and not runner.residence():
             running = runner.running()
             if not running and not runner.queued_requests:
@@ -105,10 +102,13 @@ class ModelNumbers:
 
     def _read(self) -> None:
         counted, gauges = self.loaded.statistics, self.loaded.runner.gauges()
-        seen = counted.success.count, counted.fail.count, counted.execution_count, counted.responses
+        seen = (
+            counted.success.count, counted.fail.count, counted.execution_count, counted.responses,
+            counted.worker_restarts, len(counted.worker_deaths),
+        )  # fmt: skip
         if gauges or seen != self._counted_before:
             self._counted_before = seen
-            latest = reading(counted, summed(gauges.values()))
+            latest = numbers.reading(counted, numbers.summed(gauges.values()))
         else:
             latest = self._window.now
         self._window = self._readings.add(self._clock(), latest)
@@ -128,7 +128,7 @@ class ModelNumbers:
         if again:
             self._read()
         loaded, window = self.loaded, self._window
-        runner, latest = loaded.runner, window.now
+        runner, now = loaded.runner, window.now
         running = runner.running()
         residence = runner.residence()
         reason = loaded.not_ready_reason()
@@ -140,65 +140,51 @@ class ModelNumbers:
         if self._text and self._readings.quiet and seen == self._seen:
             return self._text
         self._seen = seen
-        explained = {
-            "name": loaded.name,
-            "version": loaded.version,
-            "state": "UNAVAILABLE" if reason else residence.get("state", "ready").upper(),
-            "reason": without_paths(reason),
-            "kind": self._kind,
-            "streams": loaded.signature.streams,
-            "max_batch_size": loaded.config.max_batch_size,
-            "window_seconds": seconds,
-            **_rates(window),
-            "queued_requests": runner.queued_requests,
-            "running_batches": len(running),
-            "running_rows": sum(rows for _, rows, _ in running),
-            **self._counted(latest),
-            "batching": self._batching(window),
-            "instances": self._instances(running, resident, unix),
-            "next_try_seconds": runner.next_try(),
-            "residence": residence,
-            "generation": (
-                _generation(window, len(runner.gauges())) if self._kind == "steps" else None
-            ),
-        }
-        self._text = encode_json(explained)
+        figures = dict(zip(self.ring.names, self._figures(running), strict=True))
+        model = numbers.ModelNumbers(
+            loaded.name,
+            loaded.version,
+            "UNAVAILABLE" if reason else residence.get("state", "ready").upper(),
+            without_paths(reason),
+            self._kind,
+            streams=loaded.signature.streams,
+            max_batch_size=loaded.config.max_batch_size,
+            window_seconds=seconds,
+            requests_per_second=known(figures["requests_per_second"]),
+            rows_per_second=known(figures["rows_per_second"]),
+            batches_per_second=known(window.per_second("batches")),
+            failures_per_second=known(figures["failures_per_second"]),
+            responses_per_second=known(figures["responses_per_second"]),
+            request_seconds=_quantiles(figures, "request_seconds"),
+            queue_seconds=_quantiles(figures, "queue_seconds"),
+            queued_requests=runner.queued_requests,
+            running_batches=len(running),
+            running_rows=sum(rows for _, rows, _ in running),
+            totals=now.totals,
+            batch_sizes=sorted((rows, count) for rows, (count, *_) in now.batch_sizes.items()),
+            cut_reasons=now.cut_reasons,
+            errors=self._errors(),
+            batching=self._batching(window),
+            instances=self._instances(running, resident, unix),
+            next_try_seconds=runner.next_try(),
+            residence=residence,
+            generation=_generation(figures, now.gauges) if self._kind == "steps" else None,
+        )
+        self._text = encode_json(model)
         return self._text
 
-    def _counted(self, latest: Reading) -> Json:
-        counted = self.loaded.runner.statistics
+    def _errors(self) -> list[numbers.LastError]:
+        counted = self.loaded.statistics
         with counted.lock:
-            failures, errors = dict(counted.failures), counted.failures.last(MOST_ERRORS)
-            cuts = dict(counted.cut_reasons)
-            totals = {
-                "requests": latest.requests,
-                "rows": latest.rows,
-                "batches": latest.batches,
-                "responses": latest.responses,
-                "failures": failures,
-                "predicted_late": counted.predicted_late,
-                "poisoned": counted.poisoned,
-                "cache_hits": counted.cache_hit.count,
-                "cache_misses": counted.cache_miss.count,
-                "worker_restarts": counted.worker_restarts,
-                "worker_deaths": dict(counted.worker_deaths),
-            }
-        return {
-            "totals": totals,
-            "batch_sizes": sorted((rows, one[0]) for rows, one in latest.batch_sizes.items()),
-            "cut_reasons": cuts,
-            "errors": [
-                {
-                    "at": one.at,
-                    "kind": one.kind.__name__,
-                    "message": text_for_clients(one.kind, one.text),
-                    "count": one.times,
-                }
-                for one in errors
-            ],
-        }
+            errors = counted.failures.last(MOST_ERRORS)
+        return [
+            numbers.LastError(
+                one.at, one.kind.__name__, text_for_clients(one.kind, one.text), one.times
+            )
+            for one in errors
+        ]
 
-    def _batching(self, window: RateWindow) -> Json:
+    def _batching(self, window: numbers.RateWindow) -> Json:
         if self._kind != "batches":
             return {}
         if self._clock() < self._explain_at:
@@ -219,7 +205,7 @@ class ModelNumbers:
 
     def _instances(
         self, running: list[tuple[str, int, float]], resident: Mapping[str, int], unix: float
-    ) -> list[Json]:
+    ) -> list[numbers.InstanceNumbers]:
         rows: Counter[str] = Counter()
         since: dict[str, float] = {}
         for name, count, began in running:
@@ -231,16 +217,16 @@ class ModelNumbers:
             began_at = since.get(instance.name)
             state = "idle" if began_at is None else "running"
             explained.append(
-                {
-                    "name": instance.name,
-                    "state": "not ready" if reason else state,
-                    "reason": without_paths(reason),
-                    "device": str(instance.device),
-                    "pid": instance.pid,
-                    "resident_bytes": resident.get(instance.name),
-                    "running_rows": rows[instance.name],
-                    "running_since": None if began_at is None else unix + began_at,
-                }
+                numbers.InstanceNumbers(
+                    name=instance.name,
+                    state="not ready" if reason else state,
+                    reason=without_paths(reason),
+                    device=str(instance.device),
+                    pid=instance.pid,
+                    resident_bytes=resident.get(instance.name),
+                    running_rows=rows[instance.name],
+                    running_since=None if began_at is None else unix + began_at,
+                )
             )
         return explained
 
@@ -252,38 +238,26 @@ def _kind(loaded: LoadedModel) -> str:
     return "batches" if "decisions" in loaded.runner.explain() else "steps"
 
 
-def _rates(window: RateWindow) -> Json:
-    return {
-        "requests_per_second": window.per_second("requests"),
-        "rows_per_second": window.per_second("rows"),
-        "batches_per_second": window.per_second("batches"),
-        "failures_per_second": window.per_second("failed"),
-        "responses_per_second": window.per_second("responses"),
-        "request_seconds": window.times("request_seconds"),
-        "queue_seconds": window.times("queue_seconds"),
-    }
+def _quantiles(figures: Mapping[str, float], name: str) -> numbers.Quantiles:
+    return numbers.Quantiles(*[known(figures[f"{name}.{one}"]) for one in numbers.QUANTILES])
 
 
-def _generation(window: RateWindow, instances: int) -> Json | None:
-    """What a language model tells of itself; of another model that works in steps what there is."""
-    gauges = window.now.gauges
-    looked_up = window.gauge("prefix_cache_queries_total")
-    usage = gauges.get("kv_cache_usage")
-    return {
-        "running": int(gauges.get("running", 0)),
-        "waiting": int(gauges.get("waiting", 0)),
-        "tokens_per_second": window.gauge_per_second("generation_tokens_total"),
-        "prompt_tokens_per_second": window.gauge_per_second("prompt_tokens_total"),
-        "first_response_seconds": window.times("first_response_seconds"),
-        "next_response_seconds": window.times("next_response_seconds"),
-        "kv_cache_usage": None if usage is None else significant(usage / max(1, instances)),
-        "kv_blocks": gauges.get("kv_blocks"),
-        "kv_blocks_used": gauges.get("kv_blocks_used"),
-        "prefix_hit_share": (
-            significant(window.gauge("prefix_cache_hits_total") / looked_up) if looked_up else None
-        ),
-        "preemptions": int(gauges.get("preemptions_total", 0)),
-    }
+def _generation(
+    figures: Mapping[str, float], gauges: Mapping[str, float]
+) -> numbers.GenerationNumbers:
+    return numbers.GenerationNumbers(
+        running=int(gauges.get("running", 0)),
+        waiting=int(gauges.get("waiting", 0)),
+        tokens_per_second=known(figures["generation.tokens_per_second"]),
+        prompt_tokens_per_second=known(figures["generation.prompt_tokens_per_second"]),
+        first_response_seconds=_quantiles(figures, "generation.first_response_seconds"),
+        next_response_seconds=_quantiles(figures, "generation.next_response_seconds"),
+        kv_cache_usage=known(figures["generation.kv_cache_usage"]),
+        kv_blocks=gauges.get("kv_blocks"),
+        kv_blocks_used=gauges.get("kv_blocks_used"),
+        prefix_hit_share=known(figures["generation.prefix_hit_share"]),
+        preemptions=int(gauges.get("preemptions_total", 0)),
+    )
 
 
 log = logging.getLogger("wherry")
@@ -331,7 +305,7 @@ class Footprint:
     machine: Use = field(default_factory=Use)
 
 
-class ServerNumbers:
+class NumbersReader:
     """Reads the numbers of one server, whoever asks for them. In its event loop.
 
     `not_ready` gives the reasons of models that are not loaded.
@@ -360,8 +334,8 @@ class ServerNumbers:
         self._started_at = time.time()
         self._machine = Machine()
         self._footprint = Footprint()
-        self._models: dict[Key, ModelNumbers] = {}
-        self._stalls = (0,) * (len(BUCKETS) + 1)
+        self._models: dict[Key, ModelReader] = {}
+        self._stalls = numbers.Buckets((0,) * (len(BUCKETS) + 1), 0.0, BUCKETS)
         self._waiting: list[Callable[[Sample], None]] = []
         #: Whether models are being read, and if so whether to tell of them.
         self._works = self._tells = False
@@ -392,10 +366,10 @@ class ServerNumbers:
             recent = [(*key, one.ring.columns(RECENT, rates)) for key, one in self._models.items()]
             return self._past.encode(self._past.ring, b"[]", [one for one in recent if one[2]])
         loaded = self._runtime.model(name, version or None)
-        numbers = self._models.get((loaded.name, loaded.version))
-        if numbers is None:  # it was loaded within this second
-            numbers = ModelNumbers(loaded, self._runtime.clock, self._past.timeline)
-        return self._past.encode(numbers.ring, numbers.totals.all())
+        reader = self._models.get((loaded.name, loaded.version))
+        if reader is None:  # it was loaded within this second
+            reader = ModelReader(loaded, self._runtime.clock, self._past.timeline)
+        return self._past.encode(reader.ring, reader.totals.all())
 
     def read(self, done: Callable[[Sample], None]) -> None:
         """Call `done` with the numbers, which are FRESH or are read now."""
@@ -468,20 +442,20 @@ class ServerNumbers:
         before, models = self._models, {}
         for loaded in runtime.models():
             key = loaded.name, loaded.version
-            numbers = before.get(key)
-            if numbers is None or numbers.loaded is not loaded:
-                numbers = ModelNumbers(loaded, runtime.clock, past.timeline)
-                numbers.totals.note(at, Reading(), {})
-            models[key] = numbers
+            reader = before.get(key)
+            if reader is None or reader.loaded is not loaded:
+                reader = ModelReader(loaded, runtime.clock, past.timeline)
+                reader.totals.note(at, numbers.Reading())
+            models[key] = reader
             if keeps:
-                rates.append(numbers.keep(at, totals=notes))
+                rates.append(reader.keep(at, totals=notes))
             if tells:
-                texts[key] = numbers.read(resident.get(key, {}), unix, again=not keeps)
+                texts[key] = reader.read(resident.get(key, {}), unix, again=not keeps)
             yield None
         self._models = models
         if keeps:
             admission, stall = self._common.admission, self._common.loop_stall.longest_since_last()
-            past.keep(rates, admission.in_flight, self._refused(), stall)
+            past.keep(rates, admission.in_flight, self._loops().refused, stall)
         if tells:
             known = {name for name, _ in texts}
             for name, reason in self._not_ready().items():
@@ -489,40 +463,41 @@ class ServerNumbers:
                     texts[name, ""] = encode_json(_unloaded(name, reason))
             yield Sample(at, encode_json(self._server()), dict(sorted(texts.items())))
 
-    def _refused(self) -> int:
-        fronts, refused = self.fronts, self._common.admission.refused
-        if fronts is not None:
-            refused += fronts.refused_before + sum(one.refused for one in fronts.figures.values())
-        return refused
+    def _server(self) -> numbers.ServerNumbers:
+        common, past, footprint = self._common, self._past, self._footprint
+        admission, loops = common.admission, self._loops()
+        before, self._stalls = self._stalls, loops.stalls
+        counts = [max(0, grown) for grown in loops.stalls.since(before)]
+        fronts = {} if self.fronts is None else self.fronts.figures
+        process, machine = footprint.process, footprint.machine
+        return numbers.ServerNumbers(
+            name=common.name,
+            version=common.version,
+            started_at=self._started_at,
+            draining=self._draining(),
+            requests_in_flight=admission.in_flight,
+            request_bytes=admission.held_bytes,
+            refused=loops.refused,
+            refused_per_second=past.newest("refused_per_second"),
+            loop_stall=numbers.LoopStalls(
+                significant(loops.longest_stall),
+                known(numbers.quantiles(counts, BUCKETS)[-1]),
+                past.newest("loop_stall_seconds"),
+            ),
+            viewers=self.viewers(),
+            process=None
+            if process is None
+            else numbers.ProcessUse(
+                past.newest("cpu_share"), process.resident_bytes, process.open_files
+            ),
+            machine=numbers.MachineUse(
+                machine.cpu_utilization, machine.memory_used_bytes, machine.memory_total_bytes
+            ),
+            fronts=[_front(number, one) for number, one in sorted(fronts.items())],
+        )
 
-    def _server(self) -> Json:
-        common, fronts, footprint = self._common, self.fronts, self._footprint
-        figures = {} if fronts is None else fronts.figures
-        admission, stall = common.admission, common.loop_stall
-        stalls = with_fronts(stall.seconds, fronts)
-        before, self._stalls = self._stalls, tuple(stalls.counts)
-        counts = [max(0, now - then) for now, then in zip(stalls.counts, before, strict=True)]
-        longest = max([stall.longest, *(one.longest_stall for one in figures.values())])
-        return {
-            "name": common.name,
-            "version": common.version,
-            "started_at": self._started_at,
-            "draining": self._draining(),
-            "requests_in_flight": admission.in_flight,
-            "request_bytes": admission.held_bytes,
-            "refused": self._refused(),
-            "refused_per_second": self._past.newest("refused_per_second"),
-            "loop_stall": {
-                "longest_seconds": significant(longest),
-                "p99_seconds": quantile(counts, BUCKETS, 0.99) if any(counts) else None,
-                "last_seconds": self._past.newest("loop_stall_seconds"),
-            },
-            "viewers": self.viewers(),
-            "process": _process(footprint.process, self._past.newest("cpu_share")),
-            "machine": _machine(footprint.machine),
-            "devices": [],
-            "fronts": [_front(number, one) for number, one in sorted(figures.items())],
-        }
+    def _loops(self) -> AllLoops:
+        return of_all_loops(self._common.admission.refused, self._common.loop_stall, self.fronts)
 
 
 def _footprint(models: Sequence[LoadedModel], machine: Machine) -> Footprint:
@@ -544,37 +519,18 @@ def _joined(
     return b'{"at":%.3f,"server":%b,"models":[%b]%b}' % (at, server, b",".join(models), left)
 
 
-def _unloaded(name: str, reason: str) -> Json:
+def _unloaded(name: str, reason: str) -> numbers.ModelHead:
     state = "LOADING" if reason == "loading" else "UNAVAILABLE"
-    row = {"name": name, "version": "", "state": state, "reason": without_paths(reason)}
-    return {**row, "kind": ""}
+    return numbers.ModelHead(name, "", state, without_paths(reason))
 
 
-def _process(figures: ProcessFigures | None, cpu_share: float) -> Json | None:
-    if figures is None:
-        return None
-    return {
-        "cpu_share": cpu_share,
-        "resident_bytes": figures.resident_bytes,
-        "open_files": figures.open_files,
-    }
-
-
-def _machine(use: Use) -> Json:
-    return {
-        "cpu_share": use.cpu_utilization,
-        "memory_used_bytes": use.memory_used_bytes,
-        "memory_total_bytes": use.memory_total_bytes,
-    }
-
-
-def _front(number: int, one: FrontFigures) -> Json:
-    return {
-        "number": number,
-        "connections": one.connections,
-        "calls": one.calls,
-        "refused": one.refused,
-        "longest_stall_seconds": significant(one.longest_stall),
-        "cpu_seconds": significant(one.process.cpu_seconds),
-        "resident_bytes": one.process.resident_bytes,
-    }
+def _front(number: int, one: FrontFigures) -> numbers.FrontNumbers:
+    return numbers.FrontNumbers(
+        number=number,
+        connections=one.connections,
+        calls=one.calls,
+        refused=one.refused,
+        longest_stall_seconds=significant(one.longest_stall),
+        cpu_seconds=significant(one.process.cpu_seconds),
+        resident_bytes=one.process.resident_bytes,
+    )

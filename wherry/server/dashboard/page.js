@@ -184,7 +184,6 @@ function showServer() {
   tiles.memory(percent(machine.cpu_share), `CPU, ${bytes(machine.memory_used_bytes)} of ${bytes(machine.memory_total_bytes)}`);
   tiles.up(age(at - server.started_at), "version " + server.version);
   showFronts(server.fronts);
-  showDevices(server.devices);
   showTurns();
 }
 
@@ -232,11 +231,6 @@ function lane(places) {
     ? draw("rect", { class: one > 1 ? "ready" : "waking", x: RECENT - places.length + at, y: 0, width: 1.05, height: 10 }) : null));
   return draw("svg", { class: "lane", viewBox: `0 0 ${RECENT} 10`, preserveAspectRatio: "none", "aria-hidden": "true" },
     ...marks.filter((one) => one));
-}
-
-function showDevices(devices) {
-  fill(boxOfServer("devices"), JSON.stringify(devices), () => (devices.length ? [grid("Devices", ["device", "memory in use", "of"],
-    devices.map((one) => [named(one.device), bytes(one.memory_used_bytes), bytes(one.memory_total_bytes)]))] : []));
 }
 
 // -- The list of models

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from wherry.core.api import FrontsSource, InvalidRequest, Overloaded, Runtime
 from wherry.server.dashboard import numbers
-from wherry.server.dashboard.numbers import Sample, ServerNumbers
+from wherry.server.dashboard.numbers import NumbersReader, Sample
 from wherry.server.dashboard.requests import RecentRequests
 from wherry.server.http.answers import CONTENT_TYPE, UNBUFFERED, respond
 from wherry.server.http.exchange import Exchange, Headers
@@ -80,7 +80,7 @@ MOST_VIEWERS: Final = 256
 class Viewers:
     """The open streams of one server's numbers. In its event loop."""
 
-    def __init__(self, source: ServerNumbers) -> None:
+    def __init__(self, source: NumbersReader) -> None:
         self._numbers = source
         source.viewers, source.watched = self.__len__, self._tell
         #: The viewers, and whether each needs everything.
@@ -196,7 +196,7 @@ class Dashboard:
         recent_requests: bool = False,
     ) -> None:
         self._draining = False
-        self._numbers = ServerNumbers(runtime, common, not_ready, lambda: self._draining)
+        self._numbers = NumbersReader(runtime, common, not_ready, lambda: self._draining)
         self._viewers = Viewers(self._numbers)
         self._requests = RecentRequests(runtime.models, runtime.clock, keeps=recent_requests)
         self._numbers.every_second = self._requests.tick

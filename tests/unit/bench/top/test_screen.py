@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.bench.top.numbers import PolledNumbers, Snapshot
-from wherry.bench.top.screen import SORTS, clean, screen
+from wherry.bench.top.screen import SORTS, Snapshot, clean, screen
+from wherry.core.observability.numbers import Numbers
 
 
 def model(name: str, **told: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def model(name: str, **told: Any) -> dict[str, Any]:
         "state": "READY",
         "requests_per_second": 12.5,
         "failures_per_second": 0.0,
-        "request_seconds": {"mean": 0.1, "p50": 0.01, "p95": 0.02, "p99": 0.03},
+        "request_seconds": {"p50": 0.01, "p95": 0.02, "p99": 0.03},
         "queue_seconds": {"p95": 0.004},
         "queued_requests": 3,
         "window_seconds": 5.0,
@@ -30,9 +30,7 @@ def model(name: str, **told: Any) -> dict[str, Any]:
 
 def at(*models: dict[str, Any], **server: Any) -> Snapshot:
     server = {"name": "wherry", "version": "0.1.0", "started_at": 40.0, **server}
-    return Snapshot(
-        msgspec.convert({"at": 100.0, "server": server, "models": models}, PolledNumbers)
-    )
+    return Snapshot(msgspec.convert({"at": 100.0, "server": server, "models": models}, Numbers))
 
 
 def shown(look: Snapshot, width: int = 160, **how: Any) -> list[str]:
@@ -74,16 +72,15 @@ def test_a_model_is_a_row_with_its_rates_times_and_instances() -> None:
 def test_the_server_is_one_line_if_there_is_room() -> None:
     process = {"cpu_share": 0.12, "resident_bytes": 5e7}
     machine = {"cpu_share": 0.5, "memory_used_bytes": 4e9, "memory_total_bytes": 8e9}
-    device = {"device": "cuda:0", "memory_used_bytes": 1e10, "memory_total_bytes": 8e10}
     look = at(
         model("m"), draining=True, requests_in_flight=7, refused=2, process=process,
-        machine=machine, devices=[device], fronts=[{"connections": 3, "calls": 1}] * 2,
+        machine=machine, fronts=[{"connections": 3, "calls": 1}] * 2,
         loop_stall={"longest_seconds": 0.25},
     )  # fmt: skip
     assert shown(look, 300)[0] == (
         "wherry 0.1.0 at http://there  draining  up 60 s  7 in flight  2 refused"
         "  loop late by 250 ms at most  process 12 % CPU, 50 MB  machine 50 % CPU, 4 GB of 8 GB"
-        "  cuda:0 10 GB of 80 GB  2 fronts, 8 connections  rates of the last 5 s"
+        "  2 fronts, 8 connections  rates of the last 5 s"
     )
 
 
@@ -188,7 +185,7 @@ def test_whatever_is_told_fits_the_terminal_and_none_of_it_is_obeyed(
     ]  # fmt: skip
     server = {
         "name": text, "version": text, "started_at": value,
-        "devices": [{"device": text, "cpu_share": value}],
+        "machine": {"cpu_share": value, "memory_used_bytes": value, "memory_total_bytes": value},
     }  # fmt: skip
     lines = screen(
         at(*models, **server), url=text, width=width, height=height, sort=sort, trouble=text,

@@ -9,48 +9,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wherry.core.observability.load_meter import LoadMeter
 from wherry.core.observability.numbers import (
     WINDOW,
-    LoadMeter,
+    ModelTotals,
     Reading,
     Readings,
-    Seconds,
-    quantile,
+    known,
+    quantiles,
     reading,
     significant,
     summed,
-    times,
 )
 from wherry.core.observability.statistics import SECONDS_BUCKETS, Histogram, ModelStatistics
 from wherry.core.values.errors import Cancelled, ModelFailed
 from wherry.core.values.load import Load
 
-TENTHS = [n / 10 for n in range(1, 11)]
+TENTHS = tuple(n / 10 for n in range(1, 11))
 
 
-def test_a_quantile_lies_on_a_straight_line_within_its_bucket() -> None:
-    counts = [10] * 10 + [0]
-
-    assert quantile(counts, TENTHS, 0.5) == 0.5
-    assert quantile(counts, TENTHS, 0.99) == 0.99
-    assert quantile([0, 4] + [0] * 9, TENTHS, 0.5) == 0.15
+def test_quantiles_lie_on_a_straight_line_within_their_bucket() -> None:
+    assert quantiles([10] * 10 + [0], TENTHS) == pytest.approx([0.5, 0.95, 0.99])
+    assert quantiles([0, 4] + [0] * 9, TENTHS)[0] == pytest.approx(0.15)
 
 
-def test_a_quantile_above_all_bounds_is_the_last_bound() -> None:
-    assert quantile([0] * 10 + [3], TENTHS, 0.5) == 1.0
+def test_quantiles_above_all_bounds_are_the_last_bound() -> None:
+    assert quantiles([0] * 10 + [3], TENTHS) == [1.0, 1.0, 1.0]
 
 
-@given(st.lists(st.floats(1e-5, 59.0), min_size=1, max_size=200), st.floats(0.01, 1.0))
-def test_a_quantile_is_in_the_bucket_of_the_true_one(values: list[float], share: float) -> None:
+@given(st.lists(st.floats(1e-5, 59.0), min_size=1, max_size=200))
+def test_quantiles_are_in_the_bucket_of_the_true_ones(values: list[float]) -> None:
     histogram = Histogram()
     histogram.observe(values)
-    true = sorted(values)[math.ceil(share * len(values)) - 1]
-    high = next(bound for bound in SECONDS_BUCKETS if true <= bound)
-    low = max([bound for bound in SECONDS_BUCKETS if bound < true], default=0.0)
 
-    told = quantile(histogram.counts, SECONDS_BUCKETS, share)
-
-    assert low * 0.999 <= told <= high * 1.001
+    for share, found in zip((0.5, 0.95, 0.99), quantiles(histogram.counts), strict=True):
+        true = sorted(values)[math.ceil(share * len(values)) - 1]
+        high = next(bound for bound in SECONDS_BUCKETS if true <= bound)
+        low = max([bound for bound in SECONDS_BUCKETS if bound < true], default=0.0)
+        assert low * 0.999 <= found <= high * 1.001
 
 
 def test_a_window_tells_only_of_what_lies_in_it() -> None:
@@ -65,24 +61,24 @@ def test_a_window_tells_only_of_what_lies_in_it() -> None:
     window = readings.add(12.0, reading(counted.fold(), {}))
 
     assert window.seconds == 12.0  # the load is not long ago
-    assert window.now.requests == 9
+    assert window.now.totals.requests == 9
     for second in range(13, 20):
         counted.inlined(2_000_000)
         window = readings.add(float(second), reading(counted.fold(), {}))
     assert window.seconds == WINDOW
     assert window.per_second("requests") == 1.0
     assert window.per_second("failed") == 0.0
-    assert window.times("request_seconds")["mean"] == 0.002
-    assert window.times("queue_seconds")["p50"] is not None
+    assert all(0.001 < one <= 0.0025 for one in window.quantiles("request_seconds"))
+    assert not math.isnan(window.quantiles("queue_seconds")[0])
 
 
 def test_the_first_window_of_a_watch_reaches_back_to_the_last_look() -> None:
     readings = Readings()
     readings.begin(0.0)
-    assert readings.add(3600.0, Reading(requests=3600)).per_second("requests") == 1.0
-    assert readings.add(7200.0, Reading(requests=10800)).per_second("requests") == 2.0
+    assert readings.add(3600.0, Reading(ModelTotals(requests=3600))).per_second("requests") == 1.0
+    assert readings.add(7200.0, Reading(ModelTotals(requests=10800))).per_second("requests") == 2.0
 
-    window = readings.add(7201.0, Reading(requests=10801))
+    window = readings.add(7201.0, Reading(ModelTotals(requests=10801)))
 
     assert window.seconds == 1.0
     assert window.per_second("requests") == 1.0
@@ -94,14 +90,14 @@ def test_a_model_is_quiet_once_a_whole_window_has_counted_nothing() -> None:
     assert not readings.quiet
     quiet = []
     for second in range(1, 9):
-        readings.add(float(second), Reading(requests=1))
+        readings.add(float(second), Reading(ModelTotals(requests=1)))
         quiet.append(readings.quiet)
 
     assert quiet == [False] * 5 + [True] * 3
 
 
-def test_an_empty_histogram_has_no_times() -> None:
-    assert set(times(Seconds.of(Histogram())).values()) == {None}
+def test_an_empty_histogram_has_no_quantiles() -> None:
+    assert [known(one) for one in quantiles(Histogram().counts)] == [None] * 3
 
 
 def test_a_model_that_was_restarted_counts_from_there() -> None:
@@ -112,15 +108,15 @@ def test_a_model_that_was_restarted_counts_from_there() -> None:
         window = readings.add(float(second), Reading(gauges={"tokens_total": 10.0}))
 
     assert window.gauge("tokens_total") == 10.0
-    assert window.gauge_per_second("tokens_total") == 2.0
     assert window.gauge("missing_total") == 0.0
 
 
 def test_observed_times_are_of_the_window_where_it_has_some() -> None:
     readings = Readings()
     readings.begin(0.0)
-    readings.add(100.0, Reading(batch_sizes={1: (10, 10_000_000), 4: (1, 8_000_000)}))
-    latest = Reading(batch_sizes={1: (12, 16_000_000), 4: (1, 8_000_000)})
+    four = (1, 0, 8_000_000, 0)
+    readings.add(100.0, Reading(batch_sizes={1: (10, 0, 10_000_000, 0), 4: four}))
+    latest = Reading(batch_sizes={1: (12, 1_000_000, 14_000_000, 1_000_000), 4: four})
     window = readings.add(101.0, latest)
     window = readings.add(102.0, latest)
 

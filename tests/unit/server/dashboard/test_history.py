@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from wherry.core.api import SECONDS_BUCKETS, Histogram, Reading
-from wherry.server.dashboard.history import Ring, Timeline, Totals, quantiles
+from wherry.core.observability.numbers import ModelTotals, Reading
+from wherry.server.dashboard.history import Ring, Timeline, Totals
 
 NAMES = ("requests_per_second", "request_seconds.p50")
 
@@ -80,25 +80,13 @@ def test_seconds_of_which_a_model_was_not_read_are_idle_and_not_those_of_long_ag
     assert found == ([9.0] * 4 + [0.0] * missed)[-4:]
 
 
-def test_quantiles_lie_within_the_bucket_of_their_value() -> None:
-    histogram = Histogram()
-    histogram.observe([0.002] * 90 + [0.2] * 9 + [100.0])
-    p50, p95, p99 = quantiles(histogram.counts)
-
-    assert 0.001 < p50 <= 0.0025
-    assert 0.1 < p95 <= 0.25
-    assert 0.1 < p99 <= 0.25
-    assert quantiles([*[0] * len(SECONDS_BUCKETS), 1]) == [SECONDS_BUCKETS[-1]] * 3
-    assert all(map(math.isnan, quantiles([0] * (len(SECONDS_BUCKETS) + 1))))
-
-
 def test_totals_are_noted_when_they_have_changed_and_for_fifteen_minutes() -> None:
     totals = Totals()
     for minute in range(20):
-        totals.note(minute * 60.0, Reading(batches=minute // 2), {"full": minute})
+        totals.note(minute * 60.0, Reading(ModelTotals(batches=minute // 2)))
     noted = json.loads(totals.all())
 
     assert [at for at, _ in noted] == [minute * 60.0 for minute in range(0, 20, 2)]
     for minute in range(20, 60):
-        totals.note(minute * 60.0, Reading(batches=minute), {})
+        totals.note(minute * 60.0, Reading(ModelTotals(batches=minute)))
     assert len(json.loads(totals.all())) == 15

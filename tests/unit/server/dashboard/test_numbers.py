@@ -16,7 +16,7 @@ from tests.fakes import TIMEOUT, no_new_threads, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.server.access.api_keys import ApiKeys, Restrictions
 from wherry.server.dashboard import routes
-from wherry.server.dashboard.numbers import ModelNumbers
+from wherry.server.dashboard.numbers import ModelReader
 from wherry.testing import GatedModel
 
 
@@ -177,7 +177,7 @@ def test_who_watches_gets_everything_and_then_what_changes() -> None:
 def test_a_model_of_which_nothing_changes_is_not_encoded_again() -> None:
     now = [1000.0]
     with served(shout) as client:
-        numbers = ModelNumbers(client.runtime.model("shout"), lambda: now[0])
+        numbers = ModelReader(client.runtime.model("shout"), lambda: now[0])
         texts = []
         for _ in range(10):
             texts.append(numbers.read({}, 0.0))

@@ -3,8 +3,13 @@
 import asyncio
 from typing import Any
 
-from wherry.core.observability.fronts import BUCKETS, FrontFigures, ProcessFigures, with_fronts
-from wherry.core.observability.statistics import Histogram
+from wherry.core.observability.fronts import (
+    BUCKETS,
+    FrontFigures,
+    LoopStall,
+    ProcessFigures,
+    of_all_loops,
+)
 from wherry.server.fronts.link_protocol import FrontMeasured, Measure
 from wherry.server.fronts.processes import FiguresOfFronts
 
@@ -100,13 +105,12 @@ def test_no_counter_falls_when_a_front_is_replaced() -> None:
     figures, one, two = two_fronts()
     one.tells(5, 2)
     two.tells(7, 3)
-    own = Histogram(BUCKETS)
-    own.observe((0.0,))
+    own = LoopStall()
+    own.seconds.observe((0.0,))
 
     def counts() -> tuple[int, int, float]:
-        whole = with_fronts(own, figures)
-        refused = figures.refused_before + sum(f.refused for f in figures.figures.values())
-        return refused, whole.counts[0], whole.total
+        whole = of_all_loops(0, own, figures)
+        return whole.refused, whole.stalls.counts[0], whole.stalls.total
 
     before = counts()
     assert before == (12, 6, 1.0)

@@ -1,0 +1,126 @@
+"""Which values has one model at a scrape, and how do values become metrics of Prometheus?"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from wherry.core.observability.custom_metrics import CustomMetrics
+from wherry.core.observability.load_meter import MeasuredModel
+from wherry.core.observability.numbers import CUT_REASONS, REASONS, Buckets, reading
+from wherry.core.values.load import Load
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+LABELS: Final = ("model", "version")
+BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Counting(Protocol):
+    """A model that may define metrics."""
+
+    custom_metrics: CustomMetrics | None
+    metric_labels: Mapping[str, str]
+
+    def variants(self) -> Sequence[str]: ...
+
+
+class Loaded(MeasuredModel, Protocol):
+    """A loaded model, as its metrics are read from it."""
+
+    load_seconds: float
+
+    @property
+    def model(self) -> Counting: ...
+    @property
+    def cache(self) -> object | None: ...
+
+
+class ModelValues:
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.counted = reading(loaded.statistics, {})
+        self.labels = [loaded.name, loaded.version]
+        self.triton_labels = {
+            "model": loaded.name, "version": loaded.version, **loaded.model.metric_labels
+        }  # fmt: skip
+        runner = loaded.runner
+        #: Also those that an instance has been given, and has not begun.
+        self.queued = runner.queued_requests + sum(
+            len(batch.requests) for one in runner.instances for batch in _ahead(one)
+        )
+        self.learnt = runner.explain()
+        #: Of a model that may sleep: see Runner.
+        self.residence: Mapping[str, Any] = runner.residence()
+        #: The gauges() of a StepModel, by instance.
+        self.gauges = runner.gauges()
+        self.load: Load = runner.load()
+
+    @property
+    def rss_bytes(self) -> dict[str, int]:
+        sizes = {one.name: one.rss_bytes for one in self.loaded.runner.instances}
+        return {name: size for name, size in sizes.items() if size is not None}
+
+    @property
+    def generates(self) -> bool:
+        return any("running" in measured for measured in self.gauges.values())
+
+    @property
+    def failures(self) -> dict[str, float]:
+        return {reason: self.counted.totals.failures.get(reason, 0) for reason in REASONS}
+
+    @property
+    def cuts(self) -> dict[str, int]:
+        return {**dict.fromkeys(CUT_REASONS, 0), **self.counted.cut_reasons}
+
+    @property
+    def busy_seconds(self) -> dict[str, float]:
+        """In batches, by phase."""
+        phases = zip(*self.counted.batch_sizes.values(), strict=True)
+        _, *ns = [sum(phase) for phase in phases] or (0, 0, 0, 0)
+        return dict(zip(("input", "infer", "output"), [one * 1e-9 for one in ns], strict=True))
+
+    @property
+    def batch_sizes(self) -> Buckets:
+        counts, total, bounds = [0] * (len(BATCH_SIZE_BUCKETS) + 1), 0, BATCH_SIZE_BUCKETS
+        for rows, (count, *_) in self.counted.batch_sizes.items():
+            counts[bisect_left(bounds, rows)] += count
+            total += rows * count
+        return Buckets(tuple(counts), total, bounds)
+
+
+def _ahead(instance: Any) -> Sequence[Any]:
+    return list(getattr(instance, "batches", ()))[1:]
+
+
+def cumulative(buckets: Buckets) -> tuple[list[tuple[str, float]], float]:
+    """Prometheus' cumulative buckets, and the sum."""
+    names = [*(str(float(bound)) for bound in buckets.bounds), "+Inf"]
+    return list(zip(names, accumulate(buckets.counts), strict=True)), buckets.total
+
+
+def family(
+    kind: str,
+    name: str,
+    help: str,
+    samples: Iterable[tuple[Sequence[str], Any]],
+    labels: Sequence[str] = (),
+) -> Metric:
+    """A metric with a value for each of some labels' values; without those that are None."""
+    from prometheus_client import core
+
+    made: Any = getattr(core, f"{kind}MetricFamily")(name, help, labels=labels)
+    for values, measured in samples:
+        if isinstance(measured, Buckets):
+            made.add_metric(values, *cumulative(measured))
+        elif measured is not None:
+            made.add_metric(values, measured)
+    metric: Metric = made
+    return metric
+
+
+def gauge(name: str, help: str, value: float | None) -> Metric:
+    return family("Gauge", name, help, [((), value)])
