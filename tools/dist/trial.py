@@ -27,7 +27,7 @@ from tools.dist.sbom import SbomFailed, write_sbom
 DOWNLOAD_MB, IMPORT_CPU_S, FIRST_ANSWER_S = 30.0, 0.15, 60.0
 
 #: What the pages below show beyond the base.
-PAGES_NEED = ("wherry[image,audio]", "tritonclient[http]")
+PAGES_NEED = ("wherry[image,audio]", "scikit-learn", "tritonclient[http]")
 
 #: An image classifier, a text pipeline, a Triton repository: what a new user would try.
 PAGES = (

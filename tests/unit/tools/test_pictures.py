@@ -105,4 +105,4 @@ def test_the_badges_say_what_the_package_says() -> None:
 
 def test_the_recorded_program_is_that_of_the_readme() -> None:
     assert readme_app().startswith("# app.py\n")
-    assert "def shout_all" in readme_app()
+    assert "def species(" in readme_app()
