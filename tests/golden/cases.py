@@ -31,6 +31,7 @@ MEMORY = "what the instances hold is known"
 PRIORITY = "a priority that the model does not have is refused, where Triton takes the default"
 UNSIZED = "a tensor without elements needs no data"
 OVERFLOW = "a shape whose size overflows is refused"
+SURPLUS = "raw contents that belong to no input are refused, where Triton drops them"
 EARLY = "an input that is missing is told of before the model runs, also if others are optional"
 HANGS = "Triton never answers"
 CANCELLED = "a cancelled request is 499"
@@ -905,7 +906,8 @@ def grpc_infer() -> Cases:
     yield "256 for UINT8", [otherwise(RANGE, rpc("ModelInfer", wide), code="INVALID_ARGUMENT")]
     yield ask("raw and typed contents", grpc_pair(inputs=typed))
     yield ask("too few raw contents", grpc_pair(raw_input_contents=raw(A_DATA)))
-    yield ask("too many raw contents", grpc_pair(raw_input_contents=raw(A_DATA, B_DATA, A_DATA)))
+    more = rpc("ModelInfer", grpc_pair(raw_input_contents=raw(A_DATA, B_DATA, A_DATA)))
+    yield "too many raw contents", [otherwise(SURPLUS, more, code="INVALID_ARGUMENT")]
     yield ask("raw contents too short", grpc_pair(raw_input_contents=raw(A_DATA, B_DATA[:-1])))
     yield ask("raw contents too long", grpc_pair(raw_input_contents=raw(A_DATA, B_DATA * 2)))
     yield ask("no contents", {"model_name": "add_sub", "inputs": grpc_pair()["inputs"]})

@@ -200,7 +200,13 @@ class InferCodec:
                     )
                 data = self._next_raw(raw, name, len(raw_contents))
             columns[name] = codec.from_binary(data, rows, shape, shared=name in self.viewed)
-        return tensors.complete(columns), rows or 1  # all inputs may be optional
+        columns = tensors.complete(columns)
+        if raw is not None and (surplus := len([*raw])):
+            raise InvalidRequest(
+                f"unexpected additional input data for model '{self.model}'",
+                more=f": {surplus} of {len(raw_contents)} raw_input_contents belong to no input",
+            )
+        return columns, rows or 1  # all inputs may be optional
 
     def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
         data = next(raw, None)

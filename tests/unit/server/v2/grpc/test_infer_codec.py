@@ -210,6 +210,7 @@ RAW_X, RAW_NAME = GOOD["raw_input_contents"]
         ({"inputs": [x(shape=[1] * 100)]}, "unexpected shape for input 'x'"),
         ({"inputs": [x(shape=[2**62, 3])]}, "input 'x' has 4611686018427387904 rows"),
         ({"raw_input_contents": [RAW_X]}, "raw_input_contents has only 1 entries"),
+        ({"raw_input_contents": [RAW_X, RAW_NAME, b""]}, "1 of 3 raw_input_contents belong to no"),
         ({"raw_input_contents": [RAW_X[:-1], RAW_NAME]}, "Expected 12, got 11"),
         ({"raw_input_contents": [RAW_X + b"x", RAW_NAME]}, "Expected 12, got 13"),
         (
@@ -279,11 +280,6 @@ def test_what_is_wrong_with_typed_contents_is_named(
     given = {"name": "x", "datatype": datatype, "shape": [1, 3], "contents": contents}
     with pytest.raises(InvalidRequest, match=problem):
         over_the_wire(echo_of(datatype), {"inputs": [given]})
-
-
-def test_more_raw_contents_than_inputs_are_taken_as_triton_takes_them() -> None:
-    more = {**GOOD, "raw_input_contents": [RAW_X, RAW_NAME, b"left over"]}
-    assert over_the_wire(PAIR, more).columns["name"] == ["n"]
 
 
 def test_texts_may_come_as_typed_contents() -> None:
