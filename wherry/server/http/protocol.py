@@ -104,15 +104,19 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         return self.clock() >= self._last_call_until
 
     def sweep(self) -> None:
-        self.first_lines.clear()  # the Date in them has passed
-        self.whole_heads.clear()
+        self._forget_dates()
         self.buffers.trim()
         super().sweep()
+
+    def _forget_dates(self) -> None:
+        self.first_lines.clear()
+        self.whole_heads.clear()
 
     def remove(self, connection: HttpConnection) -> None:
         super().remove(connection)
         if not self.open:  # no sweep will come
             self.buffers = KeptBuffers()
+            self._forget_dates()
 
 
 class HttpConnection(asyncio.Protocol):

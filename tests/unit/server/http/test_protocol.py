@@ -22,6 +22,7 @@ from tests.unit.server.http.raw import (
 )
 from wherry.server.connections.limits import Limits
 from wherry.server.connections.open_connections import RESERVE
+from wherry.server.http import wire
 from wherry.server.http.exchange import Exchange
 from wherry.server.http.waits import PROGRESS_BYTES
 
@@ -1176,5 +1177,20 @@ def test_without_connections_there_is_no_timer(loop_factory: LoopFactory) -> Non
                 assert service.connections._timer is not None
             await service.all_gone()
             assert service.connections._timer is None
+
+    run(main(), loop_factory)
+
+
+def test_the_first_answer_after_a_quiet_while_has_the_date_of_now(
+    loop_factory: LoopFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(echo) as service:
+            for date in ("Sun, 29 Nov 2026 13:36:25 GMT", "Mon, 30 Nov 2026 01:02:03 GMT"):
+                monkeypatch.setattr(wire, "formatdate", lambda usegmt, date=date: date)
+                async with connected(service.address) as client:
+                    client.post(b"x")
+                    assert (await client.answer()).headers["date"] == date
+                await service.all_gone()
 
     run(main(), loop_factory)
