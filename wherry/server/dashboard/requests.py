@@ -4,10 +4,9 @@ if the server is to keep them."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from typing import Final
 
-from wherry.core.api import LoadedModel, Records
+from wherry.core.api import LoadedModel, Records, Runtime
 from wherry.server.calls.client_text import encode_json
 
 #: Seconds for which requests are recorded after somebody has asked for them.
@@ -23,37 +22,41 @@ class RecentRequests:
     after each question, without ids, which are their clients' words.
     """
 
-    def __init__(
-        self,
-        models: Callable[[], Sequence[LoadedModel]],
-        clock: Callable[[], float],
-        *,
-        keeps: bool = False,
-    ) -> None:
+    def __init__(self, runtime: Runtime, *, keeps: bool = False) -> None:
         self.keeps = keeps
-        self._models = models
-        self._records = Records(clock)
+        self._registry = runtime.registry
+        self._records = Records(runtime.clock)
         self._until = float("inf") if keeps else float("-inf")
+        self._registry.listeners += (self._record,)
+        self._record()
+
+    def _record(self) -> None:
+        """Have all models recorded, from the first request of those that load. In any thread."""
+        if self._records.clock() >= self._until:
+            return
+        for loaded in self._models():
+            statistics = loaded.runner.statistics
+            if statistics.records is None:
+                statistics.records = self._records.of(loaded.name, loaded.version)
 
     def tick(self) -> None:
-        """Have models that were loaded meanwhile recorded, and stop when nobody asks any more."""
-        if self._records.clock() < self._until:
-            for loaded in self._models():
-                statistics = loaded.runner.statistics
-                if statistics.records is None:
-                    statistics.records = self._records.of(loaded.name, loaded.version)
-        elif self._until > float("-inf"):
+        """Stop when nobody asks any more."""
+        if float("-inf") < self._until <= self._records.clock():
             self._until = float("-inf")
             for loaded in self._models():
                 loaded.runner.statistics.records = None
             self._records.clear()
+
+    def _models(self) -> list[LoadedModel]:
+        with self._registry.quietly() as life:
+            return [*life.being_loaded(), *life.all_ready()]
 
     def since(self, number: int) -> bytes:
         """As JSON: what was recorded after the batch with this number; with 0 the last requests.
         Those that come from now on are recorded, too."""
         if not self.keeps:
             self._until = self._records.clock() + WATCHED
-            self.tick()
+            self._record()
         found = self._records.since(number)
         if not number:
             found = found[-4 * LISTED :]

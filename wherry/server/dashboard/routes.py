@@ -198,7 +198,7 @@ class Dashboard:
         self._draining = False
         self._numbers = NumbersReader(runtime, common, not_ready, lambda: self._draining)
         self._viewers = Viewers(self._numbers)
-        self._requests = RecentRequests(runtime.models, runtime.clock, keeps=recent_requests)
+        self._requests = RecentRequests(runtime, keeps=recent_requests)
         self._numbers.every_second = self._requests.tick
 
     def start(self) -> None:

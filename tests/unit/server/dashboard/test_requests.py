@@ -44,7 +44,6 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_last_requests_have_their_ids_stages_and_batch_mates() -> None:
     gated = GatedModel(max_batch_size=8)
     with served(gated, recent_requests=True) as client:
-        until(lambda: client.runtime.model("gated").runner.statistics.records is not None)
         begun = []
         for id in ("first", "second", "third"):
             headers = {"x-request-id": id}
@@ -72,9 +71,19 @@ def test_the_last_requests_have_their_ids_stages_and_batch_mates() -> None:
     assert together["started"] >= alone["ended"] - 0.001
 
 
+def test_the_first_request_of_a_model_that_is_loaded_later_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wherry.server.dashboard.numbers.INTERVAL", 1000.0)
+    with served(count, recent_requests=True) as client:
+        client.runtime.load(shout)
+        call(client, "a", "first of all")
+        (batch,) = recent(client)["batches"]
+        assert [id for id, _, _ in batch["requests"]] == ["first of all"]
+
+
 def test_only_what_is_new_is_told_again() -> None:
     with served(shout, recent_requests=True) as client:
-        until(lambda: client.runtime.model("shout").runner.statistics.records is not None)
         call(client, "a", "one")
         (first,) = recent(client)["batches"]
         call(client, "b", "two")
@@ -85,7 +94,6 @@ def test_only_what_is_new_is_told_again() -> None:
 
 def test_a_request_that_fails_is_there_with_its_error() -> None:
     with served(shout, recent_requests=True) as client:
-        until(lambda: client.runtime.model("shout").runner.statistics.records is not None)
         assert call(client, "bad", "wrong") == 500
         ran, failed = recent(client)["batches"]
 
@@ -116,7 +124,6 @@ def test_unless_they_are_kept_they_are_recorded_only_while_somebody_asks_and_wit
 
 def test_requests_of_streams_are_there_too() -> None:
     with served(count, recent_requests=True) as client:
-        until(lambda: client.runtime.model("count").runner.statistics.records is not None)
         client.ask("POST", "/v2/models/count/generate_stream", {"to": 3})
         until(lambda: recent(client)["batches"] != [])
         (batch,) = recent(client)["batches"]
