@@ -11,6 +11,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -70,7 +71,23 @@ class AsyncCalls:
             import asyncio
 
             self._runner = asyncio.Runner()
-        return self._runner.run(awaitable)
+        try:
+            return self._runner.run(awaitable)
+        except BaseException:
+            self._end(self._runner, awaitable)
+            raise
+
+    def _end(self, runner: asyncio.Runner, awaitable: Any) -> None:
+        """Have the task end that a SystemExit of another one, or a stop of the loop, has left half
+        done: it would go on, or raise that again, in the next call."""
+        import asyncio
+
+        left = [
+            task for task in asyncio.all_tasks(runner.get_loop()) if task.get_coro() is awaitable
+        ]
+        while left and left[0].cancel():
+            with suppress(SystemExit, KeyboardInterrupt, RuntimeError):
+                runner.run(asyncio.wait(left))
 
     def iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
         async def next_item() -> Any:

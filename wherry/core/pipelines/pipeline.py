@@ -38,7 +38,7 @@ from wherry.core.values.errors import (
     QueueFull,
     WherryError,
 )
-from wherry.core.values.execution import Failure
+from wherry.core.values.execution import Failure, text_of
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Columns, InferRequest, InferResponse, concatenate, rows_of
@@ -123,16 +123,24 @@ class LoopThread:
             if self._loop is None:
                 started: Future[asyncio.AbstractEventLoop] = Future()
                 self._thread = threading.Thread(
-                    target=lambda: asyncio.run(self._main(started)), name=self._name, daemon=True
+                    target=self._run, args=(started,), name=self._name, daemon=True
                 )
                 self._thread.start()
                 self._loop = started.result()
             return self._loop
 
-    async def _main(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+    def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         self._stopped = asyncio.Event()
-        started.set_result(asyncio.get_running_loop())
-        await self._stopped.wait()
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            stopped = loop.create_task(self._stopped.wait())
+            started.set_result(loop)
+            while not stopped.done():
+                try:
+                    loop.run_until_complete(stopped)
+                except BaseException as error:  # noqa: BLE001 - sys.exit() in a task, or loop.stop()
+                    why = f"{type(error).__name__}: {text_of(error)}"
+                    log.warning("a pipeline's code has stopped its event loop", extra={"why": why})
 
     @property
     def is_here(self) -> bool:

@@ -698,6 +698,29 @@ def test_an_async_model_keeps_one_loop_until_it_is_unloaded() -> None:
     assert loops[0].is_closed()
 
 
+def test_what_a_task_of_one_call_leaves_the_loop_with_fails_no_later_call() -> None:
+    """sys.exit() in a task leaves the loop while the call still waits for that task."""
+
+    async def leave(how: str) -> None:
+        if how == "exit":
+            raise SystemExit(3)
+        if how == "stop":
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0)
+
+    async def model(x: list[str]) -> list[str]:
+        await asyncio.gather(leave(x[0]), leave(""))
+        return x
+
+    one = executable(model)
+    for how in ("exit", "stop"):
+        with pytest.raises((SystemExit, RuntimeError)):
+            one.execute({"x": [how]}, 1)
+        for _ in range(3):
+            assert one.execute({"x": ["good"]}, 1) == {"output": ["good"]}
+    one.unload()
+
+
 class Closing:
     """Generators that say when they were closed."""
 

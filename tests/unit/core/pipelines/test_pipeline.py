@@ -840,3 +840,24 @@ def test_an_error_is_raised_in_its_place_and_later_ones_are_not_complained_about
                 await anext(results)
 
     asyncio.run(main())
+
+
+@wherry.pipeline
+async def leaving(how: str) -> str:
+    if how == "exit in a task":
+        await asyncio.gather(exits(), return_exceptions=True)
+    if how == "stop":
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+    return how
+
+
+async def exits() -> None:
+    raise SystemExit(3)
+
+
+def test_code_that_stops_the_loop_of_pipelines_stops_no_other_request() -> None:
+    with Runtime(leaving) as runtime:
+        for how in ("exit in a task", "stop", "exit in a task"):
+            assert runtime.infer("leaving", how, timeout=TIMEOUT) == how
+            assert runtime.infer("leaving", "good", timeout=TIMEOUT) == "good"
