@@ -317,9 +317,9 @@ class Ensemble:
                     )
             columns[spec.name] = column
             rows.add(len(column))
-        if len(rows) != 1:
+        if len(rows) > 1:
             raise InvalidRequest(f"{where}: its inputs differ in their batch size: {sorted(rows)}")
-        return columns, rows.pop()
+        return columns, max(rows, default=1)  # all inputs may be optional
 
     # Inputs and outputs
 

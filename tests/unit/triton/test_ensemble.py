@@ -54,6 +54,7 @@ def ensemble(
     decoupled: bool = False,
     max_batch_size: int = 8,
     most: int = 0,
+    optional: bool = False,
 ) -> EnsembleModel:
     dims = [2] if max_batch_size else [-1, 2]
     return EnsembleModel(
@@ -63,7 +64,7 @@ def ensemble(
             name="e",
             platform="ensemble",
             max_batch_size=max_batch_size,
-            input=[TritonInput(name="IN", data_type="TYPE_FP32", dims=dims)],
+            input=[TritonInput(name="IN", data_type="TYPE_FP32", dims=dims, optional=optional)],
             output=[TritonOutput(name=name, data_type="TYPE_FP32", dims=dims) for name in outputs],
             ensemble_scheduling=TritonEnsembling(step=list(steps), max_inflight_requests=most),
             model_transaction_policy=TritonTransactionPolicy(decoupled=decoupled),
@@ -83,6 +84,17 @@ def test_tensors_flow_through_the_steps_whatever_their_order() -> None:
     with wherry.Runtime(ensemble(*DIAMOND), both, double, increment) as runtime:
         outputs = runtime.infer_batch("e", IN=ROWS)
     np.testing.assert_array_equal(outputs["OUT"], 2 * ROWS - (ROWS + 1))
+
+
+def test_a_request_without_any_of_its_optional_inputs_is_one_row() -> None:
+    @wherry.model(max_batch_size=8)
+    def zeros(x: Pair | None = None) -> Pair:
+        return np.zeros((1, 2), np.float32) if x is None else x
+
+    step_of = step("zeros", {"x": "IN"}, {"output": "OUT"})
+    with wherry.Runtime(zeros, ensemble(step_of, optional=True)) as runtime:
+        assert runtime.infer("e")["OUT"].tolist() == [0, 0]
+        assert runtime.infer("e", ROWS[0])["OUT"].tolist() == [1, 2]
 
 
 def test_steps_that_do_not_need_each_other_run_at_the_same_time() -> None:
