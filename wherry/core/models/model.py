@@ -526,11 +526,6 @@ def pipeline(
         if not _is_async(function):
             raise ConfigError(f"pipeline {name!r}: write `async def {name}`, and await the models")
         made: Pipeline[P, R] = Pipeline(function, settings)
-        if not made.signature(name).row_wise:
-            raise ConfigError(
-                f"pipeline {name!r} takes one row: annotate single values (text: str),"
-                " the models it calls do the batching"
-            )
         made.config()
         return made
 

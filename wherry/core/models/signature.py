@@ -32,7 +32,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import numpy as np
 
@@ -56,6 +56,7 @@ from wherry.core.values.tensors import is_array_type, library_of
 SCALARS: dict[type, Datatype] = {int: INT64, float: FP64, bool: BOOL}
 ASYNC_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 STREAMS = (Iterator, Iterable, Generator, *ASYNC_STREAMS)
+_LIST_IN_A_ROW: Final = "a list in one row is a Sequence[str]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def read_signature(
     """The signature from the annotations of a function or bound method. ConfigError says what is
     missing.
 
-    `returns` replaces its return annotation. `one_row`: if arrays are all that it takes, they are
+    `returns` replaces its return annotation. `one_row`: it takes one row, not columns; arrays are
     those of one row.
     """
     try:
@@ -109,6 +110,11 @@ def read_signature(
         hints["return"] = without_aliases(returns)
     inputs, found = _inputs(function, hints, model)
     by_row = found is True or (found is None and one_row)
+    if one_row and not by_row:
+        raise ConfigError(
+            f"model {model!r} takes one row: annotate single values (text: str), not columns;"
+            f" {_LIST_IN_A_ROW}"
+        )
     if "return" not in hints:
         raise ConfigError(
             f"model {model!r}: {function.__qualname__} has no return annotation;"
@@ -170,7 +176,7 @@ def _inputs(
     if len(row_wise) > 1:
         raise ConfigError(
             f"model {model!r}: some parameters are columns (list[...]) and some single values;"
-            " make all of them columns, or none"
+            f" make all of them columns, or none: {_LIST_IN_A_ROW}"
         )
     return tuple(inputs), next(iter(row_wise), None)
 

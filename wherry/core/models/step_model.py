@@ -111,13 +111,7 @@ class StepModel(Model):
             if getattr(type(self), method) is getattr(StepModel, method):
                 raise ConfigError(f"model {name!r}: {type(self).__name__} has no {method}() method")
         returns = self._responses(name)
-        signature = read_signature(self.start, name, returns=returns, one_row=True)
-        if not signature.row_wise:
-            raise ConfigError(
-                f"model {name!r}: start() takes one row: annotate single values (text: str), not"
-                " columns"
-            )
-        return signature
+        return read_signature(self.start, name, returns=returns, one_row=True)
 
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
         """Raise ConfigError if the code and its configuration contradict each other. Each request

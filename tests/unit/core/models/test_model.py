@@ -164,11 +164,12 @@ def test_a_pipeline_is_an_async_function_of_one_row() -> None:
         def sync(text: str) -> str:
             return text
 
-    with pytest.raises(ConfigError, match=r"'columns' takes one row"):
+    for returned in (list[str], str):
+        with pytest.raises(ConfigError, match=r"'columns' takes one row.*is a Sequence\[str\]"):
 
-        @wherry.pipeline
-        async def columns(text: list[str]) -> list[str]:
-            return text
+            @wherry.pipeline
+            async def columns(text: list[str]) -> returned:  # type: ignore[valid-type]
+                return text
 
     with pytest.raises(ConfigError, match=r"'lists' takes one row"):
 

@@ -74,7 +74,7 @@ def test_annotations_that_do_not_say_enough_are_refused() -> None:
 
     with pytest.raises(wherry.ConfigError, match=r"list\[wherry.Step\[str\]\]"):
         Vague().config()
-    with pytest.raises(wherry.ConfigError, match="inputs are columns"):
+    with pytest.raises(wherry.ConfigError, match="takes one row"):
         Columns().config()
 
 
