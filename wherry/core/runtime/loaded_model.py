@@ -154,8 +154,10 @@ class LoadedModel:
         priority = self._checked_priority(priority) if priority else config.default_priority
         if timeout is None:
             timeout = config.request_timeout
-        elif not timeout >= 0:  # nan too
-            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a valid duration")
+        elif not _is_duration(timeout):
+            raise InvalidRequest(
+                f"model {self.name!r}: timeout {timeout!r} is not a valid duration"
+            )
         if self.inputs.filled:
             columns = filled(columns, self.inputs.filled, rows)
         now = self._clock()
@@ -205,9 +207,9 @@ class LoadedModel:
         config = self.config
         if not config.priority_levels:
             return config.default_priority
-        if not 0 < priority <= config.priority_levels:
+        if not isinstance(priority, int | np.integer) or not 0 < priority <= config.priority_levels:
             raise InvalidRequest(
-                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
+                f"model {self.name!r}: priority {priority!r} is not between 1 (first) and"
                 f" {config.priority_levels}, or 0 (default)",
                 field="priority",
             )
@@ -432,6 +434,13 @@ class OutputRow:
         if self._class is tuple:
             return tuple(row.values())
         return row if self._class is None else from_fields(self._class, row)
+
+
+def _is_duration(value: Any) -> bool:
+    try:
+        return bool(value + 0.0 >= 0)  # nan is not
+    except (TypeError, OverflowError):
+        return False
 
 
 def _response_bytes(response: InferResponse) -> int:

@@ -120,6 +120,8 @@ def test_a_call_through_the_queue_means_what_an_inline_call_means() -> None:
         (lambda rt: rt.infer("shout", "a", priority=-1), InvalidRequest, "priority -1"),
         (lambda rt: rt.infer("shout", "a", timeout=-1.0), InvalidRequest, "timeout"),
         (lambda rt: rt.infer("shout", "a", timeout=float("nan")), InvalidRequest, "timeout"),
+        (lambda rt: rt.infer("shout", "a", timeout="1"), InvalidRequest, "timeout '1'"),
+        (lambda rt: rt.infer("shout", "a", priority="1"), InvalidRequest, "priority '1'"),
         (lambda rt: rt.infer_batch("shout", text=[]), InvalidRequest, "at least one row"),
         (lambda rt: rt.infer_batch("shout", text="abc"), InvalidRequest, "must be a column"),
         (lambda rt: rt.infer_batch("shout", text=5), InvalidRequest, "must be a column"),
