@@ -98,7 +98,11 @@ def converted(array: npt.NDArray[Any], datatype: Datatype) -> npt.NDArray[Any]:
             raise OverflowError(f"a number is not between {limits.min} and {limits.max}")
         return array.astype(expected)
     if np.can_cast(array.dtype, expected, "same_kind"):
-        return array.astype(expected)
+        try:
+            with np.errstate(over="raise"):
+                return array.astype(expected)
+        except FloatingPointError:
+            raise OverflowError(f"a number is out of the range of {datatype}") from None
     if array.dtype.kind not in "biufc":
         raise Misfit(
             "it has text" if array.dtype.kind in "SU" else "not all are numbers of 64 bits"

@@ -1,4 +1,4 @@
-"""A masked array loses its mask on the way: it is refused, wherever it comes from."""
+"""What would become another value on its way is refused, wherever it comes from."""
 
 from typing import Any
 
@@ -22,3 +22,13 @@ def test_a_row_that_holds_a_masked_array_is_not_sent() -> None:
     with pytest.raises(TypeError, match="fill it"):
         copied({"a": MASKED})
     assert "fill it" in str(why_not_sent({"a": MASKED}))
+
+
+@pytest.mark.parametrize(
+    "value", [[-1e300, 1.0], np.array([1.0, 4e38]), np.array([1, 4e38], np.longdouble)]
+)
+def test_a_number_out_of_the_range_of_its_datatype_does_not_become_infinite(value: Any) -> None:
+    with pytest.raises(OverflowError, match="out of the range of FP32"):
+        as_array(value, TensorSpec("x", FP32, (2,), Form.ARRAY))
+    kept = as_array([np.inf, np.nan], TensorSpec("x", FP32, (2,), Form.ARRAY))
+    assert kept.tolist()[0] == np.inf
