@@ -124,7 +124,7 @@ def read(
     if is_ensemble(config) and not there:
         there = [1]  # an ensemble has no files, and needs no version folder
     versions = chosen(config.version_policy, there)
-    notices = [f"folder {entry!r} is not a version: those are whole numbers" for entry in ignored]
+    notices = [f"folder {entry!r} is not a version, as 1, 2 and 10 are" for entry in ignored]
     notices += [f"{key} has no effect: {why}" for key, why in without_effect(config)]
     if blanks := [key for key, value in config.parameters.items() if is_blank(value.string_value)]:
         notices.append(f"parameters {', '.join(blanks)}: ${{...}} is not filled in")
@@ -187,7 +187,7 @@ def _config(folder: str, config_name: str | None) -> tuple[TritonConfig, list[st
         if len(text) > MAX_CONFIG_BYTES:
             raise BadConfig([f"{where}: it has more than {MAX_CONFIG_BYTES} bytes"])
         try:
-            return pbtxt.read(text.decode(), where)
+            return pbtxt.read(text.decode("utf-8-sig"), where)
         except UnicodeDecodeError as error:
             line = text[: error.start].count(b"\n") + 1
             raise BadConfig([f"{where}:{line}: it is not UTF-8 text"]) from None

@@ -48,8 +48,7 @@ def test_versions_are_whole_numbers_without_a_leading_zero(tmp_path: Path) -> No
 
     assert found.versions == (9, 10)
     assert found.notices == tuple(
-        f"folder {name!r} is not a version: those are whole numbers"
-        for name in ("0", "01", "1a", "v2")
+        f"folder {name!r} is not a version, as 1, 2 and 10 are" for name in ("0", "01", "1a", "v2")
     )
 
 
@@ -98,6 +97,14 @@ def test_a_broken_file_is_told_with_its_lines_beside_all_else(tmp_path: Path) ->
         "m/config.pbtxt:2: it is not UTF-8 text",
         "m: it has no version: put the model's file into the folder m/1",
     )
+
+
+def test_a_file_of_an_editor_that_writes_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    model(tmp_path, "m", "\ufeffmax_batch_size: 4", "1")
+
+    (found,) = layout.scan([str(tmp_path)])
+
+    assert (found.config.max_batch_size, found.problems) == (4, ())
 
 
 def test_what_a_broken_file_says_before_the_mistake_counts(tmp_path: Path) -> None:

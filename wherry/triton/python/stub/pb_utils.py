@@ -184,6 +184,8 @@ class Tensor:
             raise TypeError(
                 f"Tensor {name!r} needs a numpy array, not a {type(numpy_array).__name__}"
             )
+        if type(numpy_array) is not np.ndarray and isinstance(numpy_array, np.ma.MaskedArray):
+            raise TypeError(f"Tensor {name!r} is a masked array; fill it (.filled(value))")
         self._name = name if type(name) is str and name else _tensor_name(name)
         dtype = numpy_array.dtype
         datatype = _DATATYPES.get(dtype)

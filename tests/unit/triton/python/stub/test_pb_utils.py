@@ -54,6 +54,8 @@ def test_what_has_no_datatype_is_refused_with_its_remedy() -> None:
         Tensor("x", np.array(["text"]))
     with pytest.raises(TritonModelException, match="no datatype"):
         Tensor("x", np.zeros(2, np.complex64))
+    with pytest.raises(TypeError, match="fill it"):
+        Tensor("x", np.ma.masked_array(np.ones(2, np.float32), [False, True]))
 
 
 def test_an_array_of_another_byte_order_is_turned() -> None:
