@@ -202,7 +202,7 @@ class LoadedModel:
                 f" {self.config.max_batch_size} rows, not {rows}"
             )
 
-    def _checked_priority(self, priority: int) -> int:
+    def _checked_priority(self, priority: Any) -> int:
         """The priority that a request gets; InvalidRequest if the model has no such level."""
         config = self.config
         if not config.priority_levels:
@@ -213,7 +213,7 @@ class LoadedModel:
                 f" {config.priority_levels}, or 0 (default)",
                 field="priority",
             )
-        return priority
+        return int(priority)
 
     def _wait_and_timeout(
         self, level: int, timeout: float | None

@@ -76,21 +76,11 @@ class RecentRequests:
                 "rows": one.rows,
                 "error": one.error,
                 "requests": [
-                    (
-                        request.id if self.keeps else "",
-                        round(unix + request.enqueued_at, 6),
-                        request.rows,
-                    )
-                    for request in one.requests
+                    (each.id if self.keeps else "", round(unix + each.enqueued_at, 6), each.rows)
+                    for each in one.requests
                 ],
             }
             for one in found
         ]
-        return encode_json(
-            {
-                "at": time.time(),
-                "keeps": self.keeps,
-                "left_out": self._records.left_out,
-                "batches": batches,
-            }
-        )
+        known = {"at": time.time(), "keeps": self.keeps, "left_out": self._records.left_out}
+        return encode_json({**known, "batches": batches})

@@ -188,16 +188,12 @@ class Tensor:
             raise TypeError(f"Tensor {name!r} is a masked array; fill it (.filled(value))")
         self._name = name if type(name) is str and name else _tensor_name(name)
         dtype = numpy_array.dtype
-        datatype = _DATATYPES.get(dtype)
-        if datatype is not None:
-            pass
-        elif dtype.kind == "S":
-            datatype = "BYTES"
-        elif dtype.kind == "U":
+        datatype = _DATATYPES.get(dtype) or ("BYTES" if dtype.kind == "S" else None)
+        if datatype is None and dtype.kind == "U":
             raise TritonModelException(
                 f"Tensor {name!r}: an array of str ({dtype}) has no datatype; use dtype=object"
             )
-        else:
+        if datatype is None:
             datatype = _DATATYPES.get(dtype.newbyteorder("="))
             if datatype is None:
                 raise TritonModelException(f"Tensor {name!r}: numpy's {dtype} has no datatype")
