@@ -17,7 +17,6 @@ from wherry.server.api import (
     Exchange,
     Headers,
     HttpEntry,
-    check_values,
     request_id_of,
     respond,
 )
@@ -59,19 +58,12 @@ class ClientRequest:
             self._id = request_id_of(self.exchange)
         return self._id
 
-    def read(self, read: Reader[T], start: Start[T], *, is_json: bool = True) -> None:
+    def read(self, read: Reader[T], start: Start[T]) -> None:
         """Have `read` decode the body, here or in another thread, and then call `start` here.
 
         Errors of both are the answer.
         """
         entry = self.entry
-
-        def read_large() -> T:
-            body = entry.body(self.exchange)
-            if is_json:
-                check_values(body)
-            return read(self, body)
-
         try:
             if entry.admission.max_in_flight is not None:
                 entry.admission.check()
@@ -79,7 +71,11 @@ class ClientRequest:
             if body is not None:
                 start(self, read(self, body))
             else:
-                self.off_loop(read_large, lambda parsed: start(self, parsed), reads=True)
+                self.off_loop(
+                    lambda: read(self, entry.body(self.exchange)),
+                    lambda parsed: start(self, parsed),
+                    reads=True,
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._refuse(error)
 

@@ -194,14 +194,13 @@ class AbleModels:
         operation: Operation,
         *any_of: str,
         form: ClientForm = OPENAI,
-        is_json: bool = True,
     ) -> Route:
         """The route of what models with one of these abilities answer; 404 while there is none.
         `read` and `start` are as for `ClientRequest.read`."""
 
         def answer(exchange: Exchange) -> None:
             if self.serves(*any_of):
-                ClientRequest(self.entry, exchange, form).read(read, start, is_json=is_json)
+                ClientRequest(self.entry, exchange, form).read(read, start)
                 return
             first = any_of[0]
             problem = (

@@ -151,4 +151,4 @@ def _hearing(models: AbleModels, task: str, summary: str, ability: str) -> Route
         errors=(*OF_INFERENCE, 415),
         reads=READS,
     )
-    return models.route(read, start, operation, ability, is_json=False)
+    return models.route(read, start, operation, ability)

@@ -126,21 +126,19 @@ def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "problem"),
     [
-        (b'"temperature": NaN', "temperature", "NaN is not a number"),
-        (b'"x": [1, -Infinity], "n": 1', "x", "-Infinity is not a number"),
+        (b'"temperature": NaN', None, r"not JSON: .*\(byte 46\)"),
+        (b'"stop": "\xff"', None, "not JSON: .*(?i:utf-8)"),
+        (b'"stop": "a\x01"', None, r"not JSON: .*\(byte 41\)"),
         (b'"stop": ["NaN", "\\ud83d"]', "stop", "half of a surrogate pair"),
         (b'"stop": "\\udc00 \\ud83d\\ude00"', "stop", "half of a surrogate pair"),
-        (b'"stop": "\xff"', "stop", "not UTF-8"),
-        (b'"stop": "a\x01"', "stop", "not JSON: "),
-        (b'"\\ud83d": 1', None, "name of a field has half of a surrogate pair"),
-        (b'"metadata": ' + b"[" * 100_000, "metadata", "more than 100 deep"),
-        (b'"tools": ' + b'[{"a":' * 60 + b"1" + b"}]" * 60, "tools", "more than 100 deep"),
-        (b'"x": "[[", "y": ' + b"[" * 100 + b"]" * 100, "y", "more than 100 deep"),
+        (b'"x": {"\\ud83d": 1}', "x", "half of a surrogate pair"),
+        (b'"\\ud83d": 1', None, "a field's name has half of a surrogate pair"),
+        (b'"metadata": ' + b"[" * 100_000, None, "more than 100 deep"),
+        (b'"tools": ' + b'[{"a":' * 60 + b"1" + b"}]" * 60, None, "more than 100 deep"),
+        (b'"x": "[[", "y": ' + b"[" * 100 + b"]" * 100, None, "more than 100 deep"),
     ],
 )
-def test_what_is_no_json_is_told_with_its_field(
-    fields: bytes, field: str | None, problem: str
-) -> None:
+def test_what_is_no_json_says_why(fields: bytes, field: str | None, problem: str) -> None:
     with pytest.raises(BadField, match=problem) as error:
         decoded(b'{"model": "m", "messages": [], ' + fields + b"}", ChatRequest, [])
     assert error.value.field == field

@@ -125,7 +125,6 @@ def test_many_vectors_are_written_beside_the_loop(
         ("stop", ["x"] * 65),
         ("stop_token_ids", [1] * 1025),
         ("logprob_token_ids", [1] * 1025),
-        ("allowed_token_ids", [1] * ((1 << 18) + 1)),
         ("bad_words", ["x"] * 1025),
         ("tools", [{"type": "function", "function": {"name": "f"}}] * 1025),
     ],
