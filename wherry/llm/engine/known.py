@@ -8,72 +8,40 @@ the parsed file, returns refusals.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Annotated, Any, Final, Literal, TypeGuard
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    least: int
-    most: int
-    or_null: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    least: float
-    most: float
-    or_null: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """One of these values, with the same type."""
-
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ForEachLayer:
-    """A list with one of these values for each layer, or null."""
-
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Factors:
-    """A list of positive numbers."""
-
-
-Rule = Whole | Number | OneOf | ForEachLayer | Factors
-
-_FLAG: Final = OneOf((True, False))
-_POSITIONS: Final = Whole(1, 1 << 24)
-_THETA: Final = Number(1.0, 1e12)
-#: Of every architecture here. Bounds are several times those of any published decoder: a file
-#: beyond them is damaged or hostile, and building its modules would take all memory.
-_LLAMA: Final[Mapping[str, Rule]] = {
-    "vocab_size": Whole(1, 1 << 24),
-    "hidden_size": Whole(1, 1 << 20),
-    "intermediate_size": Whole(1, 1 << 20),
-    "num_hidden_layers": Whole(1, 512),
-    "num_attention_heads": Whole(1, 4096),
-    "num_key_value_heads": Whole(1, 4096, or_null=True),
-    "head_dim": Whole(2, 4096, or_null=True),
-    "hidden_act": OneOf(("silu",)),
-    "max_position_embeddings": _POSITIONS,
-    "tie_word_embeddings": _FLAG,
-    "rms_norm_eps": Number(0.0, 1.0),
-    "rope_theta": _THETA,
+# Bounds are several times those of any published decoder: a file beyond them is damaged or hostile,
+# and building its modules would take all memory.
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+_Heads = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+_Many = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+_Factor = Annotated[float, msgspec.Meta(ge=1.0, le=1e6)]
+_Share = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
+_Theta = Annotated[float, msgspec.Meta(ge=1.0, le=1e12)]
+#: Of every architecture here: each field's type.
+_LLAMA: Final[Mapping[str, Any]] = {
+    "vocab_size": _Many,
+    "hidden_size": _Size,
+    "intermediate_size": _Size,
+    "num_hidden_layers": Annotated[int, msgspec.Meta(ge=1, le=512)],
+    "num_attention_heads": _Heads,
+    "num_key_value_heads": _Heads | None,
+    "head_dim": Annotated[int, msgspec.Meta(ge=2, le=4096)] | None,
+    "max_position_embeddings": _Many,
+    "tie_word_embeddings": bool,
+    "rms_norm_eps": Annotated[float, msgspec.Meta(ge=0.0, le=1.0)],
+    "rope_theta": _Theta,
 }
-_WINDOW: Final[Mapping[str, Rule]] = {"sliding_window": Whole(1, 1 << 24, or_null=True)}
-_QWEN_WINDOWS: Final[Mapping[str, Rule]] = {
+_WINDOW: Final[Mapping[str, Any]] = {"sliding_window": _Many | None}
+_QWEN_WINDOWS: Final[Mapping[str, Any]] = {
     **_WINDOW,
-    "use_sliding_window": _FLAG,
-    "max_window_layers": Whole(0, 1 << 24),
-    "layer_types": ForEachLayer(("full_attention", "sliding_attention")),
+    "use_sliding_window": bool,
+    "max_window_layers": Annotated[int, msgspec.Meta(ge=0, le=1 << 24)],
+    "layer_types": list[Literal["full_attention", "sliding_attention"]] | None,
 }
 
 
@@ -82,18 +50,16 @@ class Architecture:
     """A decoder that model.py computes, and the fields that its config.json may have."""
 
     model_type: str
-    fields: Mapping[str, Rule]
+    fields: Mapping[str, Any]
 
 
 #: By the name in the field "architectures". `tests/unit/llm/engine/test_exact.py` holds each to the
 #: logits of transformers.
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    "LlamaForCausalLM": Architecture(
-        "llama", {**_LLAMA, "attention_bias": _FLAG, "mlp_bias": _FLAG}
-    ),
+    "LlamaForCausalLM": Architecture("llama", {**_LLAMA, "attention_bias": bool, "mlp_bias": bool}),
     "MistralForCausalLM": Architecture("mistral", {**_LLAMA, **_WINDOW}),
     "Qwen2ForCausalLM": Architecture("qwen2", {**_LLAMA, **_QWEN_WINDOWS}),
-    "Qwen3ForCausalLM": Architecture("qwen3", {**_LLAMA, "attention_bias": _FLAG, **_QWEN_WINDOWS}),
+    "Qwen3ForCausalLM": Architecture("qwen3", {**_LLAMA, "attention_bias": bool, **_QWEN_WINDOWS}),
 }
 
 #: Fields that do not affect the logits: names, ids, training options, defaults of generate().
@@ -120,61 +86,73 @@ _WITHOUT_EFFECT: Final = """
     top_k top_p typical_p
 """
 
-#: Fields that may have only these values; null means absent.
-_FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "is_encoder_decoder": (False,),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "tie_encoder_decoder": (False,),
-    "chunk_size_feed_forward": (0,),
-    "output_attentions": (False,),
-    "output_hidden_states": (False,),
-    "output_router_logits": (False,),
-    "return_dict": (True,),
-    "torchscript": (False,),
-    "use_bfloat16": (False,),
-    "use_mrope": (False,),
-    "rope_interleaved": (False,),
-    "is_llama_config": (True,),
-    "pruned_heads": ({},),
+#: Fields that may have only this value; null means absent.
+_FIXED: Final[Mapping[str, Any]] = {
+    "hidden_act": "silu",
+    "is_encoder_decoder": False,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_encoder_decoder": False,
+    "chunk_size_feed_forward": 0,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "output_router_logits": False,
+    "return_dict": True,
+    "torchscript": False,
+    "use_bfloat16": False,
+    "use_mrope": False,
+    "rope_interleaved": False,
+    "is_llama_config": True,
+    "pruned_heads": {},
 }
 
-#: For each type of rotary scaling: required fields, optional fields.
-_ROPE_FIELDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
-    kind: (frozenset(needed.split()), frozenset(further.split()))
-    for kind, needed, further in (
-        ("default", "", ""),
-        ("linear", "factor", ""),
-        ("dynamic", "factor", ""),
-        (
-            "yarn",
-            "factor",
-            "original_max_position_embeddings attention_factor beta_fast beta_slow mscale"
-            " mscale_all_dim truncate",
-        ),
-        ("llama3", "factor low_freq_factor high_freq_factor original_max_position_embeddings", ""),
-        (
-            "longrope",
-            "short_factor long_factor",
-            "factor original_max_position_embeddings attention_factor",
-        ),
-    )
-}
-_ROPE_RULES: Final[Mapping[str, Rule]] = {
-    "factor": Number(1.0, 1e6),
-    "low_freq_factor": Number(1e-6, 1e6),
-    "high_freq_factor": Number(1e-6, 1e6),
-    "original_max_position_embeddings": _POSITIONS,
-    "attention_factor": Number(1e-6, 1e6, or_null=True),
-    "beta_fast": Number(1e-6, 1e6, or_null=True),
-    "beta_slow": Number(1e-6, 1e6, or_null=True),
-    "mscale": Number(1e-6, 1e6, or_null=True),
-    "mscale_all_dim": Number(1e-6, 1e6, or_null=True),
-    "truncate": _FLAG,
-    "short_factor": Factors(),
-    "long_factor": Factors(),
-    "rope_theta": _THETA,
-}
+
+class _Rope(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="rope_type"):
+    """How rotary embeddings are scaled: the types of which transformers makes the frequencies."""
+
+    rope_theta: _Theta | None = None
+
+
+class _Default(_Rope, tag="default"):
+    pass
+
+
+class _Linear(_Rope, tag="linear"):
+    factor: _Factor
+
+
+class _Dynamic(_Linear, tag="dynamic"):
+    pass
+
+
+class _Yarn(_Linear, tag="yarn"):
+    original_max_position_embeddings: _Many | None = None
+    attention_factor: _Share | None = None
+    beta_fast: _Share | None = None
+    beta_slow: _Share | None = None
+    mscale: _Share | None = None
+    mscale_all_dim: _Share | None = None
+    truncate: bool = True
+
+
+class _Llama3(_Linear, tag="llama3"):
+    low_freq_factor: _Share
+    high_freq_factor: _Share
+    original_max_position_embeddings: _Many
+
+
+_PerPair = list[Annotated[float, msgspec.Meta(ge=1e-3, le=1e6)]]
+
+
+class _LongRope(_Rope, tag="longrope"):
+    short_factor: _PerPair
+    long_factor: _PerPair
+    factor: _Factor | None = None
+    original_max_position_embeddings: _Many | None = None
+    attention_factor: _Share | None = None
+
+
+_AnyRope = _Default | _Linear | _Dynamic | _Yarn | _Llama3 | _LongRope
 
 DTYPES = ("float32", "bfloat16", "float16")
 #: Fields of quantized weights. Others of this kind are refused as unknown.
@@ -253,21 +231,21 @@ def _refusals(config: Mapping[str, Any]) -> Iterator[_Refusal]:
         if config.get(name) not in (None, *DTYPES):
             yield (name, config[name], f"must be one of {', '.join(DTYPES)}")
     for name, value in config.items():
-        yield from _field(name, value, known, config)
+        yield from _field(name, value, known)
     yield from _shapes(config)
     yield from _ropes(config)
 
 
-def _field(
-    name: str, value: Any, known: Architecture, config: Mapping[str, Any]
-) -> Iterator[_Refusal]:
+def _field(name: str, value: Any, known: Architecture) -> Iterator[_Refusal]:
     if name in _WITHOUT_EFFECT.split() or name in QUANTIZED or name == "auto_map":
         return
     if name in ("rope_scaling", "rope_parameters"):
         return  # checked as a whole by _ropes
     if name in known.fields:
-        if problem := _problem(known.fields[name], value, config):
-            yield (name, value, problem)
+        try:
+            msgspec.convert(value, known.fields[name])
+        except msgspec.ValidationError as error:
+            yield (name, value, f"{error}; {ANOTHER_ENGINE}")
     elif value is None:
         return  # null, where transformers has no default either
     elif name not in _FIXED:
@@ -277,8 +255,8 @@ def _field(
             f"not known for {known.model_type!r}, so it would be ignored; {ANOTHER_ENGINE}, or"
             " delete the field if you are sure that it does not change what is computed",
         )
-    elif not any(_same(value, allowed) for allowed in _FIXED[name]):
-        yield (name, value, f"only {_FIXED[name][0]!r} is computed here; {ANOTHER_ENGINE}")
+    elif type(value) is not type(_FIXED[name]) or value != _FIXED[name]:  # true is not 1
+        yield (name, value, f"only {_FIXED[name]!r} is computed here; {ANOTHER_ENGINE}")
 
 
 def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
@@ -290,8 +268,10 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
         yield ("num_attention_heads", heads, f"must divide the hidden size ({hidden})")
     if _whole(head_dim) and head_dim % 2:
         yield ("head_dim", head_dim, "must be even")
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and "sliding_attention" in kinds:
+    kinds, layers = config.get("layer_types"), config.get("num_hidden_layers")
+    if isinstance(kinds, list) and len(kinds) != layers:
+        yield ("layer_types", kinds, f"must have one entry for each of {layers} layers")
+    elif isinstance(kinds, list) and "sliding_attention" in kinds:
         if "sliding_window" in config and config["sliding_window"] is None:
             yield ("layer_types", kinds, "has sliding_attention, but sliding_window is null")
         if config.get("use_sliding_window") is False:
@@ -314,75 +294,30 @@ def _ropes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
     if rope.get("type", kind) != kind:
         yield (f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them")
         return
-    if not isinstance(kind, str) or kind not in _ROPE_FIELDS:
-        known = ", ".join(_ROPE_FIELDS)
-        yield (f"{name}.rope_type", kind, f"must be one of {known}; {ANOTHER_ENGINE}")
+    fields = {key: value for key, value in rope.items() if key != "type"} | {"rope_type": kind}
+    try:
+        read = msgspec.convert(fields, _AnyRope)
+    except msgspec.ValidationError as error:
+        yield (name, rope, f"{error}; {ANOTHER_ENGINE}")
         return
-    needed, further = _ROPE_FIELDS[kind]
-    fields = needed | further | {"rope_type", "type", "rope_theta"}
-    yield from _factors(name, rope, config)
-    for field in sorted(needed - rope.keys()):
-        yield (f"{name}.{field}", None, f"rope_type {kind!r} needs it")
-    for field, value in rope.items():
-        if field not in fields:
-            yield (f"{name}.{field}", value, f"not known for rope_type {kind!r}; {ANOTHER_ENGINE}")
-        elif field not in ("rope_type", "type"):
-            if problem := _problem(_ROPE_RULES[field], value, config):
-                yield (f"{name}.{field}", value, problem)
-            elif config.get(field, value) != value:
-                yield (
-                    f"{name}.{field}",
-                    value,
-                    f"{field} beside it is {config[field]!r}: delete one",
-                )
+    for field in fields.keys() & config.keys():
+        if config[field] != fields[field]:
+            yield (f"{name}.{field}", fields[field], f"beside it is {config[field]!r}: delete one")
+    if isinstance(read, _Llama3) and read.low_freq_factor >= read.high_freq_factor:
+        yield (f"{name}.high_freq_factor", read.high_freq_factor, "must be above low_freq_factor")
+    if isinstance(read, _LongRope):
+        yield from _pairs(name, read, config)
 
 
-def _factors(name: str, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[_Refusal]:
-    low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
-    if _number(low) and _number(high) and low >= high:
-        yield (f"{name}.high_freq_factor", high, f"must be above low_freq_factor ({low})")
+def _pairs(name: str, rope: _LongRope, config: Mapping[str, Any]) -> Iterator[_Refusal]:
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     size = config.get("head_dim")
     if size is None and _whole(heads) and _whole(hidden) and heads:
         size = hidden // heads
-    for field in ("short_factor", "long_factor"):
-        factors = rope.get(field)
-        if isinstance(factors, list) and _whole(size) and len(factors) != size // 2:
+    for field, factors in (("short_factor", rope.short_factor), ("long_factor", rope.long_factor)):
+        if _whole(size) and len(factors) != size // 2:
             yield (f"{name}.{field}", factors, f"must have {size // 2} numbers, one a pair")
-
-
-def _problem(rule: Rule, value: Any, config: Mapping[str, Any]) -> str:
-    match rule:
-        case Whole(least, most, or_null):
-            fine = (value is None and or_null) or (_whole(value) and least <= value <= most)
-            return "" if fine else f"must be a whole number from {least} to {most}"
-        case Number(least, most, or_null):
-            fine = (value is None and or_null) or (_number(value) and least <= value <= most)
-            return "" if fine else f"must be a number from {least:g} to {most:g}"
-        case OneOf(values):
-            fine = any(_same(value, allowed) for allowed in values)
-            return "" if fine else f"must be {' or '.join(map(repr, values))}; {ANOTHER_ENGINE}"
-        case Factors():
-            fine = isinstance(value, list) and all(_number(v) and 1e-3 <= v <= 1e6 for v in value)
-            return "" if fine else "must be a list of numbers from 0.001 to 1e+06"
-        case ForEachLayer(values):
-            if value is None:
-                return ""
-            layers = config.get("num_hidden_layers")
-            if not isinstance(value, list) or len(value) != layers:
-                return f"must be a list with one entry for each of {layers} layers"
-            odd = [v for v in value if not any(_same(v, allowed) for allowed in values)]
-            return f"{odd[0]!r} in it is not computed here; {ANOTHER_ENGINE}" if odd else ""
-
-
-def _same(value: Any, allowed: Any) -> bool:
-    """Compare with types: JSON's true is not 1."""
-    return type(value) is type(allowed) and bool(value == allowed)
 
 
 def _whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
