@@ -56,41 +56,6 @@ _MOST_BLANKS: Final = 1024
 Parts = list[str | ToolCall]
 
 
-class Brackets:
-    """Finds where the bracket closes that a text begins with, as it comes, past quotes of Python
-    and JSON."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._quote = ""
-        self._escaped = False
-
-    def feed(self, text: str) -> int:
-        """Take more text; where in it the bracket has closed, -1: it has not."""
-        at = 0
-        if self._escaped and text:
-            at, self._escaped = 1, False
-        while found := (_IN_QUOTES[self._quote]).search(text, at):
-            sign, at = found[0], found.end()
-            if sign == "\\":
-                self._escaped = at == len(text)
-                at += 1
-            elif sign in "'\"":
-                self._quote = "" if self._quote else sign
-            elif sign in "[({":
-                self._depth += 1
-            else:
-                self._depth -= 1
-                if self._depth <= 0:
-                    return at
-        return -1
-
-
-_IN_QUOTES: Final = {
-    "": re.compile(r"""[\[\](){}'"]"""), "'": re.compile(r"[\\']"), '"': re.compile(r'[\\"]')
-}  # fmt: skip
-
-
 def _end_of(pattern: re.Pattern[str], text: str) -> int:
     found = pattern.match(text)
     return found.end() if found else 0
@@ -100,8 +65,8 @@ class CallText:
     """Splits one answer, as it comes, into what is shown and what is called.
 
     What stands between marks and is not a call of `functions` is shown, as the model wrote it. The
-    result does not depend on how the text is cut. An answer that begins like calls without marks,
-    and whose first call is not in the usual form, is held until its end.
+    result does not depend on how the text is cut. What begins like calls without marks, and whose
+    first call is not in the usual form, is held until the answer's end.
     """
 
     def __init__(self, format_: CallFormat, functions: Functions) -> None:
@@ -118,8 +83,6 @@ class CallText:
         self._body: list[str] | None = None
         self._tail = ""
         self._pieces: CallPieces | None = None
-        #: Where brackets close that calls without an end are in.
-        self._brackets: Brackets | None = None
         #: How much of it the pieces have, and its end that they do not have: it may begin the mark.
         self._emitted = 0
         self._withheld = ""
@@ -238,7 +201,6 @@ class CallText:
         self._begin, self._end, self._body = begin, end, []
         self._pieces = self._format.pieces(self._functions) if self._format.pieces else None
         self._tail, self._searched, self._in_value = "", 0, False
-        self._brackets = Brackets() if not begin and not end else None
         self._emitted, self._withheld, self._unsearched = 0, "", []
 
     def _inside(self, text: str, body: list[str], parts: Parts) -> str:
@@ -246,7 +208,7 @@ class CallText:
         body.append(text)
         if not self._end:
             parts += self._give(text)
-            return self._closed(text, body, parts)
+            return ""
         near = self._tail + text
         self._tail = near[max(0, len(near) - len(self._end) + 1) :]
         self._unsearched.append(text)
@@ -268,23 +230,6 @@ class CallText:
             ends = [end for _, end in self._format.marks if end]
             self._stray = tuple((mark, "") for mark in (*self._format.dropped, *ends))
         return whole[behind:]
-
-    def _closed(self, text: str, body: list[str], parts: Parts) -> str:
-        """Read calls in brackets without marks once these close, and return what is behind them.
-        Those that come in pieces may go on; and what is not Python may yet be meant as such."""
-        if self._brackets is None or (close := self._brackets.feed(text)) < 0:
-            return ""
-        self._brackets = None
-        if self._pieces is not None and self._pieces.at:
-            return ""
-        whole = "".join(body)
-        at = len(whole) - len(text) + close
-        calls, is_python = self._calls(whole[:at]), self._format.values is None
-        if bool(calls) != is_python:
-            return ""
-        self._body = None
-        parts += calls or [whole[:at]]
-        return text[close:]
 
     def _end_of(self) -> int:
         """Where the text inside ends, from where it was searched before; -1: nowhere."""

@@ -134,25 +134,18 @@ def test_an_answer_in_brackets_that_is_no_call_is_not_held(family: str, text: st
 
 
 @pytest.mark.parametrize("family", ["hermes", "llama3", "xlam", "json"])
-def test_an_object_that_turns_out_to_be_no_call_is_shown_once_it_ends(family: str) -> None:
+def test_an_object_that_turns_out_to_be_no_call_is_shown_with_what_follows(family: str) -> None:
     """Its first member may be a call's."""
-    splitter = reader(family)
-    text = '{"name": "Ann", "says": "}", "list": [1]}'
-    shown = splitter.feed(text)
-    assert shown == [text]
-    assert splitter.feed(" Is it?") == [" Is it?"]
+    text = '{"name": "Ann", "says": "}", "list": [1]} Is it?'
+    assert whole(family, text, 5) == (text, [])
 
 
 @pytest.mark.parametrize("family", ["pythonic", "llama4"])
-@pytest.mark.parametrize("before", ["", "I add: "])
-def test_text_behind_a_list_of_calls_is_shown_while_it_comes(family: str, before: str) -> None:
-    splitter = reader(family)
-    parts = splitter.feed(f"{before}[add(a=1), weather(city='a ] \\' b')] Then")
-    texts = [part.strip() for part in parts if isinstance(part, str)]
-    calls = [part for part in parts if isinstance(part, ToolCall)]
-    assert [one for one in texts if one] == [*([before.strip()] if before else []), "Then"]
+@pytest.mark.parametrize("before", ["", "I add:"])
+def test_text_may_follow_a_list_of_calls(family: str, before: str) -> None:
+    shown, calls = whole(family, f"{before}[add(a=1), weather(city='a ] \\' b')] Then", 7)
+    assert shown.split() == [*before.split(), "Then"]
     assert calls == [ADD, ToolCall("weather", '{"city": "a ] \' b"}')]
-    assert splitter.feed(" on") == [" on"]
 
 
 @given(
