@@ -14,7 +14,7 @@ calls, and nothing waits for the device. The cache keeps the heads of one token 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -124,27 +124,11 @@ _PART: Final = 64
 MOST_PAIRS: Final = 1 << 26
 
 
-class AttendInPlace(Protocol):
-    """Attention of one row of each sequence, as `paged_kernel.attend` computes it."""
-
-    def __call__(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        table: Tensor,
-        rows: Tensor,
-        positions: Tensor,
-        block_size: int,
-        window: int | None,
-    ) -> Tensor: ...
-
-
 class PagedAttention:
     """The KV cache's tensors on another device, and attention of all sequences over them."""
 
-    #: Attends where a step has `tables`.
-    in_place: AttendInPlace | None = None
+    #: `paged_kernel.attend`: attends where a step has `tables`.
+    in_place: Callable[..., Tensor] | None = None
     #: `varlen_attn` of torch: attends where a step is `packed`.
     of_packed: Callable[..., Tensor] | None = None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,10 +42,8 @@ class DecodeRow(NamedTuple):
 Replay = Callable[[], Tensor]
 
 
-class Record(Protocol):
-    """Makes a recording of what a function without arguments computes. Any exception: it cannot."""
-
-    def __call__(self, compute: Callable[[], Tensor]) -> Replay: ...
+#: Makes a recording of what a function without arguments computes. Any exception: it cannot.
+Record = Callable[[Callable[[], Tensor]], Replay]
 
 
 @dataclass(slots=True)

@@ -190,11 +190,7 @@ class Engine:
                 f" for a prompt of {len(prompt)} tokens; it is {sampling.n}",
                 field="n",
             )
-        self.check_tokens(prompt)
-
-    def check_tokens(self, tokens: Many[int]) -> None:
-        """Raise InvalidRequest if a token is outside the vocabulary."""
-        check_tokens(self.name, tokens, self.vocabulary)
+        check_tokens(self.name, prompt, self.vocabulary)
 
     def remove(self, sequence: Sequence) -> None:
         """Stop a generation (cancelled, or ended by a stop string) and free its blocks."""

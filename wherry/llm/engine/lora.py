@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from wherry.llm.engine.adapters import MOST_RANK, WEIGHTS, adapter_config
 from wherry.llm.engine.checkpoint import stored_tensors
 from wherry.llm.engine.damaged import brief
 
+if TYPE_CHECKING:  # which has the layers of this module
+    from wherry.llm.engine.fallback import TransformersNetwork
+
 #: Adapters whose weights are kept at a time; those of running requests always are.
 MOST_KEPT: Final = 16
 #: What peft puts before the names of modules.
@@ -23,14 +26,6 @@ _PREFIX: Final = "base_model.model."
 
 #: The two matrices of an adapted layer, [rank, in] and [out, rank], with the scale in the second.
 Pair = tuple[Tensor, Tensor]
-
-
-class Adapted(Protocol):
-    """A network whose linear layers take adapters."""
-
-    def adapt(self, key: str, pairs: Mapping[str, Pair] | None) -> None:
-        """Set an adapter's matrices by the names of the modules, or remove it. ConfigError if one
-        does not fit its module."""
 
 
 class AdaptedLinear(torch.nn.Module):
@@ -69,7 +64,9 @@ class Adapters:
     `read` may be called by another thread; all else belongs to the network's.
     """
 
-    def __init__(self, network: Adapted, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, network: TransformersNetwork, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self._network = network
         self._dtype = dtype
         self._device = device

@@ -259,13 +259,14 @@ class PromptReader:
         self, form: Matcher | FormedCalls | None, tokens: Sequence[int], most: int | None
     ) -> Form | None:
         """The form of an answer, before which the model may think, for `most` tokens."""
-        words = self._tokenizer
+        words, style = self._tokenizer, self._style
         decode = partial(words.decode, skip_special=False)
-        found = self._style.thoughts_of(decode(tokens[-END_TOKENS:])) if self._style else None
+        end = decode(tokens[-END_TOKENS:])
+        found = style.thoughts_of(end) if style else None
         begin = words.encode(found[0], special=False) if found is not None and found[0] else []
         # A mark of several tokens is not written beside a form.
         if found is None or not found[1] or len(begin) > 1:
-            if most is not None and not self._has_stopped_thinking(tokens):
+            if most is not None and not (style and style.has_stopped_thinking(end)):
                 problem = "the marks around this model's thoughts are not known, or not one token"
                 text = f"model {self._model!r}: thinking_budget: {problem}"
                 raise InvalidRequest(text, field="thinking_budget")
@@ -273,14 +274,6 @@ class PromptReader:
         marks = ThoughtMarks(begin[0] if begin else None, found[1])
         encode = partial(words.encode, special=False)
         return ThoughtsFirst(form, marks, decode, encode, words.end, most)
-
-    def _has_stopped_thinking(self, tokens: Sequence[int]) -> bool:
-        """Whether the prompt has ended the thoughts already: they are switched off."""
-        family = THOUGHT_FAMILIES.get(self._style.thoughts) if self._style else None
-        if family is None or not family.format.end:
-            return False
-        end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
-        return end.rstrip().endswith(family.format.end)
 
     def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """The tokens of each word by itself, and of the word after a space if that begins with

@@ -16,6 +16,7 @@ from wherry.llm.engine.sequence import Sampled
 from wherry.llm.engine.sequence import Sequence as Generation
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.formats.answer_text import ModelStyle
+from wherry.llm.formats.thoughts import overlap
 
 #: A UTF-8 character has at most four bytes and a token at least one: waiting longer cannot help.
 _LONGEST_CHARACTER = 4
@@ -86,7 +87,7 @@ class StopTexts:
             end, self.found = found
             self._held = ""
             return text[: end - len(self.found)]
-        keep = max(_overlap(text, stop) for stop in self._stops)
+        keep = max(overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -104,14 +105,6 @@ class StopTexts:
             if begin >= 0:
                 ends.append((begin + len(stop), stop))
         return min(ends, key=lambda end: (end[0], -len(end[1])), default=None)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that is a beginning of `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if stop.startswith(text[len(text) - length :]):
-            return length
-    return 0
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wherry.llm.engine import int8
-from wherry.llm.engine.attention import AttendInPlace, Attention, PagedAttention, varlen
+from wherry.llm.engine.attention import Attention, PagedAttention, varlen
 from wherry.llm.engine.checkpoint import Checkpoint, stage
 from wherry.llm.engine.cuda_graphs import CudaRecord, DecodeGraphs, DecodeRow, Record
 from wherry.llm.engine.damaged import brief
@@ -45,7 +45,7 @@ class Network(Protocol):
 
 class Recorded(NamedTuple):
     record: Record
-    attend: AttendInPlace
+    attend: Callable[..., Tensor]
 
 
 class ModelRunner:

@@ -161,17 +161,20 @@ class ModelStyle:
         opened = family is not None and family.format.opened_by(prompt_end) is not None
         return {"tools": self.tools, "thoughts": self.thoughts, "opened": opened}
 
+    def has_stopped_thinking(self, prompt_end: str) -> bool:
+        """Whether a prompt that ends like this has ended the thoughts: they are switched off."""
+        family = THOUGHT_FAMILIES.get(self.thoughts)
+        ends = [end for _, end in family.format.marks] if family is not None else []
+        return prompt_end.rstrip().endswith(tuple(ends))
+
     def thoughts_of(self, prompt_end: str) -> tuple[str, str] | None:
         """The marks of the thoughts that may come before an answer to a prompt that ends like this:
         what begins them, "" if the prompt has, and what ends them. None: there are none."""
         family = THOUGHT_FAMILIES.get(self.thoughts)
-        if family is None:
+        if family is None or self.has_stopped_thinking(prompt_end):
             return None
-        marks = family.format
-        if prompt_end.rstrip().endswith(tuple(e for _, e in marks.marks)):  # they are switched off
-            return None
-        opened = marks.opened_by(prompt_end)
-        return (marks.begin, marks.end) if opened is None else ("", opened[1])
+        opened = family.format.opened_by(prompt_end)
+        return (family.format.begin, family.format.end) if opened is None else ("", opened[1])
 
     def hidden(self, *, calls: bool) -> frozenset[int] | None:
         """The special tokens that a chat's answer leaves out, where it does not leave out all:

@@ -9,7 +9,7 @@ from typing import Final
 
 from wherry.llm.formats.call_writer import GrammarOf
 from wherry.llm.formats.calls import CallPieces, CallReader, Functions, PiecesOf, ToolCall
-from wherry.llm.formats.thoughts import partial
+from wherry.llm.formats.thoughts import overlap
 
 #: What begins, ends or escapes within a JSON string.
 QUOTES: Final = re.compile(r'\\.|(?P<toggle>")', re.DOTALL)
@@ -162,7 +162,7 @@ class CallText:
         marks = self._format.marks + self._inline + self._stray
         found = [(at, mark) for mark in marks if (at := text.find(mark[0])) >= 0]
         if not found:
-            keep = max((partial(text, mark[0]) for mark in marks), default=0)
+            keep = max((overlap(text, mark[0]) for mark in marks), default=0)
             parts.append(text[: len(text) - keep])
             self._kept = text[len(text) - keep :]
             return ""
@@ -213,7 +213,7 @@ class CallText:
         self._tail = near[max(0, len(near) - len(self._end) + 1) :]
         self._unsearched.append(text)
         if self._end not in near or (at := self._end_of()) < 0:
-            parts += self._give(text, partial(near, self._end))
+            parts += self._give(text, overlap(near, self._end))
             return ""
         whole, self._body = "".join(body), None
         behind = at + len(self._end)

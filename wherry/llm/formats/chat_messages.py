@@ -20,7 +20,7 @@ from wherry.llm.formats.calls import (
     MessagePart,
     PiecesOf,
 )
-from wherry.llm.formats.thoughts import partial
+from wherry.llm.formats.thoughts import overlap
 
 Kind = Literal["thoughts", "text", "call", "none"]
 
@@ -120,7 +120,7 @@ class MessagesText:
             self._pieces.feed(self._before)
 
     def _keep(self, text: str) -> int:
-        return max(partial(text, end) for end in self._format.ends)
+        return max(overlap(text, end) for end in self._format.ends)
 
     def _more(self, kind: Kind, text: str) -> list[MessagePart]:
         if kind == "call" and self._pieces is not None:

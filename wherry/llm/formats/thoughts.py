@@ -128,7 +128,7 @@ class ThoughtText:
                 self._held = text[found.start() :]  # too short to tell
                 return before, ""
             at = found.end()
-        keep = max(partial(text, mark) for mark in self._marks)
+        keep = max(overlap(text, mark) for mark in self._marks)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], ""
 
@@ -166,7 +166,7 @@ class ThoughtText:
         return text
 
 
-def partial(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """The length of the text's longest end that a mark begins with, but is not."""
     for length in range(min(len(mark) - 1, len(text)), 0, -1):
         if text.endswith(mark[:length]):
