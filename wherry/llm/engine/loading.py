@@ -239,7 +239,7 @@ class _Loading:
             )
         adapters = None
         if isinstance(network, TransformersNetwork):
-            adapters = Adapters(network, dtype, self.device)
+            adapters = Adapters(network.adapt, dtype, self.device)
         return _Built(
             runner.run,
             KVCache(blocks, engine_settings.block_size),

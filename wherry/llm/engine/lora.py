@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from wherry.llm.engine.adapters import MOST_RANK, WEIGHTS, adapter_config
 from wherry.llm.engine.checkpoint import stored_tensors
 from wherry.llm.engine.damaged import brief
 
-if TYPE_CHECKING:  # which has the layers of this module
-    from wherry.llm.engine.fallback import TransformersNetwork
-
 #: Adapters whose weights are kept at a time; those of running requests always are.
 MOST_KEPT: Final = 16
 #: What peft puts before the names of modules.
@@ -26,6 +23,8 @@ _PREFIX: Final = "base_model.model."
 
 #: The two matrices of an adapted layer, [rank, in] and [out, rank], with the scale in the second.
 Pair = tuple[Tensor, Tensor]
+#: Sets the matrices of an adapter, by its key, in the modules of these names; None: removes it.
+Adapt = Callable[[str, Mapping[str, Pair] | None], None]
 
 
 class AdaptedLinear(torch.nn.Module):
@@ -64,10 +63,8 @@ class Adapters:
     `read` may be called by another thread; all else belongs to the network's.
     """
 
-    def __init__(
-        self, network: TransformersNetwork, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._network = network
+    def __init__(self, adapt: Adapt, dtype: torch.dtype, device: torch.device) -> None:
+        self._adapt = adapt
         self._dtype = dtype
         self._device = device
         #: Keys, the least recently used first.
@@ -96,14 +93,14 @@ class Adapters:
         if key not in self._kept:
             if pairs is None:  # it made room meanwhile
                 pairs = read_pairs(weights.folder, self._dtype, self._device)
-            self._network.adapt(key, pairs)
+            self._adapt(key, pairs)
         self._kept[key] = None
         self._kept.move_to_end(key)
         for old in [k for k in self._kept if k != key and k not in in_use]:
             if len(self._kept) <= MOST_KEPT:
                 break
             del self._kept[old]
-            self._network.adapt(old, None)
+            self._adapt(old, None)
         return key
 
 
