@@ -7,8 +7,7 @@ A page says where, and which columns of which file (a part of it: NAME.PART), ea
     <!-- figures of llm_int8: what = weights, tokens_per_cpu_s = tokens per CPU-second -->
     <!-- end of figures -->
 
-docs/internals/figures.md has the tables that other pages link to, if they are short. The pages
-about peers and batching have writers of their own.
+The pages about peers and batching have writers of their own.
 """
 
 from __future__ import annotations
@@ -26,11 +25,9 @@ from benchmarks.frameworks import picture as frameworks
 from benchmarks.harness import ROOT
 from benchmarks.peers import page as peers_page
 from benchmarks.peers import picture
-from benchmarks.record.plan import ENTRIES
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
 DOCS: Final = ROOT / "docs"
-ALL: Final = DOCS / "internals" / "figures.md"
 BLOCK: Final = re.compile(
     r"(<!-- figures of (\w+)(?:\.(\w+))?: (.+?) -->\n).*?(<!-- end of figures -->)", re.S
 )
@@ -42,14 +39,6 @@ WRITERS: Final[tuple[tuple[Path, tuple[str, ...], Callable[..., str]], ...]] = (
     (batching_page.EXPLANATION, ("batching",), batching_page.explained),
     (batching_page.INTERNALS, ("batching", "policy_cost"), batching_page.detailed),
 )
-#: Longer tables are left to their file.
-MOST_ROWS: Final = 12
-TITLE: Final = """# Other recorded figures
-
-What other pages refer to of what `python -m benchmarks.record` measured; all of it is in
-`benchmarks/results`. A test compares each table with its file. Figures in decisions are those of
-their time. Compare within a table only.
-"""
 
 
 def main() -> int:
@@ -78,12 +67,12 @@ def stale() -> list[Path]:
 
 def written() -> list[Path]:
     """All that `write` may write."""
-    return [*_with_blocks(), ALL, *(path for path, *_ in WRITERS), *batching_page.PICTURES]
+    return [*_with_blocks(), *(path for path, *_ in WRITERS), *batching_page.PICTURES]
 
 
 def texts() -> dict[Path, str]:
     """Each page as it should be; a part whose file is missing is left as it is."""
-    found = {ALL: all_figures()}
+    found = {}
     for path in _with_blocks():
         found[path] = BLOCK.sub(filled, path.read_text(encoding="utf-8"))
     for path, names, fill in WRITERS:
@@ -133,39 +122,6 @@ def where(record: dict[str, Any]) -> str:
         f"{record['when'][:10]} at {record['commit']}, {record['cores']} cores of"
         f" {record['processor']}: `{command}`."
     )
-
-
-def all_figures() -> str:
-    parts = [TITLE]
-    if (RESULTS / "recorded.json").exists():
-        whole = result("recorded")
-        minutes = sum(whole["seconds"].values()) / 60
-        parts.append(
-            f"The last time: {whole['when'][:10]} at {whole['commit']}, {minutes:.0f} minutes;"
-            f" other programs took {whole['foreign']:g} cores meanwhile."
-        )
-        parts += [f"Not measured: `{name}` ({why})." for name, why in whole["missing"].items()]
-    elsewhere = {name for _, names, _ in WRITERS for name in names}
-    for page in _with_blocks():
-        elsewhere |= {found[2] for found in BLOCK.finditer(page.read_text(encoding="utf-8"))}
-    linked = re.compile(r"figures\.md#([a-z_]+)\)")
-    known = {
-        name for path in DOCS.rglob("*.md") for name in linked.findall(path.read_text("utf-8"))
-    }
-    for entry in ENTRIES:
-        if entry.name in elsewhere or entry.name not in known or not _there(entry.name):
-            continue
-        record = result(entry.name)
-        parts.append(f"## {entry.name}\n\n{record.get('title', '')}".rstrip())
-        tables = record.get("parts") or {"": record}
-        for name, one in tables.items():
-            rows = _rows(one)
-            if name:
-                parts.append(f"### {name}\n\n{one['title']}")
-            if 0 < len(rows) <= MOST_ROWS:
-                parts.append(table(rows))
-        parts.append(where(record))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

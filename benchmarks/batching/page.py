@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.batching.judge import AGAIN, GREEDY
 from benchmarks.batching.pictures import draw_callers, draw_scenarios, draw_timeline
-from benchmarks.batching.tables import Row, groups, share, summary, within, worst
+from benchmarks.batching.tables import Row, groups, share, summary, within
 from benchmarks.harness import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -52,7 +52,7 @@ def explained(page: str, record: dict[str, Any]) -> str:
 def detailed(page: str, record: dict[str, Any], costs: dict[str, Any]) -> str:
     """The page of the internals with both records' figures."""
     rows, policy = record["rows"], record["policies"][0]
-    parts = [by_kind(rows, policy), worst_ones(rows, policy), processor_time(costs["rows"])]
+    parts = [by_kind(rows, policy), processor_time(costs["rows"])]
     return fill(page, "\n\n".join(parts))
 
 
@@ -95,6 +95,8 @@ def held_out(rows: Sequence[Row], policy: str, seed: int) -> str:
 def by_kind(rows: Sequence[Row], policy: str) -> str:
     body = []
     for name, some in groups(rows):
+        if name.startswith(("all", "instances", "lasting")):
+            continue  # explained() has them
         s, g = summary(some, policy), summary(some, GREEDY)
         body.append(
             [
@@ -109,21 +111,6 @@ def by_kind(rows: Sequence[Row], policy: str) -> str:
         )
     head = ["", "scenarios", "within 2 / 5 %", "greedy", "worst throughput", "worst p95"]
     return table([*head, "worse than greedy"], body)
-
-
-def worst_ones(rows: Sequence[Row], policy: str) -> str:
-    body = [
-        [
-            row["about"],
-            row["pair"],
-            f"{row[policy]['rate']:+.1f} %",
-            f"{row[policy]['p95']:+.1f} %",
-            f"{row[GREEDY]['rate']:+.1f} / {row[GREEDY]['p95']:+.1f} %",
-        ]
-        for row in worst(rows, policy, 5)
-    ]
-    head = ["scenario", "best pair", "throughput", "p95", "greedy"]
-    return f"The worst five (times in ms, `b` rows):\n\n{table(head, body)}"
 
 
 def processor_time(found: Sequence[dict[str, Any]]) -> str:

@@ -51,7 +51,8 @@ def filled(text: str, *records: dict[str, Any]) -> str:
     """The page with the tables of these records."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{machine(records)}\n\n{tables(records, PEERS)}\n{END}{after}"
+    shown = tables(records, PEERS, ends_only=True)
+    return f"{before}{BEGIN}\n\n{machine(records)}\n\n{shown}\n{END}{after}"
 
 
 def machine(records: Sequence[dict[str, Any]]) -> str:
@@ -63,17 +64,28 @@ def machine(records: Sequence[dict[str, Any]]) -> str:
     return (
         f"Measured {' and '.join(days)} at {' and '.join(commits)}, beside {' and '.join(others)},"
         f" on {last['cores']} cores of {last['processor']} with Python {last['python']}; the load"
-        " generator takes its share of them."
+        " generator takes its share of them. With the fewest and the most callers; what lies"
+        " between is in [peers.json](../../benchmarks/results/peers.json)."
     )
 
 
-def tables(records: Sequence[dict[str, Any]], peers: Sequence[str]) -> str:
+def tables(
+    records: Sequence[dict[str, Any]], peers: Sequence[str], *, ends_only: bool = False
+) -> str:
+    """A table for each group of cells; `ends_only`: of the fewest and the most callers."""
     cells: dict[str, table.CellResult] = {
         result["cell"]: result for record in records for result in record["cells"]
     }
     parts = []
     for group, title in TITLES.items():
         results = [cell for name, cell in cells.items() if name.split("/")[0] == group]
+        if ends_only:
+            ways = [result["cell"].rpartition("/")[0] for result in results]
+            results = [
+                result
+                for at, (result, way) in enumerate(zip(results, ways, strict=True))
+                if way not in ways[:at] or way not in ways[at + 1 :]
+            ]
         if results:
             able = [peer for peer in peers if any(table.runs(r, peer) for r in results)]
             rows = [table.across(result, able) for result in results]

@@ -101,8 +101,6 @@ def across(result: CellResult, peers: Sequence[str]) -> dict[str, Any]:
             f"{median(run['rate'] for run in found) / ideal:.0%}" if found else "-"
             for found in (runs(result, peer) for peer in peers)
         )
-    every = [run["foreign"] for peer in peers for run in runs(result, peer)]
-    row["foreign"] = f"{median(every):.1f}" if every else ""
     return row
 
 
