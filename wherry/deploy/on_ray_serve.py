@@ -45,29 +45,28 @@ _OF_ASGI: Final = frozenset(
 
 
 def ray_serve(*targets: str, max_num_models_per_replica: int | None = None, **options: Any) -> Any:
-    """The models of `targets` as an application of Ray Serve: `serve run module:app`.
+    """Create a Ray Serve application of the models of `targets`, for `serve run module:app`.
 
         app = wherry.deploy.ray_serve("app.py", num_replicas=2)
 
     A target is what `wherry serve` takes: `app.py`, `package.module`, `module:object` or
-    `llm:checkpoint`, found from a replica's working folder. Only these names travel; each replica
-    imports its models itself. With `max_num_models_per_replica` a replica loads a model when a
-    request names it (`serve_multiplexed_model_id` in its header, or a handle's call), and unloads
-    the one that was not asked for the longest. `options` are those of `wherry.asgi` and of
-    `serve.deployment`, with other defaults for some:
+    `llm:checkpoint`. Each replica imports it from its own working folder. With
+    `max_num_models_per_replica` a replica loads a model when a request names it (in the header
+    `serve_multiplexed_model_id`, or by a handle), and unloads the least recently used one.
+    `options` are those of `wherry.asgi` and of `serve.deployment`; these defaults differ:
 
     - `isolation`: "process", as in `wherry serve`
-    - `max_ongoing_requests`: two full batches for each instance. To count them the targets are
-      imported here, too, unless you give the number.
-    - `autoscaling_config`: its policy goes by how busy the instances are (`replicas_needed`), with
-      half of that as `target_ongoing_requests`
-    - `request_router_config`: to the replica that would answer first (`FirstAnswer`), by what each
-      told in the last second; not with RAY_SERVE_ENABLE_HA_PROXY, which chooses by itself
-    - `logging_config`: no line for each request
-    - `graceful_shutdown_timeout_s`: `drain_timeout` and 10 s to unload the models
+    - `max_ongoing_requests`: two full batches for each instance; the targets are imported here to
+      count them, unless you set it
+    - `autoscaling_config`: scales by how busy the instances are (`replicas_needed`), with half of
+      the above as `target_ongoing_requests`
+    - `request_router_config`: the replica that would answer first (`FirstAnswer`), as reported in
+      the last second; not with RAY_SERVE_ENABLE_HA_PROXY
+    - `logging_config`: no line per request
+    - `graceful_shutdown_timeout_s`: `drain_timeout` plus 10 s to unload the models
 
-    Returns a `ray.serve.Application`. Raises ConfigError for a target that is not there, TypeError
-    for an option that neither knows, ModuleNotFoundError without Ray Serve.
+    Returns a `ray.serve.Application`. Raises ConfigError if a target does not exist, TypeError for
+    an unknown option, ModuleNotFoundError without Ray Serve.
     """
     from ray import serve
 

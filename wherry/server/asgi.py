@@ -357,11 +357,11 @@ def asgi(
     limits: Limits | None = None,
     drain_timeout: float = 30.0,
 ) -> Asgi:
-    """The models as an ASGI application, for uvicorn, hypercorn, or a mount in FastAPI.
+    """Create an ASGI application of the models, for uvicorn, hypercorn, or to mount in FastAPI.
 
         app = wherry.asgi(sentiment)  # uvicorn module:app
 
-    Its `lifespan` is for a host that mounts it: `FastAPI(lifespan=app.lifespan)`. `isolation` and
+    When mounted, pass its lifespan to the host: `FastAPI(lifespan=app.lifespan)`. `isolation` and
     `overrides` are those of `wherry.Runtime`, the others options of `wherry.Server`.
     """
     options = Options(

@@ -77,20 +77,18 @@ class StartLog:
 
 
 class Server:
-    """Models behind HTTP and, with `grpc_port`, gRPC.
+    """Serve models over HTTP and, with `grpc_port`, gRPC.
 
-    In a program of your own (it runs in a thread; `port=0` takes a free port):
+    Inside a program, in a thread (`port=0` takes a free port):
 
         with wherry.Server(sentiment, port=0) as server:
             print(server.url)
 
-    As the program: `sys.exit(wherry.Server(sentiment).run())`, until SIGTERM or Ctrl-C.
+    As the whole program: `sys.exit(wherry.Server(sentiment).run())`, until SIGTERM or Ctrl-C.
 
-    Give it models, or one Runtime: a Runtime that has its models loaded already stays yours, any
-    other is started and closed here. Without an address it listens on port 8000, for this machine
-    only. `isolation` is "thread" unless you say "process". `options` are fields of the groups in
-    server/options.py, or whole groups. TypeError for another name, ConfigError for a value that
-    cannot be meant.
+    Pass models, or one Runtime: if its models are loaded already, closing it is up to you. The
+    default address is 127.0.0.1:8000. `options` are the server's settings, or whole groups of
+    server/options.py. Raises TypeError for an unknown name, ConfigError for an invalid value.
     """
 
     def __init__(
@@ -139,22 +137,22 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The URL for clients; empty without HTTP, or before the server listens."""
+        """URL for clients; empty without HTTP, and before the server listens."""
         return self._listeners.urls.get("http", "")
 
     @property
     def grpc_url(self) -> str:
-        """host:port, as gRPC clients take it; empty if gRPC is off, or not listening yet."""
+        """host:port for gRPC clients; empty without gRPC, and before it listens."""
         return self._listeners.grpc_address
 
     @property
     def management_url(self) -> str:
-        """The URL of `management_port`; empty without one."""
+        """URL of `management_port`; empty without one."""
         return self._listeners.urls.get("management", "")
 
     @property
     def metrics_url(self) -> str:
-        """The URL of `metrics_port`; empty without one."""
+        """URL of `metrics_port`; empty without one."""
         return self._listeners.urls.get("metrics", "")
 
     @property
@@ -171,8 +169,8 @@ class Server:
         self.stop()
 
     def start(self) -> Server:
-        """Serve in a thread. Returns when every model is ready; raises if one cannot be loaded
-        (LoadFailed) or the address is taken (OSError)."""
+        """Serve in a thread. Blocks until every model is ready. Raises LoadFailed, or OSError if
+        the address is taken."""
         self._thread = threading.Thread(target=self._run_in_thread, name="wherry-server")
         try:
             self._thread.start()
@@ -183,7 +181,7 @@ class Server:
         return self
 
     def stop(self) -> bool:
-        """Drain and stop. Blocks; any thread. False if something was not finished in time."""
+        """Drain and stop. Blocks; safe from any thread. Returns False if requests were cut off."""
         thread = self._thread
         if thread is not None and thread.ident is not None:
             self._begun.wait()
@@ -211,9 +209,9 @@ class Server:
     # As the program
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGHUP (returns 0 when all was answered, else 1) or Ctrl-C (130).
+        """Serve until SIGTERM or SIGHUP (returns 0, or 1 if requests were cut off) or Ctrl-C (130).
 
-        A second signal ends the process at once. Main thread only. Raises LoadFailed or
+        Main thread only. A second signal ends the process at once. Raises LoadFailed or
         ConfigError if a model cannot be loaded, OSError if the address is taken.
         """
         _refuse_elsewhere()

@@ -9,14 +9,14 @@ from wherry.core.api import Model, ModelSettings
 
 
 class ManualClock:
-    """A clock that stands still until `advance`. Calling it gives the time.
+    """A clock that moves only when `advance` is called. Calling it returns the time.
 
         clock = ManualClock()
         clock.advance(1.5)
         clock()  # -> 1.5
 
-    For objects that take a clock as an argument and read it, such as schedulers. A thread that
-    waits with a timeout uses the machine's clock and is not affected.
+    For objects that take a clock as an argument. Threads that wait with a timeout use the
+    machine's clock and are not affected.
     """
 
     def __init__(self, now: float = 0.0) -> None:
@@ -38,7 +38,7 @@ class ManualClock:
 
 
 class GatedModel(Model):
-    """An echo of text that says when a batch has started and then waits for the test.
+    """A model that echoes text, reports when a batch starts, and then waits for the test.
 
         gated = GatedModel(max_batch_size=4)
         with wherry.Runtime(gated) as runtime, ThreadPoolExecutor() as threads:
@@ -47,8 +47,7 @@ class GatedModel(Model):
             gated.let_finish()
             answer.result()  # -> 'a'
 
-    The settings are fields of ModelConfig. It has one instance, a thread, so that the test and
-    the model share their gates.
+    `settings` are fields of ModelConfig. Its one instance is a thread of the test's process.
     """
 
     def __init__(self, name: str = "gated", /, **settings: Unpack[ModelSettings]) -> None:
@@ -74,7 +73,7 @@ class GatedModel(Model):
         return list(text)
 
     def wait_started(self, timeout: float = 10.0) -> list[str]:
-        """Wait until the next batch has started and return its rows. TimeoutError after `timeout`
+        """Wait for the next batch to start; return its rows. TimeoutError after `timeout`
         seconds."""
         if not self._started.acquire(timeout=timeout):
             raise TimeoutError(f"no batch of model {self.name!r} started within {timeout:g} s")
@@ -82,11 +81,11 @@ class GatedModel(Model):
         return self.batches[self._seen - 1]
 
     def let_finish(self, batches: int = 1) -> None:
-        """Let this number of batches finish, including ones that have not started yet."""
+        """Let this many batches finish, including batches that have not started."""
         self._may_finish.release(batches)
 
     def open(self) -> None:
-        """Let every batch pass from now on, including a waiting one."""
+        """Let every batch finish from now on."""
         self._open = True
         self._may_finish.release()
 

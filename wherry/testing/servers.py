@@ -21,7 +21,7 @@ from wherry.server.api import Server, ServerKeywords
 def local_server(
     *models: Model | type[Model], **options: Unpack[ServerKeywords]
 ) -> Iterator[Server]:
-    """A server on a free port in this process; `options` are those of `wherry.Server`.
+    """Serve on a free port in this process; `options` are those of `wherry.Server`.
 
     For example:
 
@@ -43,7 +43,7 @@ def running_server(
         with running_server("app.py") as url, wherry.Client(url) as client:
             client.ready()  # -> True
 
-    RuntimeError with the server's log if it does not become ready.
+    Raises RuntimeError with the server's log if it does not become ready.
     """
     with ServerProcess(*arguments, env=env, cwd=cwd) as server:
         yield server.url
@@ -57,9 +57,8 @@ class ServerProcess:
             server.send(signal.SIGTERM)
             server.wait()  # -> 0
 
-    Readiness is reported through a pipe (`--ready-fd`): no port is polled, and a server that dies
-    closes the pipe, so the wait ends. Entering the `with` block waits until the server is ready;
-    leaving it stops the server. With `own_group` a Ctrl-C in the terminal does not reach it.
+    Entering the `with` block waits until the server is ready, without polling; leaving it stops
+    the server. With `own_group` a Ctrl-C in the terminal does not reach it.
     """
 
     def __init__(
@@ -122,19 +121,18 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the server."""
+        """Process id of the server."""
         return self.process.pid
 
     @property
     def log(self) -> str:
-        """What the server has written to stdout and stderr so far."""
+        """Output of the server so far: stdout and stderr."""
         size = os.fstat(self._log.fileno()).st_size
         # pread: the file position is shared with the child.
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 
     def wait_ready(self) -> str:
-        """Wait until every model is ready; return the server's URL. RuntimeError with the log
-        otherwise."""
+        """Wait until every model is ready; return the URL. RuntimeError with the log otherwise."""
         line = b""
         ready = select.poll()
         ready.register(self._ready, select.POLLIN)
@@ -156,7 +154,7 @@ class ServerProcess:
         return self.url
 
     def wait(self, timeout: float = 30.0) -> int:
-        """Wait until the process ends by itself; return its exit code."""
+        """Wait until the process ends; return its exit code."""
         return self.process.wait(timeout)
 
     def send(self, number: int) -> None:
@@ -164,8 +162,7 @@ class ServerProcess:
         self.process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
-        """Stop the server unless it has ended, and release resources including the log. Returns the
-        exit code."""
+        """Stop the server unless it has ended, and delete its log. Returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:

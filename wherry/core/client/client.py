@@ -31,16 +31,15 @@ GRACE = 5.0
 
 
 class Client:
-    """A server, called as a Runtime is called. Safe from any thread, and in forked processes; can
-    be pickled for others, without an `ssl_context`.
+    """Call a server with the methods of a Runtime. Safe from any thread and after a fork; can be
+    pickled unless it has an `ssl_context`.
 
         with wherry.Client("http://127.0.0.1:8000") as client:
             client.infer("sentiment", text="good")
 
-    `url` may be http, https, or http+unix:///path/of/the.sock. `timeout` (seconds) is for a
-    connection that says nothing. Errors are those of `wherry.core.values.errors`, with the
-    server's message, also for what is not an answer of a V2 server; OSError if the server cannot be
-    reached, and if its answer or stream is cut off.
+    `url` may be http, https, or http+unix:///path/of/the.sock. `timeout`: seconds of silence after
+    which a call fails. Raises the server's error as a WherryError, also if the answer is not V2's;
+    OSError if the server cannot be reached or the answer is cut off.
     """
 
     def __init__(
@@ -96,9 +95,8 @@ class Client:
         """Run one row. Returns the value, or a dict of several outputs. `timeout` in seconds.
         Blocks.
 
-        Bytes of a file may also be given as a pathlib.Path, or as a file opened with "rb".
-
-        An input with the name of one of these arguments must be given by position.
+        A file may be bytes, a pathlib.Path, or a file opened with "rb". Pass inputs named like one
+        of these arguments by position.
         """
         model = _versioned(model, version)
         described = self.describe(model)
@@ -149,27 +147,27 @@ class Client:
                 yield row
 
     def models(self) -> list[dict[str, Any]]:
-        """Name, version, state, inputs and outputs of each model on the server."""
+        """Return name, version, state, inputs and outputs of each model on the server."""
         found: list[dict[str, Any]] = self._json("GET", "/v2/models")["models"]
         return found
 
     def metadata(self, model: str) -> dict[str, Any]:
-        """A model's inputs and outputs as the V2 protocol describes them."""
+        """Return a model's inputs and outputs, as in the V2 protocol."""
         found: dict[str, Any] = self._json("GET", _path(model))
         return found
 
     def batching(self, model: str) -> dict[str, Any]:
-        """What the model's batcher has learnt and done."""
+        """Return what the model's batcher has learnt and done."""
         found: dict[str, Any] = self._json("GET", f"{_path(model)}/batching")
         return found
 
     def numbers(self) -> dict[str, Any]:
-        """What the server does now: rates, latencies, queues, instances."""
+        """Return current rates, latencies, queues and instances."""
         found: dict[str, Any] = self._json("GET", "/dashboard/numbers")
         return found
 
     def describe(self, model: str) -> ModelDescription:
-        """What is needed to call the model; requested once and kept."""
+        """Return what is needed to call the model; requested once, then cached."""
         described = self._described.get(model)
         if described is None:
             config = self._json("GET", f"{_path(model)}/config")
@@ -179,7 +177,7 @@ class Client:
         return described
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether the server (or this model) is ready. False also if it cannot be reached."""
+        """Return whether the server (or this model) is ready; False if it cannot be reached."""
         path = "/v2/health/ready" if model is None else f"{_path(model)}/ready"
         try:
             with self._exchange("GET", path) as response:
@@ -329,7 +327,7 @@ def _versioned(model: str, version: str | int | None) -> str:
     if type(version) not in (str, int) or ":" in model:
         raise InvalidRequest(
             f"model {model!r}: version must be a str or an int, given once, not"
-            f" {type(version).__name__}; an input of that name is given by its place"
+            f" {type(version).__name__}; pass an input of that name by position"
         )
     return f"{model}:{version}"
 

@@ -56,7 +56,7 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """How many requests of one priority level may wait for an instance, and how long.
+    """Limits on the number and the waiting time of queued requests of one priority level.
 
     For example:
 
@@ -69,9 +69,9 @@ class QueuePolicy:
     level: int = 0
     #: Seconds that a request may wait for an instance; None: no limit.
     timeout: float | None = None
-    #: What happens then: "reject", or "delay": it goes on waiting behind all others of its level.
+    #: What happens then: "reject", or "delay": it moves behind all others of its level.
     timeout_action: str = "reject"
-    #: Whether a request's own timeout may shorten it; otherwise that is ignored.
+    #: Whether a request's own timeout may shorten it; if not, that is ignored.
     allow_timeout_override: bool = True
     #: Requests that may wait; None: only the model's limit.
     max_queue_size: int | None = None
@@ -99,7 +99,7 @@ CONTROLS = ("start", "end", "ready", "id")
 
 @dataclass(frozen=True, slots=True)
 class SequenceControl:
-    """An input that the server fills: the position of a row in its sequence.
+    """An input filled by the server with a row's position in its sequence.
 
     For example:
 
@@ -129,8 +129,8 @@ class SequenceControl:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """A tensor that the server keeps between the steps of a sequence. The model's `output` becomes
-    its `input` in the next step; callers see neither.
+    """A tensor kept by the server between the steps of a sequence: the model's `output` becomes its
+    `input` in the next step. Callers see neither.
 
         wherry.SequenceState("total", "total_after", datatype="INT64")
     """
@@ -151,7 +151,7 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceBatching:
-    """Requests with one sequence id run in order on one instance.
+    """Run requests with the same sequence id in order, on one instance.
 
     For example:
 
@@ -195,12 +195,12 @@ class SequenceBatching:
 
     @property
     def hidden_inputs(self) -> set[str]:
-        """Inputs of the model that callers do not send."""
+        """Inputs that callers do not send."""
         return {one.name for one in self.controls} | {state.input for state in self.states}
 
     @property
     def hidden_outputs(self) -> set[str]:
-        """Outputs of the model that callers do not get."""
+        """Outputs that callers do not receive."""
         return {state.output for state in self.states if not state.returned}
 
 
@@ -358,7 +358,7 @@ class ModelConfig:
                 self._fail(field, "must be a list of rows, each a dict of the inputs by name")
 
     def queue_policy(self, level: int) -> QueuePolicy | None:
-        """The policy of a priority level; None if there is none."""
+        """Return the policy of a priority level, if it has one."""
         policies = {policy.level: policy for policy in self.queue_policies}
         return policies.get(level) or policies.get(0)
 

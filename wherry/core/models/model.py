@@ -51,21 +51,20 @@ R = TypeVar("R")
 
 
 class VariantStore(Protocol):
-    """The variants of a model, which may come and go while it is served."""
+    """The variants of a model; they may be added and removed while it is served."""
 
     @property
     def takes_more(self) -> bool:
         """Whether variants may be added."""
 
     def names(self) -> Sequence[str]:
-        """Those that there are now. May read files."""
+        """The current variants. May read files."""
 
     def may_have(self, name: str) -> bool:
-        """Whether there may be one of this name, without a look at files."""
+        """Whether a variant of this name may exist, without reading files."""
 
     def add(self, name: str, source: Path, *, replace: bool) -> None:
-        """Add a variant from its files, or have it take the place of one of this name. Reads
-        files; InvalidRequest if they do not fit."""
+        """Add or replace a variant. Reads its files; InvalidRequest if they do not fit."""
 
     def remove(self, name: str) -> None:
         """Remove a variant that was added; AdapterNotFound if there is none of this name."""
@@ -140,16 +139,15 @@ class Model(SettingAttributes):
         with wherry.Runtime(Embedder()) as runtime:
             runtime.infer("embedder", text="abcde").tolist()  # -> [0.0, 1.0, 0.0, 0.0]
 
-    Class attributes named like fields of ModelConfig configure it. `load` and `execute` run in the
-    instance's thread or process; `execute` may run in different threads there, one call at a time.
-    It may change its inputs, keep them and return them: they are its own. So is what it returns,
-    again and again if it likes; callers get a copy of an array that it still refers to.
+    Class attributes named like fields of ModelConfig are its settings. `load` and `execute` run in
+    the instance's thread or process; `execute` gets one call at a time, not always in the same
+    thread. It owns its inputs and may modify, keep or return them; callers get a copy of any
+    returned array that the model still references.
 
-    A model that pads rows to the longest may have a method `cost(self, *row) -> float`, with the
-    inputs in order, that returns a row's size (tokens, characters, pixels): rows of similar cost
-    are then batched together. It runs in the caller's process and must be fast. Without it the
-    length of the texts is used, once batches are seen to take as long as their longest text makes
-    them; `cost = 1` says that all rows cost the same.
+    A model that pads rows to the longest can define `cost(self, *row) -> float`, the size of a row
+    (tokens, characters, pixels); rows of similar cost are then batched together. It runs in the
+    caller's process and must be fast. Without it, text length is used once the longest text proves
+    to determine how long batches take. `cost = 1`: all rows cost the same.
     """
 
     # Optional hooks. All but `cost` are for backends.
@@ -223,8 +221,7 @@ class Model(SettingAttributes):
         return self
 
     def attribute_changes(self) -> AttributeChanges:
-        """What the program has changed since the constructor, up to the first load in this
-        process."""
+        """Return the attributes set since the constructor, up to the first load here."""
         with _TAKING:
             known: AttributeChanges | None = self.__dict__.get("_wherry_changes")
             if known is not None:
@@ -234,7 +231,7 @@ class Model(SettingAttributes):
     def load(self, device: Device) -> None:
         """Load weights. Runs once in each instance before it is ready; may block.
 
-        One that is written without `device` is called without it."""
+        A `load` without a `device` parameter is called without one."""
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
         """Compute one batch: columns in, columns out, one output row for each input row."""
@@ -244,11 +241,11 @@ class Model(SettingAttributes):
         """Free what `load` allocated."""
 
     def to_host(self) -> bool:
-        """With `offload`: free the device, but keep in host memory what `to_device` needs. False if
-        that cannot be, so that the model is unloaded.
+        """With `offload`: free device memory, keeping what `to_device` needs in host memory. Return
+        False if that is impossible; the model is then unloaded.
 
-        Moves the torch modules and tensors that are attributes, also in lists and dicts. A model
-        whose addresses must not change (CUDA graphs) needs its own."""
+        Moves torch modules and tensors found in attributes, including lists and dicts. Override it
+        if addresses must not change (CUDA graphs)."""
         moved = move_weights(vars(self).values(), "cpu")
         self._moved = [*self._moved, *moved]  # for another instance that shares this object, too
         return bool(self._moved)
@@ -283,12 +280,12 @@ class Model(SettingAttributes):
 
     @functools.cached_property
     def name(self) -> str:
-        """The name that callers say."""
+        """The name that callers use."""
         return self.config().name
 
     def config(self, **overrides: Unpack[ModelSettings]) -> ModelConfig:
-        """The model's configuration: class attributes or decorator arguments, then `overrides`.
-        ConfigError."""
+        """Return the configuration: class attributes or decorator arguments, then `overrides`.
+        Raises ConfigError."""
         settings = {
             key: getattr(type(self), key)
             for key in [*FIELDS, "device"]
@@ -327,7 +324,7 @@ class Model(SettingAttributes):
                     )
 
     def signature(self, name: str = "") -> Signature:
-        """Return the inputs and outputs, as the annotations of `execute` say them. ConfigError."""
+        """Return the inputs and outputs that `execute` declares. Raises ConfigError."""
         name = name or type(self).__name__
         if getattr(self.execute, "__func__", None) is Model.execute:
             raise ConfigError(f"model {name!r}: {type(self).__name__} has no execute() method")
@@ -345,18 +342,17 @@ class Model(SettingAttributes):
     else:
 
         def infer(self, *args: Any, **inputs: Any) -> Any:
-            """Run one row, batched with other callers' rows. Blocks; any thread. Raises
-            WherryError."""
+            """Run one row, batched with other callers' rows. Blocks; safe from any thread.
+            Raises WherryError."""
             return self._loaded().infer(self.name, *args, **inputs)
 
         async def ainfer(self, *args: Any, **inputs: Any) -> Any:
-            """Run one row from asyncio, as `infer` does. Cancelling the task cancels the
-            request."""
+            """`infer` for asyncio. Cancelling the task cancels the request."""
             return await self._loaded().ainfer(self.name, *args, **inputs)
 
         def map(self, rows: Iterable[Any], *, version: str | int | None = None) -> Iterator[Any]:
-            """Yield results for many rows in order, with many in flight at a time. A row is the
-            value of the only input, or a dict of inputs by name."""
+            """Yield results in the order of `rows`, with many in flight. A row is the value of the
+            only input, or a dict of inputs by name."""
             return self._loaded().map(self.name, rows, version=version)
 
         def stream(self, *args: Any, **inputs: Any) -> Iterator[Any]:
@@ -365,7 +361,7 @@ class Model(SettingAttributes):
             return self._loaded().stream(self.name, *args, **inputs)
 
         def astream(self, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
-            """Yield the responses of a generator model in asyncio, as `stream` does."""
+            """`stream` for asyncio."""
             return self._loaded().astream(self.name, *args, **inputs)
 
     def _loaded(self) -> Caller:
@@ -466,7 +462,7 @@ def model(
     **settings: Unpack[FunctionSettings],
 ) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
 def model(function: Callable[P, R] | None = None, /, **settings: Unpack[FunctionSettings]) -> Any:
-    """Make a function a model. It stays a function.
+    """Turn a function into a model. It can still be called as a function.
 
         @wherry.model(max_batch_size=32)
         def shout(text: list[str]) -> list[str]:
@@ -476,10 +472,8 @@ def model(function: Callable[P, R] | None = None, /, **settings: Unpack[Function
         with wherry.Runtime(shout):
             shout.infer("a")  # -> 'A'
 
-    `settings` are fields of ModelConfig, and `cost`: a function that
-    returns a row's size (`cost=len`), or 1: all rows cost the same (see Model).
-
-    ConfigError for mistakes in annotations or settings, at import.
+    `settings` are fields of ModelConfig, and `cost`: a function of a row (`cost=len`), or 1 (see
+    Model). Raises ConfigError, at import, for invalid annotations or settings.
     """
 
     def decorate(function: Callable[P, R]) -> FunctionModel[P, R]:
@@ -487,11 +481,11 @@ def model(function: Callable[P, R] | None = None, /, **settings: Unpack[Function
             name = function.__name__
             raise ConfigError(
                 f"model {name!r}: @wherry.model is for functions; write class {name}(wherry.Model),"
-                " with `execute` for a batch and, where there is something to load, `load`"
+                " with `execute` for a batch and, if something must be loaded, `load`"
             )
         if not hasattr(function, "__name__"):  # functools.partial, an object that can be called
             kind = type(function).__name__
-            raise ConfigError(f"@wherry.model is for functions, not {kind}; write a def for it")
+            raise ConfigError(f"@wherry.model is for functions, not {kind}; wrap it in a def")
         made = FunctionModel(function, settings)
         made.config()
         return made
@@ -508,8 +502,7 @@ def pipeline(
 def pipeline(
     function: Callable[P, R] | None = None, /, **settings: Unpack[FunctionSettings]
 ) -> Any:
-    """Make an `async def` function that calls other models a model. `settings` are fields of
-    ModelConfig.
+    """Turn an `async def` function that calls other models into a model.
 
         @wherry.pipeline
         async def each(text: str) -> list[str]:
@@ -518,7 +511,7 @@ def pipeline(
         with wherry.Runtime(sentiment, each) as runtime:
             runtime.infer("each", text="good. bad")  # -> ['POSITIVE', 'NEGATIVE']
 
-    ConfigError for mistakes in annotations or settings, at import.
+    `settings` are fields of ModelConfig. Raises ConfigError, at import, for invalid ones.
     """
 
     def decorate(function: Callable[P, R]) -> Pipeline[P, R]:

@@ -23,11 +23,11 @@ Isolation = Literal["auto", "thread", "process", "shared"]
 
 
 class ModelSettings(TypedDict, total=False):
-    """The settings of a model, as annotations name them.
+    """The settings of a model, for type checkers.
 
         overrides: dict[str, wherry.ModelSettings] = {"sentiment": {"max_queue_size": 10}}
 
-    Each is explained at ModelConfig.
+    ModelConfig explains each.
     """
 
     name: str

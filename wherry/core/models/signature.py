@@ -361,8 +361,8 @@ def _not_none(hint: Any, where: str) -> Any:
     choices = [arg for arg in get_args(hint) if arg is not type(None)]
     if len(choices) != 1:
         raise ConfigError(
-            f"{where}: {shown(hint)} is a union; an input has one type; write dict or str, and look"
-            " in the code"
+            f"{where}: {shown(hint)} is a union; an input has one type; write dict or str, and"
+            " check it in the code"
         )
     return choices[0]
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Step(Generic[T]):
-    """The result of one step for one request.
+    """Result of one step for one request.
 
     For example:
 
@@ -39,9 +39,9 @@ class Step(Generic[T]):
 
     #: Responses to send to its caller now.
     responses: Sequence[T] = ()
-    #: Whether the request is finished. The model has dropped its state; `stop` is not called.
+    #: Whether the request is finished. The model drops its state; `stop` is not called.
     done: bool = False
-    #: The error of this request, if it has failed. Others go on.
+    #: Error that ends only this request.
     error: Exception | None = None
 
 
@@ -62,12 +62,11 @@ class StepModel(Model):
         with wherry.Runtime(Countdown()) as runtime:
             list(runtime.stream("countdown", n=3))  # -> [2, 1, 0]
 
-    `max_batch_size` is the number of requests that may be active; more wait. All methods run in one
-    thread of the instance. An exception from `step` ends every active request, so report errors of
-    a single request as its `Step.error`. If it is for lack of memory, `step` is called again with
-    half of them, and so on: only one for which there is none alone ends. So change states once all
-    is computed. A model that cannot continue raises `wherry.WorkerDied`:
-    it is loaded again, in a new worker if it has one.
+    At most `max_batch_size` requests are active; more wait. All methods run in one thread of the
+    instance. An exception from `step` ends every active request: report the error of a single one
+    as its `Step.error`. After an out-of-memory error `step` runs again with half of the requests,
+    and so on; only a request that does not fit alone fails. So modify states last. If the model
+    cannot continue, raise `wherry.WorkerDied`: it is loaded again, in a new worker if it has one.
     """
 
     # For backends.
@@ -76,11 +75,11 @@ class StepModel(Model):
     takes_parameters: bool = False
 
     def most_active(self, config: ModelConfig, device: Device) -> int:
-        """Requests that may be active in an instance on this device."""
+        """Return how many requests may be active in an instance on this device."""
         return config.max_batch_size
 
     def start(self, *args: Any, **inputs: Any) -> Any:
-        """Add a request. Returns its state, which is passed to `step` from now on.
+        """Add a request. Returns its state, which is passed to `step`.
 
         The parameters are the model's inputs, one row each. An exception ends only this request.
         """
@@ -94,10 +93,10 @@ class StepModel(Model):
         raise NotImplementedError
 
     def stop(self, state: Any) -> None:
-        """Drop the state of a request that was cancelled. It is not stepped again."""
+        """Drop the state of a cancelled request."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Numbers for statistics and metrics, called after the load and after each step. Must be
+        """Return numbers for statistics and metrics. Called after the load and each step; must be
         fast."""
         return {}
 

@@ -17,8 +17,8 @@ _REPORT_SECONDS: Final = 0.2
 
 
 def progress(parts: Iterable[T], what: str = "loading", total: int | None = None) -> Iterator[T]:
-    """Yield the parts of a long load, and report how many are done: `wherry serve` shows a bar on a
-    terminal, and its log has a line every 10 seconds. In other programs it only yields.
+    """Yield the parts of a long load and report progress: a bar on the terminal of `wherry serve`,
+    and a log line every 10 seconds. Other programs see no output.
 
         class Bert(wherry.Model):
             def load(self, device: wherry.Device) -> None:

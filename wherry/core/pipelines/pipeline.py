@@ -47,12 +47,12 @@ T = TypeVar("T")
 
 
 async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Await all calls concurrently. Returns their results in order.
+    """Await calls concurrently; return their results in order.
 
         asyncio.run(wherry.gather(asyncio.sleep(0, n) for n in range(3)))  # -> [0, 1, 2]
 
-    The first exception cancels the other calls and is raised; cancelling the caller cancels all
-    calls. When this returns or raises, no call is still running.
+    The first exception cancels the other calls and is raised; cancelling the caller cancels all.
+    No call is left running.
     """
     futures: list[asyncio.Future[T]] = []
     try:
@@ -64,7 +64,7 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
 
 @asynccontextmanager
 async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator[T]]:
-    """Start all calls at once and yield their results in order, for a pipeline that streams:
+    """Start all calls and yield their results in order, for a pipeline that streams.
 
         @wherry.pipeline
         async def by_line(text: str) -> AsyncIterator[str]:
@@ -73,7 +73,7 @@ async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator
                 async for label in labels:
                     yield label
 
-    When the block is left, no call is still running.
+    No call is left running after the block.
     """
     futures: list[asyncio.Future[T]] = []
 
@@ -479,12 +479,12 @@ BORDERS = (
 
 
 def split_text(text: str, max_chars: int = 300) -> list[str]:
-    """Split `text` into pieces of at most `max_chars` characters, at the best boundary in reach.
+    """Split `text` into pieces of at most `max_chars` characters, at the best boundary available.
 
         wherry.split_text("One sentence. Another.", 15)  # -> ['One sentence. ', 'Another.']
 
-    The pieces joined are the text. White space alone joins a neighbouring piece where it fits.
-    Without a boundary a piece ends after `max_chars` characters. An empty text is one empty piece.
+    Joined, the pieces are the text. Without a boundary a piece ends after `max_chars` characters.
+    An empty text is one empty piece.
     """
     if max_chars < 1:
         raise ValueError(f"max_chars must be at least 1, not {max_chars}")

@@ -259,7 +259,7 @@ class LocalCalls:
         if call.span.depth >= MOST_NESTED:
             raise RecursionError(
                 f"call of {loaded.name!r}: {MOST_NESTED} calls wait for each other; a pipeline that"
-                " calls itself, or another one that calls it, needs an end"
+                " calls itself, directly or through another, must stop at some point"
             )
         request.follows = True
         span = call.span.call(request, loaded.name, loaded.version, self._clock())

@@ -104,8 +104,8 @@ class LoopPorts:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError(
-                "ainfer and astream are for coroutines of asyncio, and no event loop of it runs"
-                " here: call infer or stream; under trio in a thread (trio.to_thread.run_sync)"
+                "ainfer and astream need a running asyncio event loop: call infer or stream"
+                " instead; under trio in a thread (trio.to_thread.run_sync)"
             ) from None
         port = self._ports.get(loop)
         if port is None:

@@ -258,8 +258,8 @@ class Registry:
         if self._parent is not None:
             raise RuntimeError(
                 f"this Runtime belongs to process {self._parent}, which this process was forked"
-                " from, and cannot be used here: make a Runtime in the child, or start children by"
-                " multiprocessing's 'spawn'"
+                " from, and cannot be used here: create a Runtime in the child, or start children"
+                " with multiprocessing's 'spawn'"
             )
 
 
@@ -267,8 +267,8 @@ def _as_text(version: Any) -> str:
     """Convert a version that a caller gave."""
     if not isinstance(version, str | int | np.integer) or isinstance(version, bool):
         raise InvalidRequest(
-            f"version must be a str or an int, not {type(version).__name__}; an input of that name"
-            " is given by its place"
+            f"version must be a str or an int, not {type(version).__name__}; pass an input of"
+            " that name by position"
         )
     return str(version)
 
@@ -288,8 +288,8 @@ def _check_apart(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> 
         for what, value in taken if config.route is None else [*taken, ("route", config.route)]:
             if (owner := owners.setdefault((what, value), one.name)) != one.name:
                 raise ConfigError(
-                    f"model {one.name!r}: its {what} {value!r} is that of model {owner!r}; give"
-                    " each its own"
+                    f"model {one.name!r} has the same {what} {value!r} as model {owner!r}; each"
+                    " needs its own"
                 )
 
 

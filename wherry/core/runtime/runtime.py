@@ -96,19 +96,17 @@ R = TypeVar("R")
 
 
 class Runtime:
-    """Models in this process, called from any thread or event loop.
+    """Run models in this process. Safe from any thread or event loop.
 
         with wherry.Runtime(sentiment, Embedder()) as runtime:
             runtime.infer("sentiment", text="good")
 
     `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
-    `overrides` are settings by model name, over those of the model itself. `resources` says how
-    much there is of what models with `resources` share; else one batch at a time runs of them.
-    `device_memory` are the bytes that models may take of a device ("cuda:0", "cpu"): those that
-    nobody asks for sleep when others need the room.
-    `cache_bytes` is the memory in which answers of models with `response_cache` are remembered;
-    with `cache_config` ("NAME,SETTING=VALUE", ...) in a package's store, which servers share.
-    Without `close` it lives until the program ends (a ResourceWarning), held by a variable or not.
+    `overrides` are settings by model name. `resources` are the amounts shared by models with
+    `resources`; by default one such batch runs at a time. `device_memory` is a budget in bytes by
+    device ("cuda:0", "cpu"): unused models sleep when others need the room. `cache_bytes` is the
+    size of the response cache; `cache_config` ("NAME,SETTING=VALUE", ...) uses a package's store,
+    shared between servers. Call `close`, or use `with`: it is never garbage collected.
     """
 
     def __init__(
@@ -159,7 +157,7 @@ class Runtime:
         self.close()
 
     def start(self, on_ready: Callable[[LoadedModel, float], None] | None = None) -> Runtime:
-        """Load the models given to the constructor. Blocks until all are ready, or raises."""
+        """Load the constructor's models. Blocks until all are ready, or raises."""
         self.registry.refuse_a_copy()
         try:
             if self.cache is not None:
@@ -175,9 +173,9 @@ class Runtime:
         return self
 
     def load(self, model: Model, **overrides: Unpack[ModelSettings]) -> LoadedModel:
-        """Load one model, warm it up and make it callable. Blocks; the others go on serving.
-        Loading a version again replaces it without a gap: the old one serves until the new one
-        is ready, then finishes what it has. Raises ConfigError or LoadFailed.
+        """Load and warm up one model. Blocks; other models keep serving. If the version is loaded
+        already it is replaced without a gap: the old one serves until the new one is ready.
+        Raises ConfigError or LoadFailed.
         """
         loaded = self.load_all([model], **overrides)[0]
         self.residency.wake(loaded.runner)
@@ -201,9 +199,10 @@ class Runtime:
     def unload(
         self, name: str, version: str | None = None, *, drain_timeout: float | None = 30.0
     ) -> None:
-        """Stop taking requests for `name` (all its versions), finish the running ones, free it.
+        """Stop accepting requests for `name` (by default all versions), finish those accepted, and
+        free it. Blocks; safe from any thread.
 
-        Requests still there after `drain_timeout` seconds fail. Blocks; safe from any thread.
+        Requests unfinished after `drain_timeout` seconds fail.
         """
         for loaded in self.registry.take_out(name, version):
             self.registry.retire(loaded, drain_timeout)
@@ -220,13 +219,13 @@ class Runtime:
             life.announced.expect_no_more(names)
 
     def drain(self, timeout: float | None = 30.0) -> bool:
-        """Take no more requests and wait for those that are here. False if time ran out."""
+        """Stop accepting requests and finish those accepted. Returns False after `timeout`."""
         return self.registry.drain(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """End everything: no thread, process or descriptor is left. Waiting requests fail, and
-        so do those that still run after `timeout` seconds; a worker that still unloads its model
-        then is killed. May be called while models load. In a forked child it does nothing."""
+        """Unload all models, leaving no thread, process or descriptor behind. Queued requests
+        fail, as do those running after `timeout` seconds, when workers are killed. May be called
+        while models load. Does nothing in a forked child."""
         if self.registry.is_a_copy:
             return
         closed(self)
@@ -242,20 +241,20 @@ class Runtime:
     # Which model
 
     def model(self, name: str, version: str | int | None = None) -> LoadedModel:
-        """Find a loaded model; without a version the highest one. ModelNotFound if there is none,
-        ModelNotReady if its first load is under way or to come."""
+        """Return a loaded model, by default its highest version. Raises ModelNotFound, or
+        ModelNotReady before its first load is complete."""
         return self.registry.find(name, version)
 
     def names(self) -> set[str]:
-        """Names of all that are loaded, load or will be. ModelNotReady while these are unknown."""
+        """Return the names of all models, loaded or not. ModelNotReady while these are unknown."""
         return self.registry.names()
 
     def models(self) -> list[LoadedModel]:
-        """Return all models that can be called."""
+        """Return the models that can be called."""
         return self.registry.models()
 
     def not_ready(self) -> dict[str, str]:
-        """Reasons, by model, for which models cannot answer now; also "loading" for new ones."""
+        """Return, by model, why it cannot answer now, such as "loading"."""
         reasons = self.registry.unable()
         with self.registry.quietly() as life:
             # The first ones, if start() has not come so far yet.
@@ -275,12 +274,11 @@ class Runtime:
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
-        """Run one row, batched with those of others: what the code returns for it, or a dict.
+        """Run one row, batched with other callers' rows. Returns what the code returns for it, or
+        a dict of outputs. Blocks; safe from any thread. Raises WherryError.
 
-        Blocks; safe from any thread. With an idle thread instance the model may run right here,
-        in the caller's thread. `version` is the model's, without one the highest; `timeout` in
-        seconds. An input that is called like one of these arguments is given by its place. Raises
-        WherryError.
+        With an idle thread instance the model may run in the caller's thread. `version`: by
+        default the highest. `timeout` in seconds. Pass inputs named like these by position.
         """
         loaded = self.registry.find(model, version)
         columns = loaded.row_columns(args, inputs)
@@ -304,8 +302,8 @@ class Runtime:
         priority: int = 0,
         **columns: Any,
     ) -> Columns:
-        """Run many rows of one caller: columns in, columns out by output name. Blocks.
-        More rows than the model's max_batch_size are split and joined again.
+        """Run many rows: columns in, columns out by output name. Blocks. Rows beyond
+        max_batch_size run in several batches.
         """
         loaded = self.registry.find(model, version)
         checked, rows = loaded.inputs.of_columns(columns)
@@ -324,7 +322,7 @@ class Runtime:
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
-        """`infer` for asyncio, of the row as it is now; cancelling the task cancels the request."""
+        """`infer` for asyncio. The row is copied; cancelling the task cancels the request."""
         loaded = self.registry.find(model, version)
         columns = await _off_loop(loaded, loaded.inputs.kept, args, inputs)
         answer = await self.calls.answer(
@@ -335,10 +333,10 @@ class Runtime:
     def map(
         self, model: str, rows: Iterable[Any], /, *, version: str | int | None = None
     ) -> Iterator[Any]:
-        """Results for many rows in their order, enough in flight to fill batches.
+        """Yield results in the order of `rows`, with enough in flight to fill batches.
 
-        Lazy: rows are taken as results are asked for. The first error is raised in its place;
-        closing the iterator cancels what is in flight.
+        Lazy: consuming results consumes rows. The first error is raised in its place; closing the
+        iterator cancels what is in flight.
         """
         return self.calls.map(self.registry.find(model, version), rows)
 
@@ -353,7 +351,7 @@ class Runtime:
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Iterator[Any]:
-        """The responses of a generator model as they come. Closing the iterator cancels."""
+        """Yield the responses of a generator model; closing the iterator cancels the request."""
         loaded = self.registry.find(model, version)
         columns = loaded.row_columns(args, inputs)
         responses = self.calls.stream(

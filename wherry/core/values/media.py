@@ -46,8 +46,8 @@ _NAME_CHARACTERS = 255
 class ImageSpec:
     """Settings of an image: `Annotated[wherry.Image, wherry.ImageSpec(mode="L")]`.
 
-    Beside `wherry.Image` the code has PIL images; beside `np.ndarray` uint8 arrays of shape
-    [height, width, channels]; beside `bytes` the encoded bytes, of which only the size is checked.
+    With `wherry.Image` the code gets PIL images; with `np.ndarray`, uint8 arrays of shape [height,
+    width, channels]; with `bytes`, the encoded bytes, of which only the size is checked.
 
         @wherry.model(max_batch_size=8)
         def darkness(
@@ -99,9 +99,9 @@ class ImageSpec:
 class AudioSpec:
     """Settings of audio: `Annotated[wherry.Audio, wherry.AudioSpec(sample_rate=16000)]`.
 
-    Beside `wherry.Audio` the code has its values; beside `np.ndarray` float32 samples of shape
-    [frames], or [frames, channels] with `mono=False`, and `sample_rate` is needed; beside `bytes`
-    the encoded bytes, of which only the size is checked.
+    With `wherry.Audio` the code gets its values; with `np.ndarray` (`sample_rate` is required),
+    float32 samples of shape [frames], or [frames, channels] with `mono=False`; with `bytes`, the
+    encoded bytes, of which only the size is checked.
 
         @wherry.model(max_batch_size=8)
         def loudness(
@@ -199,12 +199,12 @@ class Audio:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Duration in seconds."""
         return len(self.samples) / self.sample_rate
 
     @property
     def channels(self) -> int:
-        """How many samples a frame has."""
+        """Number of channels."""
         return 1 if self.samples.ndim == 1 else int(self.samples.shape[1])
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The bytes of a file, with what its sender says of it.
+    """A file's bytes, with the name and media type that the sender declared.
 
     For example:
 

@@ -122,7 +122,7 @@ class InferResponse(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """The position of a request in a sequence (Triton's correlation id).
+    """A request's position in a sequence (Triton's correlation id).
 
     For example:
 

@@ -14,8 +14,7 @@ from wherry.llm.engine.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Delta:
-    """The next piece of an answer. Its fields are read by index too, `delta["text"]`, as those
-    of the dict that a client has.
+    """The next piece of an answer. `delta["text"]` works too, as on the dict that a client gets.
 
     For example:
 
@@ -29,19 +28,19 @@ class Delta:
     index: int
     #: The text since the last piece; a character is never cut in two.
     text: str
-    #: The tokens since the last piece, including tokens that have no text.
+    #: The tokens since the last piece, including those without text.
     token_ids: list[int]
-    #: "" while the generation goes on; then "stop" (end of text or a stop condition) or "length".
+    #: "" until the end; then "stop" (end of text or a stop condition) or "length".
     finish_reason: str
-    #: One {"token", "id", "logprob", "bytes", "top": [...]} for each token if the request sets
-    #: `logprobs`. With `echo` those of the prompt come first; the first token's logprob is None.
+    #: With `logprobs`, {"token", "id", "logprob", "bytes", "top": [...]} for each token; with
+    #: `echo` the prompt's come first, and the first token's logprob is None.
     logprobs: list[dict[str, Any]]
-    #: {"prompt_tokens", "completion_tokens", "cached_tokens"} with the end of the last answer, and
-    #: of a model that thinks "reasoning_tokens"; else {}.
+    #: At the end of the last answer: {"prompt_tokens", "completion_tokens", "cached_tokens"}, and
+    #: "reasoning_tokens" of a reasoning model.
     usage: dict[str, int]
-    #: With the first piece of a request: "prompt_tokens", and what it asks to know of its prompt,
-    #: "prompt_token_ids" and "prompt_logprobs" (for each token None or {"ID": {"logprob", "rank",
-    #: "decoded_token"}}). With an answer's end: "stop_reason", the text or token that stopped it.
+    #: In the first piece: "prompt_tokens", and if requested "prompt_token_ids" and
+    #: "prompt_logprobs" (for each token None or {"ID": {"logprob", "rank", "decoded_token"}}). At
+    #: an answer's end: "stop_reason", the text or token that stopped it.
     details: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, field: str) -> Any:
@@ -50,12 +49,12 @@ class Delta:
         return getattr(self, field)
 
     def keys(self) -> tuple[str, ...]:
-        """The names of the fields: `{**delta}` is a dict of them."""
+        """Return the field names, so that `{**delta}` is a dict."""
         return tuple(self.__slots__)
 
     @classmethod
     def empty(cls, index: int) -> Delta:
-        """An empty piece that `extend` adds to."""
+        """Return an empty piece for `extend`."""
         return cls(index, "", [], "", [], {})
 
     def extend(self, further: Delta) -> None:

@@ -71,7 +71,7 @@ class _Step:
 
 
 class Engine:
-    """Generates tokens with one model on one device.
+    """Generate tokens with one model on one device. Not thread-safe.
 
         engine = Engine(run, cache, name="chat", vocabulary=49152, context_tokens=8192)
         sequences = engine.add(token_ids, Sampling(temperature=0.0, max_tokens=64))
@@ -79,9 +79,9 @@ class Engine:
             for new in engine.step():
                 print(new)
 
-    `run` computes the chunks of a step and returns the logits that they request. If it can take
-    tokens that the host does not know yet, `keep` is given them on the device, and a step returns
-    what the one before has chosen, while the device computes. All methods are for one thread.
+    `run` computes the chunks of a step and returns the requested logits. If it accepts tokens that
+    are only on the device, `keep` receives them, and a step returns the tokens of the one before
+    while the device computes.
     """
 
     def __init__(
@@ -140,8 +140,8 @@ class Engine:
         constraints: Many[Constraint] = (),
         adapter: str = "",
     ) -> list[Sequence]:
-        """Start `sampling.n` generations. InvalidRequest if the prompt cannot be used; that
-        `sampling` is valid the caller has `checked`.
+        """Start `sampling.n` generations; `sampling` must be `checked`. Raises InvalidRequest if
+        the prompt cannot be used.
 
         `constraints` is empty or has one for each answer. `adapter` is the key of one, or "".
         """
@@ -202,11 +202,11 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a generation waits or runs."""
+        """Whether any generation is waiting or running."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def step(self) -> list[Event]:
-        """Compute one step. Returns a new token for each sequence whose prefill is complete."""
+        """Compute one step. Returns a token for each sequence whose prefill is complete."""
         started = perf_counter()
         before, self._unread = self._unread, None
         if before is not None:
@@ -234,7 +234,7 @@ class Engine:
         return events
 
     def gauges(self) -> Mapping[str, float]:
-        """Current counts, and totals that only grow (names ending in `_total`)."""
+        """Return current counts, and totals (names ending in `_total`) that only grow."""
         cache, scheduler = self.cache, self.scheduler
         return {
             "running": len(scheduler.running),

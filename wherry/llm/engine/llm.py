@@ -76,7 +76,7 @@ def _wait_briefly(environment: MutableMapping[str, str]) -> None:
 
 
 class LLM(TextModel):
-    """A checkpoint of a decoder model, served by wherry's engine.
+    """Serve the checkpoint of a decoder model with wherry's engine.
 
         from wherry.llm import LLM
 
@@ -84,24 +84,24 @@ class LLM(TextModel):
             for delta in runtime.stream("chat", prompt="Once upon a time"):
                 print(delta["text"], end="")
 
-    `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. A request has one
-    of `prompt`, `messages` (rendered by the chat template) and `token_ids`; `parameters` are the
-    fields of `Parameters`, `template` variables of the chat template. The responses are `Delta`s,
-    one for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
-    prompt or the messages, with "detokenize" the text of `token_ids`.
+    `source` is a folder written by `save_pretrained`, a .gguf file or a hub id. A request has one
+    of `prompt`, `messages` (for the chat template) and `token_ids`; `parameters` are fields of
+    Sampling, `template` variables of the chat template. Responses are `Delta`s, one for each answer
+    if `stream` is false. `task` "tokenize" returns the tokens of the prompt or messages,
+    "detokenize" the text of `token_ids`.
 
-    `adapters` are folders of LoRA adapters by the names by which requests ask for them;
-    `adapter_folder` has more, one in each folder, which may come and go.
+    `adapters` maps names to folders of LoRA adapters; folders in `adapter_folder` are adapters,
+    too, and may be added and removed at any time.
 
-    `engine` is "wherry", which computes what it knows exactly and refuses the rest, "transformers",
-    which runs the modules of that package (also quantized ones) in the same loop, or "auto".
+    `engine` "wherry" computes the architectures it knows and refuses others; "transformers" runs
+    that package's modules (also quantized ones) in the same loop.
 
-    Parameters that a request does not set are those of the checkpoint's generation_config.json;
-    with `generation_config` "none" they have no effect. With `trust_request_templates` a request
-    may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
+    Parameters that a request does not set come from the checkpoint's generation_config.json, unless
+    `generation_config` is "none". `trust_request_templates` accepts chat templates from requests:
+    programs, of which Jinja's sandbox limits the lines, but not the memory.
 
-    `tool_parser` and `reasoning_parser` name the families whose marks show calls and reasoning
-    (docs/reference/openai.md); "auto": those of the chat template, "none": neither.
+    `tool_parser` and `reasoning_parser` name the format of calls and of reasoning
+    (docs/reference/openai.md); "auto": that of the chat template.
     """
 
     max_batch_size = RUNNING

@@ -72,14 +72,14 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The sampling parameters that one request sets. None: not set, so the checkpoint's default
     (`generation_config.json`) holds."""
 
-    #: Maximum of generated tokens. None: until the end of the text or of the context. 0 only with
-    #: `echo`: the request is about the prompt alone.
+    #: Maximum number of generated tokens; None: up to the context's end. 0 only with `echo`, for
+    #: the prompt alone.
     max_tokens: int | None = None
-    #: `max_tokens` may be more than the context holds, and is then what it has room for.
+    #: Reduce a `max_tokens` that exceeds the context, instead of refusing it.
     clip_max_tokens: bool = False
-    #: The generation does not end or stop before this number of tokens.
+    #: Minimum number of generated tokens.
     min_tokens: int = 0
-    #: 0 always chooses the most probable token.
+    #: 0: always the most probable token.
     temperature: float | None = None
     #: Sample from the smallest set of most probable tokens whose probabilities sum to this.
     top_p: float | None = None
@@ -91,18 +91,17 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     repetition_penalty: float | None = None
     #: Subtracted once from the logit of each token that occurs in the answer.
     presence_penalty: float = 0.0
-    #: Subtracted from the logit of each token of the answer for each of its occurrences.
+    #: The same, once for each occurrence.
     frequency_penalty: float = 0.0
     #: The same seed gives the same text in any batch; None: a random seed.
     seed: int | None = None
     #: Added to the logits of tokens, by token id.
     logit_bias: dict[int, float] = {}
-    #: Report the log probability of each token and of this number of alternatives; None: report
-    #: none.
+    #: Report log probabilities: of each token and of this many alternatives; None: none.
     logprobs: Alternatives | None = None
-    #: Report with `logprobs` these tokens, in place of the most probable ones.
+    #: Tokens that `logprobs` reports instead of the most probable ones.
     logprob_token_ids: tuple[int, ...] = ()
-    #: Report the log probability of each token of the prompt, and of this number of alternatives.
+    #: `logprobs` of the prompt's tokens.
     prompt_logprobs: Alternatives | None = None
     #: Report the tokens of the prompt.
     report_prompt_tokens: bool = False
@@ -114,13 +113,12 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stop: tuple[str, ...] = ()
     #: Tokens that end the answer; not part of its text unless `include_stop`.
     stop_token_ids: tuple[int, ...] = ()
-    #: The only tokens that may be chosen, those that end the text among them; empty: all. This and
-    #: bad words do not hold where they leave no token.
+    #: The only tokens that may be chosen, including end-of-text; empty: all. Ignored, as are bad
+    #: words, where no token would be left.
     allowed_token_ids: tuple[int, ...] = ()
-    #: Texts that the answer does not contain as a sequence of tokens: by themselves, or after a
-    #: space.
+    #: Texts that the answer must not contain as a sequence of tokens, alone or after a space.
     bad_words: tuple[str, ...] = ()
-    #: Sequences of tokens that the answer does not contain.
+    #: Token sequences that the answer must not contain.
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     #: Ignore the model's end-of-text tokens.
     ignore_eos: bool = False
@@ -128,36 +126,34 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     include_stop: bool = False
     #: Leave special tokens out of the text.
     skip_special_tokens: bool = True
-    #: Add the tokens that the tokenizer puts before a text (such as BOS). None: to a `prompt`, and
-    #: not to a conversation, as chat templates have them.
+    #: Add the tokenizer's own tokens, such as BOS. None: to a `prompt` only, since chat templates
+    #: contain them.
     add_special_tokens: bool | None = None
-    #: Keep this number of tokens of the prompt: its last ones, or with `truncation_side` "right"
-    #: its first ones. 0: as many as there is room for.
+    #: Keep only this many tokens of the prompt; 0: as many as fit.
     truncate_prompt: int | None = None
-    #: Where tokens are left out by `truncate_prompt`.
+    #: The end of the prompt that `truncate_prompt` cuts off.
     truncation_side: Literal["left", "right"] = "left"
     #: The form of the answer (schema, grammar, ...); None: unconstrained.
     constraint: AnswerForm | None = None
-    #: Most tokens of thoughts, after which the mark that ends them follows; None: any number.
+    #: Maximum number of reasoning tokens, after which reasoning is ended; None: no limit.
     thinking_budget: int | None = None
-    #: The name of an adapter (LoRA) of the model; "": the model alone.
+    #: Name of a LoRA adapter; "": the model alone.
     adapter: str = ""
-    #: Prefixes are shared with requests of the same salt only.
+    #: Share cached prefixes only with requests of the same salt.
     cache_salt: str = ""
 
     @property
     def reports_prompt(self) -> bool:
-        """Whether log probabilities of the prompt's tokens are requested."""
+        """Whether the prompt's log probabilities are requested."""
         return self.prompt_logprobs is not None or (self.echo and self.logprobs is not None)
 
     @property
     def prompt_alternatives(self) -> int:
-        """The number of alternatives that are reported for each token of the prompt."""
+        """How many alternatives are reported for each token of the prompt."""
         return max(self.prompt_logprobs or 0, (self.logprobs or 0) if self.echo else 0)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Sampling:
-        """Set what the request does not set: by these defaults, or to have no effect. A default
-        gives way to what the request sets."""
+        """Return a Sampling in which unset parameters have these defaults, or no effect."""
         non_default = {name: getattr(self, name) for name in self.__struct_fields__}
         non_default = {name: value for name, value in non_default.items() if value is not None}
         made = {**defaults, **non_default}
@@ -167,27 +163,26 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sampling parameters of one generation. `checked` refuses values out of range.
+    """Sampling parameters of one generation.
 
     For example:
 
         Sampling(temperature=0.0, max_tokens=64, stop=("END",)).checked("chat", vocabulary=49152)
     """
 
-    #: 0: the most probable token each time.
+    #: 0: always the most probable token.
     temperature: float = 1.0
-    #: Tokens are drawn from the most probable ones that have this much probability together.
+    #: Sample from the smallest set of most probable tokens whose probabilities sum to this.
     top_p: float = 1.0
-    #: How many of the most probable tokens are drawn from; 0: all.
+    #: Sample from this number of most probable tokens; 0: from all.
     top_k: int = 0
-    #: Tokens are drawn from those at least this times as probable as the most probable one.
+    #: Minimum probability of a token, relative to the most probable one.
     min_p: float = 0.0
-    #: Divides the score of tokens that are there already; 1: no effect.
+    #: Above 1 makes tokens of the prompt and of the answer less likely.
     repetition_penalty: float = 1.0
 
     def checked(self, model: str, vocabulary: int) -> Sampling:
-        """Return self if all values are valid for a vocabulary of this size; else raise
-        InvalidRequest with model and field."""
+        """Return self if all values are valid for this vocabulary; else raise InvalidRequest."""
         for fine, field, rule in (*self._numbers(), *self._lists(), *self._tokens(vocabulary)):
             if not fine:
                 value = repr(getattr(self, field))

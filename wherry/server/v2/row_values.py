@@ -258,9 +258,9 @@ class RowValues:
                 ) from None
             except ValueError:
                 raise self.invalid(
-                    "its rows differ in shape; send those that do in requests of their own"
+                    "its rows differ in shape; send rows of different shapes separately"
                     if len(rows) > 1
-                    else "its lists differ in length, so that it is not an array"
+                    else "its lists differ in length, so it is not an array"
                 ) from None
         self._fitting(array[0])
         return array
@@ -291,7 +291,7 @@ def url_files(columns: Columns) -> list[UrlFile]:
     ]
     count = len({file.url for file in files})
     if count > MAX_URLS:
-        raise RequestTooLarge(f"the request has {count} URLs, and may have {MAX_URLS}")
+        raise RequestTooLarge(f"the request has {count} URLs; at most {MAX_URLS} are allowed")
     return files
 
 

@@ -242,7 +242,7 @@ def test_what_has_no_name_is_no_function_to_decorate() -> None:
     def cut(length: int, text: str) -> str:
         return text[:length]
 
-    with pytest.raises(ConfigError, match="is for functions, not partial; write a def"):
+    with pytest.raises(ConfigError, match="is for functions, not partial; wrap it in a def"):
         wherry.model(functools.partial(cut, 3))
 
 

@@ -952,7 +952,7 @@ def test_a_model_object_calls_the_version_that_is_asked_for() -> None:
 
 @pytest.mark.parametrize("version", [True, 1.0, [1], np.zeros(2), b"1"])
 def test_what_is_no_version_says_where_an_input_of_that_name_goes(version: Any) -> None:
-    with Runtime(shout) as rt, pytest.raises(InvalidRequest, match="given by its place"):
+    with Runtime(shout) as rt, pytest.raises(InvalidRequest, match="by position"):
         rt.infer("shout", "a", version=version)
 
 

@@ -122,10 +122,10 @@ def test_no_two_models_have_a_name(client: Client) -> None:
         return x
 
     for name in (HUB, "embed"):
-        with pytest.raises(ConfigError, match=r"served name '.*' is that of model"):
+        with pytest.raises(ConfigError, match=r"same served name '.*' as model"):
             client.runtime.load(other, served_names=(name,))
     client.runtime.load(other, served_names=("org/new",))
-    with pytest.raises(ConfigError, match=r"served name 'other' is that of model 'other'"):
+    with pytest.raises(ConfigError, match=r"same served name 'other' as model 'other'"):
         client.runtime.load(tell, served_names=("other",))
 
 

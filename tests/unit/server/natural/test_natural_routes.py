@@ -469,7 +469,7 @@ def test_the_highest_version_has_the_route() -> None:
 
 
 def test_two_models_cannot_have_one_route() -> None:
-    with served(shout) as client, pytest.raises(ConfigError, match="'/shout' is that of model"):
+    with served(shout) as client, pytest.raises(ConfigError, match=r"same .* '/shout' as model"):
         client.runtime.load(bare, route="/shout")
 
 

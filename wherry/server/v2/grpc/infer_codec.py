@@ -232,7 +232,7 @@ class InferCodec:
                     f"unexpected explicit tensor data for input tensor '{codec.name}' for model"
                     f" '{self.model}' of type '{KIND_OF_FIELD[field]}', expected datatype"
                     f" '{codec.datatype}'",
-                    more=f": it belongs into contents.{expected}, not {field}",
+                    more=f": it belongs in contents.{expected}, not {field}",
                 )
         values = contents.get(expected, ())
         if count and not len(values):
@@ -434,6 +434,6 @@ def _is_absent(column: list[Any], codec: OutputCodec) -> bool:
     if len(absent) == len(column):
         return True
     raise InvalidRequest(
-        f"output '{codec.name}': the model has an answer for some rows of this request and not for"
-        " others, which is not a tensor; send one row in each request"
+        f"output '{codec.name}': the model answered only some rows of this request, which no tensor"
+        " can express; send one row per request"
     )

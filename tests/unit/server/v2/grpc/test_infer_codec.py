@@ -269,7 +269,7 @@ def test_what_is_wrong_with_a_request_is_named(change: Values, problem: str) -> 
         ),
         ("INT16", {"int_contents": [1, 2, -(2**15) - 1]}, "out of the range of INT16"),
         ("UINT8", {"uint_contents": [1, 2, 256]}, "out of the range of UINT8"),
-        ("UINT16", {"int_contents": [1, 2, 3]}, "it belongs into contents.uint_contents"),
+        ("UINT16", {"int_contents": [1, 2, 3]}, "it belongs in contents.uint_contents"),
         ("FP16", {"fp32_contents": [1, 2, 3]}, "FP16 has no field in contents"),
         ("BF16", {}, "BF16 has no field in contents; use raw_input_contents"),
     ],
@@ -397,7 +397,7 @@ def test_an_answer_may_lack_outputs() -> None:
     encoded = answer_of(PAIR, InferResponse({"total": [None], "name": ["a"]}))
     assert [output["name"] for output in encoded["outputs"]] == ["name"]
     assert "outputs" not in answer_of(PAIR, InferResponse({}))
-    with pytest.raises(InvalidRequest, match="answer for some rows of this request"):
+    with pytest.raises(InvalidRequest, match="answered only some rows of this request"):
         PAIR.encode(InferResponse({"name": ["a", None]}, 2))
 
 
