@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+
+import uvloop
 
 from wherry.bench import load_protocol
 from wherry.bench.load_run import LoadRun
@@ -27,16 +28,8 @@ def main() -> None:
     # What anything prints must not come between the frames.
     output = os.dup(1)
     os.dup2(2, 1)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(output))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:  # Windows
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
 
 
 async def _serve(output: int) -> None:

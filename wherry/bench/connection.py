@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
@@ -21,16 +20,6 @@ import msgspec
 from wherry.bench.answers import READERS, AnswerReader
 from wherry.bench.figures import OK
 from wherry.core.api import ConfigError
-
-#: Seconds for a server to show its certificate.
-TLS_TIMEOUT = 5.0
-
-
-class Shown(msgspec.Struct, frozen=True):
-    """The certificate that a server has shown, and a name that it is for."""
-
-    pem: str
-    name: str
 
 
 def tls_context(ssl_ca: str | None, *, insecure: bool) -> ssl.SSLContext:
@@ -43,40 +32,6 @@ def tls_context(ssl_ca: str | None, *, insecure: bool) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def shown_by(host: str, port: int) -> Shown:
-    """Ask the server for its certificate: for grpcio, which cannot accept any, to trust it alone.
-
-    OSError if it shows none, ConfigError if no client could trust it.
-    """
-    pem = ssl.get_server_certificate((host, port), timeout=TLS_TIMEOUT)
-    # Once more, as Python reads a certificate only if it trusts it.
-    context = ssl.create_default_context(cadata=pem)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    try:
-        with (
-            socket.create_connection((host, port), TLS_TIMEOUT) as plain,
-            context.wrap_socket(plain, server_hostname=host) as connection,
-        ):
-            certificate = connection.getpeercert() or {}
-    except ssl.SSLCertVerificationError as error:
-        raise ConfigError(
-            f"the certificate of {host}:{port} cannot be trusted even alone:"
-            f" {error.verify_message}; give the server another one"
-        ) from None
-    return Shown(pem, _name_in(certificate) or host)
-
-
-def _name_in(certificate: Mapping[str, Any]) -> str:
-    """The name to compare with the host: the first alternative one, else the common one."""
-    subject = [pair for part in certificate.get("subject", ()) for pair in part]
-    names = [
-        *(value for _, value in certificate.get("subjectAltName", ())),
-        *(value for kind, value in subject if kind == "commonName"),
-    ]
-    return names[0] if names else ""
 
 
 #: An answer that is kept in memory ends here.
@@ -107,8 +62,6 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
         "status", "openai", "openai_events", "anthropic", "anthropic_events", "v2_events",
         "grpc", "grpc_stream",
     ] = "status"  # fmt: skip
-    #: gRPC, which cannot accept any certificate: the one to trust.
-    shown: Shown | None = None
     #: gRPC: what goes with each call. (Over HTTP it stands in the request.)
     metadata: tuple[tuple[str, str], ...] = ()
 
@@ -188,11 +141,7 @@ class LoadConnection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
         # uvloop writes when it has read from all connections. That would count for latency.
         connected = transport.get_extra_info("socket")
-        if (
-            connected is not None
-            and os.name == "posix"
-            and not transport.get_extra_info("sslcontext")
-        ):
+        if connected is not None and not transport.get_extra_info("sslcontext"):
             self._file = connected.fileno()
         self._parser = httptools.HttpResponseParser(self)
         if self.owner is None:

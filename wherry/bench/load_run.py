@@ -154,7 +154,7 @@ class LoadRun:
         load = plan.load
         self._source: Callers | Arrivals
         if isinstance(load, Closed):
-            self._source = Callers(load, self, seed=plan.seed)
+            self._source = Callers(load, self)
         else:
             self._source = Arrivals(
                 load,

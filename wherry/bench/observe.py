@@ -9,7 +9,6 @@ import dataclasses
 import http.client
 import os
 import platform
-import socket
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -83,7 +82,7 @@ class HttpControl:
     headers: Mapping[str, str] = field(default_factory=dict)
     ssl_ca: str | None = None
     insecure: bool = False
-    #: Seconds to connect, and for the whole of an answer.
+    #: Seconds to connect, and in which nothing more of an answer comes.
     timeout: float = 5.0
 
     def json(self, path: str, *, method: str = "GET") -> Any:
@@ -97,10 +96,8 @@ class HttpControl:
             raise NotThere(f"{method} {path}: {error}") from None
 
     def _exchange(self, method: str, path: str) -> tuple[int, bytes]:
-        connection, deadline = self._connection(), _AnswerDeadline(self.timeout)
+        connection = self._connection()
         try:
-            connection.connect()
-            deadline.begin(connection.sock)
             connection.request(method, path, headers=dict(self.headers))
             response = connection.getresponse()
             body = response.read(16 * 2**20)
@@ -108,16 +105,10 @@ class HttpControl:
             why = str(error).strip() or type(error).__name__
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
                 why = f"{why[:80]!r} is not HTTP"
-            raise self._unreachable(deadline.lost or why, error) from None
+            raise Unreachable(f"{self.address.url}: {why}; {advice(error)}") from None
         finally:
-            deadline.end()
             connection.close()
-        if deadline.lost:
-            raise self._unreachable(deadline.lost, TimeoutError())
         return response.status, body
-
-    def _unreachable(self, why: str, error: Exception) -> Unreachable:
-        return Unreachable(f"{self.address.url}: {why}; {advice(error)}")
 
     def _connection(self) -> http.client.HTTPConnection:
         where = self.address
@@ -129,29 +120,6 @@ class HttpControl:
                 where.host, where.port, timeout=self.timeout, context=context
             )
         return http.client.HTTPConnection(where.host, where.port, timeout=self.timeout)
-
-
-class _AnswerDeadline:
-    """Hang up on an answer that is not whole in time: each byte renews a socket's own timeout."""
-
-    def __init__(self, seconds: float) -> None:
-        self.lost = ""
-        self._seconds = seconds
-        self._timer: threading.Timer | None = None
-
-    def begin(self, peer: socket.socket) -> None:
-        def hang_up() -> None:
-            self.lost = f"no whole answer within {self._seconds:g} s"
-            with contextlib.suppress(OSError):  # it has just been closed
-                socket.socket.shutdown(peer, socket.SHUT_RDWR)  # a TLS socket's own says goodbye
-
-        self._timer = threading.Timer(self._seconds, hang_up)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 PROC = Path("/proc")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wherry.bench.answers import AnswerReader
-from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, shown_by, tls_context
+from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, tls_context
 from wherry.bench.figures import OK
 from wherry.bench.inputs import Row, columns_of
 from wherry.bench.observe import Address, NotThere, Unreachable
-from wherry.core.api import ConfigError, ModelDescription, advice, infer_body
+from wherry.core.api import ConfigError, ModelDescription, infer_body
 from wherry.server.api import Schema, load
 
 if TYPE_CHECKING:
@@ -236,17 +236,13 @@ async def connect(wire: Wire, owner: Owner, caller: int) -> GrpcConnection:
 
 
 def wire_to(where: Address, headers: Mapping[str, str], ssl_ca: str | None, insecure: bool) -> Wire:
-    """The address for calls. Unreachable if its certificate is needed and it shows none."""
-    shown = None
+    """The address for calls. ConfigError if its certificate cannot be checked, and must be."""
     if where.scheme == "grpcs":
-        tls_context(ssl_ca, insecure=insecure)  # says what is wrong with ssl_ca; grpcio would not
         if insecure:
-            try:
-                shown = shown_by(where.host, where.port)
-            except OSError as error:
-                raise Unreachable(f"{where.url}: {error}; {advice(error)}") from None
+            raise ConfigError("gRPC checks each certificate: name the server's own as --ssl-ca")
+        tls_context(ssl_ca, insecure=False)  # says what is wrong with ssl_ca; grpcio would not
     metadata = tuple((name.lower(), value) for name, value in headers.items())
-    return where.wire(reads="grpc", ssl_ca=ssl_ca, shown=shown, metadata=metadata)
+    return where.wire(reads="grpc", ssl_ca=ssl_ca, metadata=metadata)
 
 
 def _channel(wire: Wire, insecure: Any, secure: Any) -> Any:
@@ -256,9 +252,5 @@ def _channel(wire: Wire, insecure: Any, secure: Any) -> Any:
     target = f"{host}:{wire.port}"
     if not wire.tls:
         return insecure(target, options=OPTIONS)
-    if wire.shown is not None:
-        name = ("grpc.ssl_target_name_override", wire.shown.name)
-        trusted = grpc.ssl_channel_credentials(wire.shown.pem.encode())
-        return secure(target, trusted, options=(*OPTIONS, name))
     roots = Path(wire.ssl_ca).read_bytes() if wire.ssl_ca else None
     return secure(target, grpc.ssl_channel_credentials(roots), options=OPTIONS)

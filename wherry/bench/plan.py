@@ -21,9 +21,8 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):
     """Callers that wait for their answer, think, and send again."""
 
     callers: int
-    #: Seconds between an answer and the next request; drawn anew each time if `think_random`.
+    #: Seconds between an answer and the next request.
     think: float = 0.0
-    think_random: bool = False
     #: Seconds over which the callers join one by one; 0: all at once.
     ramp: float = 0.0
     #: Requests of each caller; None: no end of its own.
@@ -174,16 +173,6 @@ def joins(load: Closed) -> list[float]:
     at its end."""
     steps = max(1, load.callers - 1)
     return [load.ramp * n / steps for n in range(load.callers)]
-
-
-def thinks(load: Closed, *, seed: int = 0) -> Iterator[float]:
-    """The pauses of a caller, in seconds; endless."""
-    if not load.think_random:
-        while True:
-            yield load.think
-    draw = random.Random(seed)
-    while True:
-        yield draw.expovariate(1 / load.think)
 
 
 def _when(work: float, load: Rate) -> float:

@@ -1,12 +1,10 @@
-"""What is kept of a measurement: the report as JSON, a page, CSV and JSONL?
+"""What is kept of a measurement: the report as JSON, a page and JSONL?
 
 `SCHEMA` changes when a reader of the JSON would have to.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -126,47 +124,6 @@ def page(report: Report) -> str:
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     data = msgspec.json.encode(report).decode().replace("<", "\\u003c")
     return template.replace("__REPORT__", data, 1)
-
-
-# CSV: one line for each point
-
-_SPREAD = ("mean", "min", "p50", "p90", "p95", "p99", "p999", "max")
-
-
-def as_csv(report: Report) -> str:
-    """A header, and a line for each point."""
-    rows = []
-    names = list(dict.fromkeys(name for point in report.points for name in point.settings))
-    for point in report.points:
-        told = point.figures
-        row: dict[str, Any] = {name: point.settings.get(name, "") for name in names}
-        row |= {
-            "repeat": point.repeat,
-            "seconds": told.seconds,
-            "ok": told.ok,
-            "failed": told.failed,
-            "requests_per_second": told.requests_per_second,
-            "rows_per_second": told.rows_per_second,
-            "tokens_out_per_second": told.tokens_out_per_second,
-        }
-        for name in ("latency", "first_token", "inter_token"):
-            values = getattr(told, name)
-            for part in _SPREAD:
-                row[f"{name}_{part}_ms"] = "" if values is None else 1e3 * getattr(values, part)
-        server = point.server
-        row |= {
-            "server_queue_ms": "" if server is None else 1e3 * server.queue,
-            "server_compute_ms": "" if server is None else 1e3 * server.compute_infer,
-            "mean_batch_size": "" if server is None else server.mean_batch_size,
-            "server_cores": "" if point.server_cores is None else point.server_cores,
-            "client_cores": point.client.cores,
-        }
-        rows.append(row)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*rows[0]] if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 # JSONL: one line for each request

@@ -15,7 +15,6 @@ from rich.text import Text
 from wherry.bench.compare import Change
 from wherry.bench.figures import Spread
 from wherry.bench.load_protocol import LoadProgress
-from wherry.bench.offline import Cell, OfflineReport, recommended
 from wherry.bench.plan import Plan, describe, is_open
 from wherry.bench.report import Point, Report, SearchResult, number, shown
 
@@ -175,47 +174,6 @@ def print_changes(
             ),
             soft_wrap=True,
         )
-
-
-def cell_line(cell: Cell) -> str:
-    return (
-        f"batches of {cell.batch_size}, {cell.rows}, {cell.order}:"
-        f" {ms(cell.seconds_per_row)} ms a row"
-    )
-
-
-def _cell(cell: Cell) -> str:
-    error = "" if cell.error is None else f" ±{100 * cell.error / cell.seconds_per_row:.0f}%"
-    return ms(cell.seconds_per_row) + error
-
-
-def print_offline(report: OfflineReport, out: Console | None = None) -> None:
-    """Seconds per row by batch size, a column for each kind of rows; then what follows."""
-    out = out or console(sys.stdout)
-    out.print(f"model {report.model}, offline: ms a row", soft_wrap=True)
-    if not report.cells:
-        return
-    columns = list(dict.fromkeys((cell.rows, cell.order) for cell in report.cells))
-    table = Table(box=None, pad_edge=False)
-    table.add_column("batch size", justify="right")
-    for rows, order in columns:
-        table.add_column(f"{rows}\n{order}", justify="right")
-    for size in dict.fromkeys(cell.batch_size for cell in report.cells):
-        found = {(c.rows, c.order): c for c in report.cells if c.batch_size == size}
-        table.add_row(
-            str(size),
-            *(_cell(found[key]) if key in found else "" for key in columns),
-        )
-    out.print(table)
-    for rows, order in columns:
-        best = recommended([c for c in report.cells if (c.rows, c.order) == (rows, order)])
-        out.print(
-            f"{rows}, {order}: batches of {best.batch_size};"
-            f" a server reaches at most {number(best.rows_per_second)} rows/s an instance",
-            soft_wrap=True,
-        )
-    if report.instances > 1:
-        out.print(f"{report.instances} instances reach more, as far as there is room for them")
 
 
 def console(file: Any) -> Console:

@@ -18,15 +18,13 @@ import asyncio
 import ctypes
 import os
 import struct
-import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
 from wherry.bench.connection import LoadConnection
-from wherry.bench.plan import Bursts, Closed, Rate, Replay, joins, moments, thinks
+from wherry.bench.plan import Bursts, Closed, Rate, Replay, joins, moments
 
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1
@@ -38,24 +36,15 @@ class PreciseTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
         self._callback = callback
-        self._handle: asyncio.TimerHandle | None = None
-        self._file: int | None = None
-        if sys.platform == "linux":
-            libc = ctypes.CDLL(None, use_errno=True)
-            file = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-            if file >= 0:
-                self._file = file
-                self._settime = libc.timerfd_settime
-                loop.add_reader(file, self._expired)
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._settime = libc.timerfd_settime
+        self._file = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._file < 0:
+            raise OSError(ctypes.get_errno(), "no timer")
+        loop.add_reader(self._file, self._expired)
 
     def set(self, moment: float) -> None:
         """Wake at `moment`; one that has passed is now. The earlier setting is forgotten."""
-        if self._file is None:
-            if self._handle is not None:
-                self._handle.cancel()
-            wait = max(0.0, moment - time.perf_counter())
-            self._handle = self._loop.call_later(wait, self._callback)
-            return
         seconds = int(moment)
         nanoseconds = int((moment - seconds) * 1e9)
         # interval, then value; a value of 0 would switch it off
@@ -63,15 +52,10 @@ class PreciseTimer:
         self._settime(self._file, _ABSOLUTE, setting, None)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._loop.remove_reader(self._file)
-            os.close(self._file)
-            self._file = None
-        if self._handle is not None:
-            self._handle.cancel()
+        self._loop.remove_reader(self._file)
+        os.close(self._file)
 
     def _expired(self) -> None:
-        assert self._file is not None
         try:
             os.read(self._file, 8)
         except BlockingIOError:
@@ -108,10 +92,9 @@ class Callers:
 
     waiting = 0
 
-    def __init__(self, load: Closed, sender: Sender, *, seed: int) -> None:
+    def __init__(self, load: Closed, sender: Sender) -> None:
         self._load = load
         self._sender = sender
-        self._thinks = thinks(load, seed=seed) if load.think else None
         #: Requests that each caller may still send.
         self._left = [float("inf") if load.loops is None else load.loops] * load.callers
         self._connected: dict[int, LoadConnection] = {}
@@ -136,10 +119,10 @@ class Callers:
 
     def free(self, connection: LoadConnection) -> None:
         self._pauses.pop(connection.caller, None)
-        if self._thinks is None:
-            self._next(connection.caller, connection)
+        if self._load.think:
+            self._sender.later(self._load.think, self._next, connection.caller, connection)
         else:
-            self._sender.later(next(self._thinks), self._next, connection.caller, connection)
+            self._next(connection.caller, connection)
 
     def not_connected(self, caller: int) -> None:
         pause = self._pauses.get(caller, PAUSE)

@@ -18,21 +18,17 @@ if TYPE_CHECKING:
     from wherry.core.client.wire import infer_body as infer_body
     from wherry.core.instances.device_errors import broken_by as broken_by
     from wherry.core.instances.device_errors import out_of_memory as out_of_memory
-    from wherry.core.instances.devices import Gpus as Gpus
     from wherry.core.instances.devices import cpu_instead as cpu_instead
     from wherry.core.instances.devices import for_torch as for_torch
     from wherry.core.instances.devices import gpu_count as gpu_count
-    from wherry.core.instances.devices import may_use_gpus as may_use_gpus
     from wherry.core.instances.devices import or_on_cpu as or_on_cpu
     from wherry.core.instances.devices import try_gpus as try_gpus
     from wherry.core.instances.dispatcher import Dispatcher as Dispatcher
-    from wherry.core.instances.executable import Executable as Executable
     from wherry.core.instances.instance import Answers as Answers
     from wherry.core.instances.instance import Instance as Instance
     from wherry.core.instances.instance import Loadable as Loadable
     from wherry.core.instances.instance_slots import shortage as shortage
     from wherry.core.instances.linked_worker import LinkedWorker as LinkedWorker
-    from wherry.core.instances.own_rows import gather_rows as gather_rows
     from wherry.core.instances.process import are_large as are_large
     from wherry.core.instances.runner import Refused as Refused
     from wherry.core.instances.runner import Runner as Runner
@@ -223,15 +219,11 @@ else:
             "client.connections": "UnixConnection advice",
             "client.wire": "ModelDescription Tensor by_place describe infer_body",
             "instances.device_errors": "broken_by out_of_memory",
-            "instances.devices": (
-                "Gpus cpu_instead for_torch gpu_count may_use_gpus or_on_cpu try_gpus"
-            ),
+            "instances.devices": ("cpu_instead for_torch gpu_count or_on_cpu try_gpus"),
             "instances.dispatcher": "Dispatcher",
-            "instances.executable": "Executable",
             "instances.instance": "Answers Instance Loadable",
             "instances.instance_slots": "shortage",
             "instances.linked_worker": "LinkedWorker",
-            "instances.own_rows": "gather_rows",
             "instances.process": "are_large",
             "instances.runner": "Refused Runner refused_of",
             "instances.sequence_inputs": "SequenceInputs WARM_UP",

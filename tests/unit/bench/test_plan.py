@@ -17,7 +17,6 @@ from wherry.bench.plan import (
     describe,
     joins,
     moments,
-    thinks,
 )
 from wherry.core.values.errors import ConfigError
 
@@ -132,10 +131,3 @@ def test_callers_join_one_by_one_over_the_ramp() -> None:
     assert joins(Closed(callers=3, ramp=10)) == [0, 5, 10]
     assert joins(Closed(callers=3)) == [0, 0, 0]
     assert joins(Closed(callers=1, ramp=10)) == [0]
-
-
-def test_callers_think_as_long_as_they_are_told_or_so_on_average() -> None:
-    assert list(itertools.islice(thinks(Closed(callers=1, think=2.0)), 3)) == [2.0, 2.0, 2.0]
-    drawn = list(itertools.islice(thinks(Closed(callers=1, think=2.0, think_random=True)), 5000))
-    assert fmean(drawn) == pytest.approx(2.0, rel=0.1)
-    assert len(set(drawn)) > 4000

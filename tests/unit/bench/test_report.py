@@ -1,7 +1,5 @@
 """What is kept of a measurement, and the page made of it."""
 
-import csv
-import io
 import re
 from pathlib import Path
 
@@ -36,15 +34,6 @@ def test_another_file_is_no_report(tmp_path: Path, content: bytes, wrong: str) -
         reports.read(str(path))
     with pytest.raises(ConfigError, match="No such file"):
         reports.read(str(tmp_path / "gone.json"))
-
-
-def test_the_csv_has_a_line_for_each_point_and_one_header() -> None:
-    text = reports.as_csv(report(point(callers=1), point(callers=2, rows=8)))
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["callers"] for row in rows] == ["1", "2"]
-    assert [row["rows"] for row in rows] == ["", "8"]
-    assert float(rows[0]["latency_p50_ms"]) == pytest.approx(10, rel=0.1)
-    assert float(rows[0]["server_queue_ms"]) == 1.0
 
 
 def test_jsonl_has_a_line_for_each_request_from_the_runs_beginning() -> None:

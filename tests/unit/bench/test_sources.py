@@ -68,7 +68,7 @@ def arrivals(load: Rate | Bursts | Replay, sender: Sent, connections: int = 2) -
 
 def test_a_caller_sends_again_on_its_own_connection_as_often_as_it_may() -> None:
     sender = Sent()
-    callers = Callers(Closed(callers=2, loops=2), sender, seed=0)
+    callers = Callers(Closed(callers=2, loops=2), sender)
     callers.begin(0.0)
     assert sender.sent == [(0, None), (1, None)]
     own = Open(caller=1)
@@ -84,7 +84,7 @@ def test_a_caller_sends_again_on_its_own_connection_as_often_as_it_may() -> None
 
 def test_a_caller_thinks_before_it_sends_again() -> None:
     sender = Sent()
-    callers = Callers(Closed(callers=1, think=3.0), sender, seed=0)
+    callers = Callers(Closed(callers=1, think=3.0), sender)
     callers.begin(0.0)
     sender.answer(callers, Open())
     assert len(sender.sent) == 1
@@ -94,7 +94,7 @@ def test_a_caller_thinks_before_it_sends_again() -> None:
 
 def test_a_caller_that_cannot_connect_tries_again_after_pauses_that_double() -> None:
     sender = Sent()
-    callers = Callers(Closed(callers=1), sender, seed=0)
+    callers = Callers(Closed(callers=1), sender)
     callers.begin(0.0)
     pauses = []
     for _ in range(7):

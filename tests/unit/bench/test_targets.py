@@ -16,7 +16,7 @@ import pytest
 
 import wherry
 from wherry.bench.inputs import Lengths
-from wherry.bench.observe import HttpControl, Unreachable, address
+from wherry.bench.observe import Unreachable, address
 from wherry.bench.targets import Protocol, Sending, find
 from wherry.core.values.errors import ConfigError
 from wherry.testing import local_server
@@ -196,19 +196,15 @@ def test_keys_stand_in_requests_and_win_over_nothing_else() -> None:
 
 
 @contextmanager
-def saying(first: bytes, then: bytes) -> Iterator[str]:
-    """A server that says this to whatever it is asked, and `then` for as long as it is heard."""
+def saying(speech: bytes) -> Iterator[str]:
+    """A server that says this to whatever it is asked."""
 
     def talk() -> None:
         peer, _ = listener.accept()
         with peer, suppress(OSError):
             peer.recv(65536)
-            peer.sendall(first)
-            while then:
-                peer.sendall(then)
-                over.wait(0.01)
+            peer.sendall(speech)
 
-    over = threading.Event()  # never set: a pause
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=talk)
         thread.start()
@@ -216,15 +212,7 @@ def saying(first: bytes, then: bytes) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    "first", [b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX-A: "]
-)
-def test_an_answer_that_comes_byte_by_byte_is_waited_for_once(first: bytes) -> None:
-    with saying(first, b"x") as url, pytest.raises(Unreachable, match="no whole answer"):
-        HttpControl(address(url), timeout=0.1).json("/v2")
-
-
 def test_a_server_of_another_protocol_is_told() -> None:
     speech = b"SSH-2.0-OpenSSH_9\r\n"
-    with saying(speech, b"") as url, pytest.raises(Unreachable, match="_9' is not HTTP"):
+    with saying(speech) as url, pytest.raises(Unreachable, match="_9' is not HTTP"):
         find(url, Sending())

@@ -48,8 +48,7 @@ GROUPS: Final = {
         Flag("--inputs", "rows: a JSONL or text file, file.py:function, or a folder or pattern of"
              " files, such as images", "PATH"),
         Flag("--rows", "rows per request [1]", "N,..", "1"),
-        Flag("--length", "generated texts: 300, 100-800, 5-120w, normal:300,80 (several:"
-             " --offline)", "L", [], REPEATED),
+        Flag("--length", "generated texts: 300, 100-800, 5-120w, normal:300,80", "L"),
         Flag("--shape", "a row's shape, for generated tensors", "NAME=N,..", [], REPEATED),
         Flag("--json-tensors", "V2: send numbers as JSON, not as binary tensors"),
         Flag("--max-tokens", "OpenAI [128]", "N", 128, INT),
@@ -64,7 +63,6 @@ GROUPS: Final = {
     "load (closed: callers wait for their answers; open: a rate)": (
         Flag("--callers", "callers at once [1,4,16,64]", "N,.."),
         Flag("--think", "a caller's pause before its next request", "SECONDS"),
-        Flag("--think-random", "exponentially distributed around --think"),
         Flag("--ramp", "callers join, or the rate grows, over this time", "SECONDS"),
         Flag("--rate", "requests/s, however long answers take", "R,.."),
         Flag("--arrivals", "[poisson]", None, "poisson", {"choices": ("poisson", "constant")}),
@@ -102,14 +100,10 @@ GROUPS: Final = {
     "other modes": (
         Flag("--compare", "two targets, measured alternately, or two reports: what differs beyond"
              " noise", more={"nargs": 2, "metavar": ("A", "B")}),
-        Flag("--offline", "no callers: seconds per row over batch sizes and lengths, in this"
-             " process"),
-        Flag("--batch-sizes", "offline [1..64]", "N,..", "1..64"),
     ),
     "results (the table goes to stdout)": (
         Flag("--json", "the report, for --compare and programs", "PATH"),
         Flag("--html", "the report as one page with charts", "PATH"),
-        Flag("--csv", "one line per point", "PATH"),
         Flag("--jsonl", "one line per request", "PATH"),
         Flag("--quiet", "no progress on stderr"),
     ),

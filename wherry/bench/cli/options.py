@@ -38,8 +38,6 @@ class BenchOptions:
     @classmethod
     def of(cls, args: argparse.Namespace) -> BenchOptions:
         """Read the flags. ConfigError names the one that is wrong."""
-        if len(args.length) > 1:
-            raise ConfigError("several --length are for --offline; a load has one")
         for name in ("repeat", "processes", "connections"):
             if (count := getattr(args, name)) is not None and count < 1:
                 raise ConfigError(f"--{name} must be at least 1")
@@ -63,7 +61,7 @@ def _sending(args: argparse.Namespace) -> Sending:
         protocol=args.protocol,
         model=args.model,
         inputs=args.inputs,
-        text=lengths(args.length[0]) if args.length else None,
+        text=lengths(args.length) if args.length else None,
         shapes=dict(shape_of(text) for text in args.shape),
         binary=not args.json_tensors,
         stream=not args.no_stream,
@@ -88,7 +86,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         warmup = 0.0 if counted else min(DEFAULT_WARMUP, (duration or 0.0) / 5)
     think = seconds_of("--think", args.think) or 0.0
     return Plan(
-        load=Closed(callers=1, think=think, think_random=args.think_random, loops=args.loops),
+        load=Closed(callers=1, think=think, loops=args.loops),
         duration=duration,
         requests=args.requests,
         warmup=warmup,

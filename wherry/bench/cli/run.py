@@ -127,7 +127,6 @@ def exit_code(interrupts: Interrupts, not_measured: Iterable[str], missed: Itera
 CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "json": lambda report: reports.encode(report).decode(),
     "html": reports.page,
-    "csv": reports.as_csv,
 }
 OUTPUTS: Final = (*CONTENTS, "jsonl")
 

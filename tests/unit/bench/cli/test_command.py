@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import re
 import signal
@@ -60,11 +59,9 @@ def bench_echo(text: list[str]) -> list[str]:
         (["--compare", "http://a", "/nowhere.json"], "not one of each"),
         (["--compare", "http://a", "http://b", "--find-max", "--p95", "1s"], "has no other TARGET"),
         (["--find-max", "--p95", "1s", "--max-errors", "few"], "1% or 0.01"),
-        (["--length", "5", "--length", "6"], "--offline"),
         (["--replay", "/nowhere"], "--replay /nowhere"),
         (["--json", "/nowhere/at/all.json"], "no such folder"),
         (["--html", "/tmp"], "--html /tmp: this cannot be written"),
-        (["--offline", "--csv", "x.csv"], "--offline has --json"),
         (["--set", "max_batch_size=1"], "name app.py, not a URL"),
         (["--inputs", "/nowhere.jsonl", "--body", "x"], "nowhere.jsonl"),
     ],
@@ -107,7 +104,7 @@ def test_a_ctrl_c_while_something_starts_ends_that_at_once() -> None:
 def test_a_run_writes_everything_that_was_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = {name: str(tmp_path / f"out.{name}") for name in ("json", "html", "csv", "jsonl")}
+    out = {name: str(tmp_path / f"out.{name}") for name in ("json", "html", "jsonl")}
     files = [word for name, path in out.items() for word in (f"--{name}", path)]
     with local_server(Failing(never)) as server:
         code = main(["bench", server.url, "--callers", "1,2", "--loops", "5", *files])
@@ -120,7 +117,6 @@ def test_a_run_writes_everything_that_was_asked_for(
     assert made.target.protocol == "infer"
     assert len(Path(out["jsonl"]).read_text().splitlines()) == 15
     assert Path(out["html"]).read_text().startswith("<!DOCTYPE html>")
-    assert len(Path(out["csv"]).read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -144,12 +140,12 @@ def test_a_setting_or_file_that_fails_does_not_cost_what_was_measured_before(
         "--loops",
         "5",
     ]
-    assert main([*load, *flags, "--csv", str(tmp_path / "o.csv")]) == 2
+    assert main([*load, *flags, "--jsonl", str(tmp_path / "o.jsonl")]) == 2
     captured = capsys.readouterr()
     assert wrong in captured.err
     assert "callers" in captured.out
-    (row,) = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
-    assert row["max_batch_size"] == "2"
+    rows = [msgspec.json.decode(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [row["max_batch_size"] for row in rows] == [2] * 5
 
 
 def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,31 +235,6 @@ def test_two_targets_are_measured_in_turns_and_the_report_has_both(
         for target in "AB" for callers in (1, 2) for _ in range(4)
     ]  # fmt: skip
     assert [p.repeat for p in points] == [0, 1, 2, 3] * 4
-
-
-def test_offline_measures_each_size_and_recommends_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "offline_app.py").write_text(APP)
-    flags = [
-        "--offline",
-        "--batch-sizes",
-        "1,4",
-        "--length",
-        "10-20",
-        "--duration",
-        "1ms",
-        "--quiet",
-        "--json",
-    ]
-    code = main(["bench", f"{tmp_path}/offline_app.py", *flags, str(tmp_path / "o.json")])
-    assert code == 0
-    out = capsys.readouterr().out
-    assert "10-20, sorted: batches of" in out
-    cells = msgspec.json.decode((tmp_path / "o.json").read_bytes())["cells"]
-    assert [(cell["batch_size"], cell["order"]) for cell in cells] == [
-        (1, "as they come"), (1, "sorted"), (4, "as they come"), (4, "sorted"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [[], ["--find-max", "--p95", "1s"]], ids=["load", "search"])
