@@ -192,7 +192,7 @@ class WorkerSpans:
             return
         from opentelemetry import context, trace
 
-        from wherry.core.observability.otel.spans import context_with
+        from wherry.core.observability.otel.otlp import context_with
 
         self._provider = provider_of(names)
         start(self._provider, names)

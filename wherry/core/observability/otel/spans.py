@@ -10,17 +10,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import Event, ReadableSpan, Tracer
+from opentelemetry.sdk.trace import Tracer
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, TraceFlags, TraceState
-from opentelemetry.trace.status import Status, StatusCode
 
-from wherry.core.observability.otel.context import SpanDraft, SpanKind, TraceContext
+from wherry.core.observability.otel.context import SpanDraft
+from wherry.core.observability.otel.otlp import DraftedSpan, send_encoded
 
 log = logging.getLogger("wherry")
 
@@ -28,11 +25,6 @@ log = logging.getLogger("wherry")
 PAUSE: Final = 0.1
 #: Drafts that wait, at most; more are dropped, and counted.
 MOST_WAITING: Final = 8192
-#: Links and events of one span, at most, as is the SDK's default.
-MOST_LINKS: Final = 128
-
-_KINDS: Final = {kind: trace.SpanKind[kind.value] for kind in SpanKind}
-_UNSET: Final = Status(StatusCode.UNSET)
 
 
 class SpanSink:
@@ -41,7 +33,8 @@ class SpanSink:
 
     def __init__(self, tracer: Tracer, version: str, clock: Callable[[], float]) -> None:
         self._tracer = tracer
-        self._scope = InstrumentationScope("wherry", version)
+        self.resource = tracer.resource
+        self.scope = InstrumentationScope("wherry", version)
         self._clock = clock
         self._waiting: deque[SpanDraft] = deque()
         #: Drafts that came while too many waited.
@@ -87,49 +80,13 @@ class SpanSink:
         dropped, self.dropped = self.dropped, 0
         if dropped:
             log.warning("spans dropped: too many at once", extra={"spans": dropped})
+        send_encoded()
         while True:
             try:
                 draft = self._waiting.popleft()
             except IndexError:  # another thread may have been at it, too
                 return
             try:
-                processor.on_end(self._span(draft, wall))
+                processor.on_end(DraftedSpan(draft, wall, self.resource, self.scope))
             except Exception:  # of a processor of the program, or our own bug
                 log.exception("a span is lost")
-
-    def _span(self, draft: SpanDraft, wall: int) -> ReadableSpan:
-        def ns(at: float) -> int:
-            return wall + int(at * 1e9)
-
-        parent = draft.parent
-        return ReadableSpan(
-            draft.name,
-            span_context(draft.context),
-            None if parent is None else span_context(parent, is_remote=draft.is_entry),
-            resource=self._tracer.resource,
-            attributes=draft.attributes,
-            events=[Event(one.name, dict(one.attributes), ns(one.at)) for one in draft.events],
-            links=_links(draft.links),
-            kind=_KINDS[draft.kind],
-            status=_UNSET if draft.error is None else Status(StatusCode.ERROR, draft.error),
-            start_time=ns(draft.started),
-            end_time=ns(max(draft.started, draft.ended)),
-            instrumentation_scope=self._scope,
-        )
-
-
-def _links(contexts: Sequence[TraceContext]) -> Sequence[Link]:
-    return [Link(span_context(one)) for one in contexts[:MOST_LINKS]]
-
-
-def span_context(context: TraceContext, *, is_remote: bool = False) -> SpanContext:
-    state = TraceState.from_header([context.state]) if context.state else None
-    return SpanContext(
-        context.trace_id, context.span_id, is_remote, TraceFlags(context.flags), state
-    )
-
-
-def context_with(context: TraceContext, *, is_remote: bool) -> Context:
-    """A context of the API in which this span, which goes on elsewhere, is the current one."""
-    span = trace.NonRecordingSpan(span_context(context, is_remote=is_remote))
-    return trace.set_span_in_context(span, Context())

@@ -96,7 +96,7 @@ class TraceSampling:
         from opentelemetry import trace
         from opentelemetry.sdk.trace.sampling import Decision
 
-        from wherry.core.observability.otel.spans import context_with
+        from wherry.core.observability.otel.otlp import context_with
 
         trace_id = self._bits(128) or 1 if parent is None else parent.trace_id
         parent_context = None if parent is None else context_with(parent, is_remote=True)
