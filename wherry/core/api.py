@@ -87,23 +87,21 @@ if TYPE_CHECKING:
     from wherry.core.observability.machine import Use as Use
     from wherry.core.observability.machine import cache_folder as cache_folder
     from wherry.core.observability.metrics import Metrics as Metrics
-    from wherry.core.observability.otel import triton_mode as triton_mode
+    from wherry.core.observability.metrics_config import MetricsConfig as MetricsConfig
     from wherry.core.observability.otel.context import SpanKind as SpanKind
-    from wherry.core.observability.otel.following import FollowedRequest as FollowedRequest
     from wherry.core.observability.otel.following import begun as begun
-    from wherry.core.observability.otel.following import follow_below as follow_below
-    from wherry.core.observability.otel.following import follow_in as follow_in
+    from wherry.core.observability.otel.following import trace_below as trace_below
+    from wherry.core.observability.otel.following import trace_request as trace_request
     from wherry.core.observability.otel.providers import tracing_of as tracing_of
     from wherry.core.observability.otel.tracing import RequestTrace as RequestTrace
     from wherry.core.observability.otel.tracing import Tracing as Tracing
-    from wherry.core.observability.otel.triton_mode import MetricsConfig as MetricsConfig
     from wherry.core.observability.records import Records as Records
     from wherry.core.observability.statistics import SECONDS_BUCKETS as SECONDS_BUCKETS
     from wherry.core.observability.statistics import Compute as Compute
     from wherry.core.observability.statistics import Duration as Duration
     from wherry.core.observability.statistics import Histogram as Histogram
     from wherry.core.observability.statistics import ModelStatistics as ModelStatistics
-    from wherry.core.observability.tracing import Span as Span
+    from wherry.core.observability.tracing import Trace as Trace
     from wherry.core.pipelines.pipeline import gather as gather
     from wherry.core.pipelines.pipeline import stop as stop
     from wherry.core.runtime.lifecycle import ANY as ANY
@@ -253,17 +251,16 @@ else:
             "observability.metrics": "Metrics",
             "observability": "numbers",
             "observability.load_meter": "FRESH LoadReport",
-            "observability.otel": "triton_mode",
+            "observability.metrics_config": "MetricsConfig",
             "observability.otel.context": "SpanKind",
-            "observability.otel.following": "FollowedRequest begun follow_below follow_in",
+            "observability.otel.following": "begun trace_below trace_request",
             "observability.otel.providers": "tracing_of",
             "observability.otel.tracing": "RequestTrace Tracing",
-            "observability.otel.triton_mode": "MetricsConfig",
             "observability.records": "Records",
             "observability.statistics": (
                 "Compute Duration Histogram ModelStatistics SECONDS_BUCKETS"
             ),
-            "observability.tracing": "Span",
+            "observability.tracing": "Trace",
             "pipelines.pipeline": "gather stop",
             "runtime.lifecycle": "ANY Status",
             "runtime.loaded_model": "LoadedModel",

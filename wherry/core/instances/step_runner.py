@@ -93,8 +93,8 @@ class StepRunner(InstanceRunner[StepInstance]):
         for active in acts.join:
             request, instance = active.request, active.instance
             active.count = ResponseCount(self.statistics, now)
-            if request.trace is not None:
-                request.trace.enters(request, now, instance)
+            if request.trace is not None and request.trace.is_followed:
+                request.trace.begins(request, now, instance)
             columns = with_parameters(request) if self._takes_parameters else request.inputs
             instance.join(active.key, columns)
         self._alarm.set(acts.wake_at)

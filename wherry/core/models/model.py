@@ -35,7 +35,7 @@ from wherry.core.models.rows import with_checked_samples
 from wherry.core.models.settings import FunctionSettings, ModelSettings, SettingAttributes
 from wherry.core.models.signature import Signature, read_signature
 from wherry.core.observability.custom_metrics import CustomMetrics
-from wherry.core.observability.tracing import Span
+from wherry.core.observability.tracing import Trace
 from wherry.core.values.datatypes import Form
 from wherry.core.values.errors import ConfigError, ModelNotReady
 from wherry.core.values.request import Columns
@@ -116,9 +116,7 @@ class PipelineCall:
     deadline: float | None
     #: The tenant of the request.
     tenant: str
-    span: Span
-    #: Whether it is traced by OpenTelemetry, and its calls with it.
-    is_traced: bool = False
+    trace: Trace
 
 
 current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call", default=None)

@@ -19,7 +19,7 @@ from wherry.core.observability.custom_metrics import (
 from wherry.core.observability.families import LABELS, Loaded, ModelValues, family
 from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, of_all_loops
 from wherry.core.observability.machine import Machine, Use, gpus
-from wherry.core.observability.otel.triton_mode import MetricsConfig
+from wherry.core.observability.metrics_config import MetricsConfig
 from wherry.core.observability.triton_metrics import (
     CacheNumbers,
     cache_metrics,

@@ -1,63 +1,97 @@
-"""Which models did a request call, and how long did each call take?"""
+"""What happened to a request: when did it wait, run and end, and which models did it call?
+
+A `Trace` is kept of requests that somebody will look at: those of pipelines and their calls, those
+that are written to Triton's trace files, and those that OpenTelemetry follows, which are
+`otel.following.FollowedRequest`. `InferRequest.trace` is None for all others.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from wherry.core.values.request import InferRequest
+from wherry.core.values.reply import Reply
+from wherry.core.values.request import InferRequest, InferResponse
 
 #: Traces kept of each pipeline: the latest.
 KEPT = 8
-#: Maximum number of calls in one span.
-MOST_CHILDREN = 200
+#: Maximum number of calls in one trace.
+MOST_CALLS = 200
 
 
-@dataclass(slots=True)
-class Span:
-    """One request of one model. Times are seconds; `started` is by the runtime's clock."""
+@dataclass(slots=True, eq=False)
+class Trace:
+    """One request of one model. Times are seconds of the runtime's clock."""
+
+    #: Whether OpenTelemetry follows it.
+    is_followed: ClassVar[bool] = False
 
     model: str
     rows: int
     started: float
-    seconds: float = 0.0
-    #: Time in the queue, included in `seconds`.
-    queue_seconds: float = 0.0
-    error: str = ""
     version: str = ""
-    #: When it ran, by the same clock, and for how long: input, inference, output. None: in no
-    #: batch of its own.
+    #: Whether it runs in batches: it is of no pipeline or ensemble.
+    in_batch: bool = True
+    #: Number of traces above it: calls that wait for it.
+    depth: int = 0
+    ended: float = 0.0
+    #: The class of the error that it ended with.
+    error: str = ""
+    queued_at: float = 0.0
+    #: When it ran, and for how long: input, inference, output. None: in no batch.
     ran_at: float | None = None
     compute_ns: tuple[int, int, int] = (0, 0, 0)
-    children: list[Span] = field(default_factory=list)
-    #: Number of calls beyond MOST_CHILDREN.
+    calls: list[Trace] = field(default_factory=list)
+    #: Number of calls beyond MOST_CALLS.
     left_out: int = 0
-    #: Number of spans above it: calls that wait for it.
-    depth: int = 0
+    #: Called in the settling thread, before the answer is delivered.
+    on_end: Callable[[], None] | None = None
 
-    def call(self, request: InferRequest, model: str, version: str, now: float) -> Span:
-        depth = self.depth + 1
-        request.span = span = Span(model, request.rows, now, version=version, depth=depth)
-        self.add(span)
-        return span
+    #: Until it has its outcome.
+    _request: InferRequest | None = None
 
-    def ended(self, request: InferRequest, now: float, *, in_batch: bool) -> None:
-        """Its request has its outcome. `in_batch`: it is of no pipeline or ensemble."""
-        self.seconds = now - self.started
-        if in_batch and request.started_at is not None:
-            self.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
+    def follow(self, request: InferRequest, clock: Callable[[], float]) -> None:
+        """Note what happens to `request`. Before it is submitted."""
+        request.trace, self._request = self, request
+
+        def settled(reply: Reply[InferResponse]) -> None:
+            ended, self._request = self._request, None  # else each would live until a collection
+            assert ended is not None
+            self.settled(ended, reply.outcome, clock())
+
+        request.reply.first(settled)
+
+    def settled(self, request: InferRequest, outcome: object, now: float) -> None:
+        self.end(now, outcome)
+        self.queued_at = request.enqueued_at
+        if self.in_batch and request.started_at is not None:
             self.ran_at, self.compute_ns = request.started_at, request.compute_ns
+        if self.on_end is not None:
+            self.on_end()
 
-    def add(self, child: Span) -> None:
-        if len(self.children) < MOST_CHILDREN:
-            self.children.append(child)
+    def end(self, now: float, outcome: object) -> None:
+        self.ended = now
+        self.error = type(outcome).__name__ if isinstance(outcome, Exception) else ""
+
+    def add(self, call: Trace) -> None:
+        if len(self.calls) < MOST_CALLS:
+            self.calls.append(call)
         else:
             self.left_out += 1
 
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.ended - self.started)
+
+    @property
+    def queue_seconds(self) -> float:
+        """The part of `seconds` before it ran."""
+        return 0.0 if self.ran_at is None else max(0.0, self.ran_at - self.queued_at)
+
     def tree(self, origin: float | None = None) -> dict[str, Any]:
-        """The trace as JSON: milliseconds, as offsets from the first span's start."""
+        """The trace as JSON: milliseconds, as offsets from the first start."""
         origin = self.started if origin is None else origin
         shown: dict[str, Any] = {
             "model": self.model,
@@ -68,8 +102,8 @@ class Span:
         }
         if self.error:
             shown["error"] = self.error
-        if self.children:
-            shown["calls"] = [child.tree(origin) for child in self.children]
+        if self.calls:
+            shown["calls"] = [call.tree(origin) for call in self.calls]
         if self.left_out:
             shown["calls_left_out"] = self.left_out
         return shown
@@ -94,17 +128,17 @@ class CallTraces:
 
     def __init__(self) -> None:
         self._stages: dict[str, Stage] = {}
-        self._latest: deque[Span] = deque(maxlen=KEPT)
+        self._latest: deque[Trace] = deque(maxlen=KEPT)
 
-    def ended(self, root: Span) -> None:
+    def ended(self, root: Trace) -> None:
         self._latest.append(root)
-        for span in _calls(root):
-            stage = self._stages.setdefault(span.model, Stage())
+        for call in _calls(root):
+            stage = self._stages.setdefault(call.model, Stage())
             stage.calls += 1
-            stage.failed += bool(span.error)
-            stage.rows += span.rows
-            stage.seconds += span.seconds
-            stage.queue_seconds += span.queue_seconds
+            stage.failed += bool(call.error)
+            stage.rows += call.rows
+            stage.seconds += call.seconds
+            stage.queue_seconds += call.queue_seconds
 
     def stages(self) -> list[dict[str, Any]]:
         """Each called model in the order of first calls, with means in milliseconds."""
@@ -121,13 +155,13 @@ class CallTraces:
         ]
 
     def latest(self) -> list[dict[str, Any]]:
-        return [span.tree() for span in reversed(list(self._latest))]
+        return [trace.tree() for trace in reversed(list(self._latest))]
 
 
-def _calls(span: Span) -> Iterator[Span]:
-    for child in span.children:
-        yield child
-        yield from _calls(child)
+def _calls(trace: Trace) -> Iterator[Trace]:
+    for call in trace.calls:
+        yield call
+        yield from _calls(call)
 
 
 def _ms(seconds: float) -> float:

@@ -26,7 +26,7 @@ from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Caller, PipelineCall, current_call
 from wherry.core.observability.otel.context import enter
 from wherry.core.observability.statistics import ModelStatistics, ResponseCount
-from wherry.core.observability.tracing import CallTraces, Span
+from wherry.core.observability.tracing import CallTraces, Trace
 from wherry.core.scheduler.overload import MIN_QUEUED_BEFORE_REFUSAL, late, refusal
 from wherry.core.scheduler.pace import Pace
 from wherry.core.scheduler.queue import Deadlines
@@ -392,13 +392,10 @@ class PipelineRunner(Runner):
     async def _run(self, request: InferRequest) -> None:
         if request.reply.settled:
             return
-        span = request.span
-        if not isinstance(span, Span):
-            span = Span(self.config.name, request.rows, self._clock())
-        is_traced = request.trace is not None
-        if is_traced:
-            enter(request.trace.enters(request, self._clock()))
-        call = PipelineCall(self._caller, request.deadline, request.tenant, span, is_traced)
+        trace: Any = request.trace or Trace(self.config.name, request.rows, self._clock())
+        if trace.is_followed:
+            enter(trace.begins(request, self._clock()))
+        call = PipelineCall(self._caller, request.deadline, request.tenant, trace)
         current_call.set(call)
         started = perf_counter_ns()
         outcome: InferResponse | WherryError | None = None
@@ -406,10 +403,8 @@ class PipelineRunner(Runner):
             outcome = await self._outcome(request)
         finally:
             # Before the answer is delivered: its caller may read the trace at once.
-            ended = getattr(request.reply, "outcome", outcome)
-            span.seconds = self._clock() - span.started
-            span.error = type(ended).__name__ if isinstance(ended, Exception) else ""
-            self._traces.ended(span)
+            trace.end(self._clock(), getattr(request.reply, "outcome", outcome))
+            self._traces.ended(trace)
         self._leaves(request)
         if isinstance(outcome, InferResponse):
             self._succeed(request, outcome, perf_counter_ns() - started)

@@ -7,22 +7,18 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any
 
 from wherry.core.models.model import PipelineCall, current_call
-from wherry.core.observability.otel.following import FollowedRequest
+from wherry.core.observability.otel.following import trace_request
 from wherry.core.observability.otel.providers import tracing_of
-from wherry.core.observability.otel.tracing import Tracing
+from wherry.core.observability.otel.tracing import RequestTrace, Tracing
 from wherry.core.pipelines.pipeline import LoopThread
 from wherry.core.runtime.loaded_model import LoadedModel
 from wherry.core.runtime.loop_port import LoopPorts
 from wherry.core.values.reply import Reply, StreamReply
 from wherry.core.values.request import Columns, InferRequest, InferResponse, SequenceStep
-
-#: Stands for the span of a call that no pipeline makes.
-NO_SPAN = nullcontext()
 
 #: Calls that may wait for each other: pipelines that call pipelines, or themselves.
 MOST_NESTED = 100
@@ -39,15 +35,28 @@ class LocalCalls:
         #: is off.
         self.tracing: Tracing | None = tracing_of("", clock, serves=False)
 
-    def trace(self, loaded: LoadedModel) -> FollowedRequest | None:
-        """The trace of a call that begins here; None: it is not traced."""
+    def span(self, loaded: LoadedModel) -> RequestTrace | None:
+        """OpenTelemetry's span of a call that begins here; None: it has none."""
         tracing, call = self.tracing, current_call.get()
-        if tracing is None or (call is not None and not call.is_traced):
+        if tracing is None or (call is not None and not call.trace.is_followed):
             return None
-        trace = tracing.local(loaded.name)
-        if trace is None:
-            return None
-        return FollowedRequest(trace, loaded.name, loaded.version, own_span=True)
+        return tracing.local(loaded.name)
+
+    def _trace(self, loaded: LoadedModel, request: InferRequest, call: PipelineCall | None) -> None:
+        """Have a call be followed, and be among those of the pipeline that makes it. RecursionError
+        beyond MOST_NESTED: such calls would wait for each other until memory ends."""
+        span = None if self.tracing is None else self.span(loaded)
+        if call is not None:
+            if call.trace.depth >= MOST_NESTED:
+                raise RecursionError(
+                    f"call of {loaded.name!r}: {MOST_NESTED} calls wait for each other; a pipeline"
+                    " that calls itself, directly or through another, must stop at some point"
+                )
+            request.follows = True
+        elif span is None:
+            return
+        caller = None if call is None else call.trace
+        trace_request(request, loaded, self._clock, span, caller=caller)
 
     def settled(self) -> None:
         """A call has its outcome: what was noted of it becomes spans here, if nothing else does
@@ -65,17 +74,17 @@ class LocalCalls:
         timeout: float | None = None,
         priority: int = 0,
         sequence: SequenceStep | None = None,
-        trace: FollowedRequest | None = None,
+        span: RequestTrace | None = None,
     ) -> InferResponse:
         """Return the answer to checked columns. Blocks."""
-        call = self._begin(loaded, columns, rows, timeout, priority, sequence, trace)
+        call = self._begin(loaded, columns, rows, timeout, priority, sequence, span)
         try:
             return _wait(call)
         except BaseException:
             loaded.cancel(call[0])  # a KeyboardInterrupt while it runs; else it is settled
             raise
         finally:
-            if trace is not None:
+            if span is not None:
                 self.settled()
 
     def map(self, loaded: LoadedModel, rows: Iterable[Any]) -> Iterator[Any]:
@@ -90,9 +99,9 @@ class LocalCalls:
         try:
             for row in rows:
                 args, inputs = ((), dict(row)) if loaded.is_row(row) else ((row,), {})
-                trace = None if self.tracing is None else self.trace(loaded)
+                span = None if self.tracing is None else self.span(loaded)
                 columns = loaded.inputs.kept(args, inputs)
-                pending.append(self._begin(loaded, columns, 1, trace=trace))
+                pending.append(self._begin(loaded, columns, 1, span=span))
                 if len(pending) >= window:
                     answer = _wait(pending[0])
                     pending.popleft()
@@ -116,8 +125,8 @@ class LocalCalls:
             lambda _, response: queue.put(response), lambda _: queue.put(None)
         )
         request = loaded.request(columns, 1, reply, **options)
-        if self.tracing is not None and (trace := self.trace(loaded)) is not None:
-            trace.follow(request)
+        if self.tracing is not None and (span := self.span(loaded)) is not None:
+            trace_request(request, loaded, self._clock, span)
         loaded.submit([request])
         try:
             while (response := queue.get()) is not None:
@@ -136,7 +145,7 @@ class LocalCalls:
         timeout: float | None = None,
         priority: int = 0,
         sequence: SequenceStep | None = None,
-        trace: FollowedRequest | None = None,
+        span: RequestTrace | None = None,
     ) -> tuple[InferRequest, threading.Lock]:
         self._check_wait(loaded)
         answered = threading.Lock()
@@ -150,8 +159,8 @@ class LocalCalls:
             sequence=sequence,
         )
         request.takes_values = True
-        if trace is not None:
-            trace.follow(request)
+        if span is not None:
+            trace_request(request, loaded, self._clock, span)
         loaded.submit([request])
         return request, answered
 
@@ -199,19 +208,18 @@ class LocalCalls:
             options = self._inherited(call, options)
         request = loaded.request(columns, rows, reply, **options)
         request.takes_values = takes_values
-        if self.tracing is not None and (trace := self.trace(loaded)) is not None:
-            trace.follow(request)
-        with NO_SPAN if call is None else self._traced(call, loaded, request):
-            port.submit(loaded, request)
-            try:
-                response = await future
-                return loaded.as_declared(response) if request.takes_tensors else response
-            except asyncio.CancelledError:
-                loaded.cancel(request)
-                raise
-            finally:
-                if self.tracing is not None:
-                    self.settled()
+        if call is not None or self.tracing is not None:
+            self._trace(loaded, request, call)
+        port.submit(loaded, request)
+        try:
+            response = await future
+            return loaded.as_declared(response) if request.takes_tensors else response
+        except asyncio.CancelledError:
+            loaded.cancel(request)
+            raise
+        finally:
+            if self.tracing is not None:
+                self.settled()
 
     async def responses(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
@@ -227,18 +235,17 @@ class LocalCalls:
         if call is not None:
             options = self._inherited(call, options)
         request = loaded.request(columns, rows, reply, **options)
-        if self.tracing is not None and (trace := self.trace(loaded)) is not None:
-            trace.follow(request)
-        with NO_SPAN if call is None else self._traced(call, loaded, request):
-            port.submit(loaded, request)
-            try:
-                while (response := await queue.get()) is not None:
-                    reply.consumed()
-                    yield loaded.as_declared(response) if request.takes_tensors else response
-                reply.result()
-            finally:
-                loaded.cancel(request)
-                self.settled()
+        if call is not None or self.tracing is not None:
+            self._trace(loaded, request, call)
+        port.submit(loaded, request)
+        try:
+            while (response := await queue.get()) is not None:
+                reply.consumed()
+                yield loaded.as_declared(response) if request.takes_tensors else response
+            reply.result()
+        finally:
+            loaded.cancel(request)
+            self.settled()
 
     def _inherited(self, call: PipelineCall, options: dict[str, Any]) -> dict[str, Any]:
         """Give a pipeline's calls its deadline, unless their own is earlier, and its tenant. Its
@@ -249,27 +256,6 @@ class LocalCalls:
             own = options.get("timeout")
             options["timeout"] = left if own is None else min(own, left)
         return options
-
-    @contextmanager
-    def _traced(
-        self, call: PipelineCall, loaded: LoadedModel, request: InferRequest
-    ) -> Iterator[None]:
-        """Add the span of a pipeline's call to the tree of its spans. RecursionError beyond
-        MOST_NESTED: such calls would wait for each other until memory ends."""
-        if call.span.depth >= MOST_NESTED:
-            raise RecursionError(
-                f"call of {loaded.name!r}: {MOST_NESTED} calls wait for each other; a pipeline that"
-                " calls itself, directly or through another, must stop at some point"
-            )
-        request.follows = True
-        span = call.span.call(request, loaded.name, loaded.version, self._clock())
-        try:
-            yield
-        except BaseException as error:
-            span.error = type(error).__name__
-            raise
-        finally:
-            span.ended(request, self._clock(), in_batch=not loaded.is_pipeline)
 
 
 def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:

@@ -282,14 +282,14 @@ class Runtime:
         """
         loaded = self.registry.find(model, version)
         columns = loaded.row_columns(args, inputs)
-        trace = None if self.calls.tracing is None else self.calls.trace(loaded)
-        if loaded.runs_in_caller and timeout is None and not priority and trace is None:
+        span = None if self.calls.tracing is None else self.calls.span(loaded)
+        if loaded.runs_in_caller and timeout is None and not priority and span is None:
             outcome = loaded.runner.run_in_caller(columns)
             if outcome is not None:
                 if isinstance(outcome, Failure):
                     raise outcome.as_exception()
                 return loaded.row(outcome)
-        response = self.calls.run(loaded, columns, 1, timeout, priority, sequence_step, trace)
+        response = self.calls.run(loaded, columns, 1, timeout, priority, sequence_step, span)
         return loaded.row(response.outputs)
 
     def infer_batch(
@@ -307,8 +307,8 @@ class Runtime:
         """
         loaded = self.registry.find(model, version)
         checked, rows = loaded.inputs.of_columns(columns)
-        run, trace = self.calls.run, self.calls.trace(loaded)
-        outputs = run(loaded, checked, rows, timeout, priority, None, trace).outputs
+        run, span = self.calls.run, self.calls.span(loaded)
+        outputs = run(loaded, checked, rows, timeout, priority, None, span).outputs
         return values_of(loaded, outputs)
 
     async def ainfer(

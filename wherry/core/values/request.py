@@ -173,8 +173,6 @@ class InferRequest(msgspec.Struct, eq=False):
     started_at: float | None = None
     #: Durations of its batch: input, inference, output.
     compute_ns: tuple[int, int, int] = (0, 0, 0)
-    #: If a pipeline sent it: its tracing.Span in the pipeline's trace.
-    span: object | None = None
     #: The lane of the queue that it is in.
     queued: object | None = None
     #: Exempt from max_queue_size: what it belongs to was admitted already (the first part of a
@@ -194,7 +192,7 @@ class InferRequest(msgspec.Struct, eq=False):
     reservations: tuple[Reservation, ...] = ()
     #: Number of workers that died with it in their batch.
     attempts: int = 0
-    #: If it is traced: its otel.following.FollowedRequest.
+    #: If it is traced: its tracing.Trace.
     trace: Any = None
 
     @property

@@ -15,7 +15,6 @@ import msgspec
 
 from wherry.core.api import (
     Columns,
-    FollowedRequest,
     InferRequest,
     InferResponse,
     LoadedModel,
@@ -23,6 +22,7 @@ from wherry.core.api import (
     Reply,
     Runtime,
     StreamReply,
+    trace_request,
 )
 from wherry.server.calls.admission import SMALL_BODY, SMALL_BYTES, Admission
 from wherry.server.calls.offload import Offload, held_bytes
@@ -176,12 +176,12 @@ class InferCall(Reply[InferResponse], ABC):
             decoded.output_names,
             caller if caller and not terms.names_tenant else terms.tenant,
         )
+        if terms.trace is not None:
+            trace_request(request, loaded, entry.runtime.clock, terms.trace, has_own_span=False)
         if entry.trace_settings.on:
             entry.traces.follow(
                 loaded, request, entry.runtime.clock, port, over_grpc=entry.over_grpc
             )
-        if terms.trace is not None:
-            FollowedRequest(terms.trace, loaded.name, loaded.version).follow(request)
         request.nbytes = decoded.held_bytes
         if decoded.held_bytes is not None or not body_bytes:
             body_bytes = SMALL_BODY + 1

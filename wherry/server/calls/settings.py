@@ -23,7 +23,6 @@ from wherry.core.api import (
     formatter_of,
     severities,
 )
-from wherry.core.api import triton_mode as opentelemetry
 
 TRACE_LEVELS: Final = ("OFF", "TIMESTAMPS", "TENSORS")
 #: As after a start: text, as the protocol has it, except for the levels.
@@ -41,16 +40,28 @@ _AT_START: Final = {
     "trace_file": ("trace file location", "triton,file=PATH"),
     "trace_mode": ("trace mode", "mode=MODE"),
 }
+#: What the command line may call a level, in small letters.
+_LEVELS: Final = {
+    **dict.fromkeys(("off", "false"), "OFF"),
+    **dict.fromkeys(("timestamps", "on", "true", "min", "max"), "TIMESTAMPS"),
+    "tensors": "TENSORS",
+}
+#: What --trace-config opentelemetry,NAME=VALUE sets for the SDK.
+_VARIABLES: Final = {
+    "url": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "resource": "OTEL_RESOURCE_ATTRIBUTES",
+    "bsp_max_queue_size": "OTEL_BSP_MAX_QUEUE_SIZE",
+    "bsp_schedule_delay": "OTEL_BSP_SCHEDULE_DELAY",
+    "bsp_max_export_batch_size": "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+}
 _LEAST: Final = {"trace_rate": 0, "trace_count": -1, "log_frequency": 0}
 
 
 class Sampler:
     """Chooses the requests that are traced under one setting, until that is changed.
 
-    Under the lock of its settings, but for what is constant.
+    Under the lock of its settings, but for what is constant, and what Traces keeps here.
     """
-
-    __slots__ = ("is_counted", "left", "level", "log_frequency", "rate", "seen")
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.level: list[str] = values["trace_level"]
@@ -61,6 +72,11 @@ class Sampler:
         self.left = int(values["trace_count"])
         self.is_counted = self.left >= 0
         self.seen = 0
+        #: Under the lock of Traces: requests on their way, traces that are not written yet, and
+        #: whether another setting holds now.
+        self.open = 0
+        self.kept: list[str] = []
+        self.is_replaced = False
 
     @property
     def is_on(self) -> bool:
@@ -86,7 +102,7 @@ class TraceSettings:
     """
 
     def __init__(self, config: Sequence[str] = ()) -> None:
-        self._initial = {**TRACE_DEFAULTS, **_trace_config(config)}
+        self._initial = {**TRACE_DEFAULTS, **_trace_config(config)[0]}
         #: Where traces are written; "": there are none.
         self.file: str = self._initial["trace_file"]
         self._own: dict[str, Any] = {}
@@ -215,39 +231,62 @@ def _in_order(levels: Iterable[str]) -> list[str]:
     return [level for level in TRACE_LEVELS if level in given]
 
 
-def _trace_config(given: Sequence[str]) -> dict[str, Any]:
-    """The settings that a server starts with, from the words of --trace-config."""
+def _trace_config(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The settings that a server starts with by --trace-config, and OpenTelemetry's variables."""
     settings: dict[str, Any] = {}
-    if opentelemetry.is_configured(given):
-        settings["trace_mode"] = "opentelemetry"
-    for word in given:
+    variables: dict[str, str] = {}
+    for word in words:
         mode, comma, rest = word.partition(",")
         key, equals, value = (rest if comma else word).partition("=")
         kind = mode if comma else value.lower() if key == "mode" else "triton"
+        name = "log_frequency" if key == "log-frequency" else f"trace_{key}"
         if kind not in TRACE_MODES:
             known = " and ".join(TRACE_MODES)
             raise ConfigError(f"trace_config {word!r}: the modes are {known}")
-        if key == "mode" or kind == "opentelemetry":
-            continue  # what the SDK reads
-        name = "log_frequency" if key == "log-frequency" else f"trace_{key}"
-        if not equals or name not in TRACE_DEFAULTS:
+        if key == "mode":
+            settings[name] = kind
+        elif kind == "opentelemetry":
+            if (variable := _VARIABLES.get(key)) is None:
+                known = ", ".join(_VARIABLES)
+                raise ConfigError(f"trace_config {word!r}: the settings are {known}")
+            both = key == "resource" and variable in variables
+            variables[variable] = f"{variables[variable]},{value}" if both else value
+        elif not equals or name not in TRACE_DEFAULTS:
             known = "file, level, rate, count and log-frequency"
             raise ConfigError(f"trace_config {word!r}: the settings are {known}")
-        if name == "trace_file":
-            if "trace_mode" not in settings:
-                settings[name] = value
-            continue
-        try:
-            if name == "trace_level":
-                value = opentelemetry.level_of(value)
-            checked = _checked_trace_setting(name, value)
-        except InvalidRequest as error:
-            raise ConfigError(f"trace_config {word!r}: {error}") from None
-        if name == "trace_level":  # it may be said more than once; OFF is stronger
-            said = [*settings.get(name, ()), *checked]
-            checked = ["OFF"] if "OFF" in said else _in_order(said)
-        settings[name] = checked
-    return settings
+        elif name == "trace_file":
+            settings[name] = value
+        else:
+            try:
+                if name == "trace_level":
+                    value = _LEVELS.get(value.lower(), value)
+                checked = _checked_trace_setting(name, value)
+            except InvalidRequest as error:
+                raise ConfigError(f"trace_config {word!r}: {error}") from None
+            if name == "trace_level":  # it may be said more than once; OFF is stronger
+                levels = [*settings.get(name, ()), *checked]
+                checked = ["OFF"] if "OFF" in levels else _in_order(levels)
+            settings[name] = checked
+    if settings.get("trace_mode") == "opentelemetry":
+        settings["trace_file"] = ""
+    return settings, variables
+
+
+def environment_of(words: Sequence[str]) -> dict[str, str]:
+    """The OTEL_ variables that --trace-config means in its mode of OpenTelemetry; none in another
+    mode. ConfigError for a setting that there is not."""
+    settings, variables = _trace_config(words)
+    found = {**TRACE_DEFAULTS, **settings}
+    if found["trace_mode"] != "opentelemetry" or found["trace_level"] == ["OFF"]:
+        return {}
+    url = variables.get(_VARIABLES["url"], "localhost:4318/v1/traces")
+    variables[_VARIABLES["url"]] = url if "://" in url else f"http://{url}"
+    variables["OTEL_TRACES_EXPORTER"] = "otlp"
+    variables["OTEL_TRACES_SAMPLER"] = "parentbased_always_off"  # only what its caller traces
+    if rate := int(found["trace_rate"]):
+        variables["OTEL_TRACES_SAMPLER"] = "parentbased_traceidratio"
+        variables["OTEL_TRACES_SAMPLER_ARG"] = f"{1 / rate:.6g}"
+    return variables
 
 
 log = logging.getLogger("wherry")

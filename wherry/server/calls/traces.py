@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TextIO
 
@@ -24,18 +24,15 @@ import msgspec
 
 from wherry.core.api import (
     InferRequest,
-    InferResponse,
     LoadedModel,
     LoopPort,
-    Reply,
-    Span,
     ThreadPool,
+    Trace,
+    trace_request,
 )
 from wherry.server.calls.settings import Sampler, TraceSettings
 
 log = logging.getLogger("wherry")
-
-Stamp = tuple[str, float]
 
 #: How long the end of a server waits for its traces to be written.
 _WRITE_SECONDS: Final = 10.0
@@ -49,14 +46,12 @@ class Traces:
 
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
-        settings.on_change = self._sampled_last
+        settings.on_change = self._replaced
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._files = TraceFiles(settings.file)
-        #: Traces that are not written yet, and those that are on their way.
-        self._kept: dict[Sampler, list[str]] = {}
-        self._followed: dict[Sampler, int] = {}
-        self._ended: set[Sampler] = set()
+        #: Those that keep traces which are not written yet.
+        self._keeping: set[Sampler] = set()
 
     def follow(
         self,
@@ -73,119 +68,83 @@ class Traces:
         if sampler is None:
             return
         with self._lock:
-            self._followed[sampler] = self._followed.get(sampler, 0) + 1
-        trace = Trace(self, sampler, loaded, request, clock, over_grpc=over_grpc)
+            sampler.open += 1
+        trace = request.trace or trace_request(request, loaded, clock)
+        names, fields = _OF_GRPC if over_grpc else _OF_HTTP, {}
+        if request.id:
+            fields["request_id"] = request.id
 
-        def settled(_: Reply[InferResponse]) -> None:
-            trace.settled_at = clock()
-            if port is None:
-                trace.sent()
-            else:  # behind what the loop has been handed to answer the request
-                port.call(trace.sent_in, port)
+        def sent() -> None:
+            text = ",".join(self._entries(trace, fields, names, clock()))
+            self._add(sampler, text)
 
-        request.reply.first(settled)
+        def in_turn(port: LoopPort) -> None:
+            port.loop.call_soon(sent)  # it is answered in this turn of the loop
 
-    def ids(self, count: int) -> list[int]:
-        with self._lock:
-            return list(itertools.islice(self._ids, count))
+        # Behind what the loop has been handed to answer the request.
+        trace.on_end = sent if port is None else partial(port.call, in_turn, port)
 
-    def add(self, sampler: Sampler, text: str) -> None:
+    def _entries(
+        self, trace: Trace, fields: dict[str, Any], names: Sequence[str] = (), sent: float = 0.0
+    ) -> Iterator[str]:
+        """The trace and those of its calls; `names` are of what its frontend does."""
+        number = next(self._ids)
+        version = int(trace.version) if trace.version.isdecimal() else 0
+        head = {"id": number, "model_name": trace.model, "model_version": version, **fields}
+        stamps = list(_stamps(trace))
+        if names:
+            received, begun, sending, done = names
+            ended = trace.ended
+            stamps = [
+                (received, trace.started),
+                (begun, trace.started),
+                *stamps,
+                ("INFER_RESPONSE_COMPLETE", ended),
+                (sending, ended),
+                (done, sent),
+            ]
+        times = [{"name": name, "ns": int(seconds * 1e9)} for name, seconds in stamps]
+        yield msgspec.json.encode(head).decode()
+        yield msgspec.json.encode({"id": number, "timestamps": times}).decode()
+        for call in trace.calls:
+            yield from self._entries(call, {"parent_id": number})
+
+    def _add(self, sampler: Sampler, text: str) -> None:
         """Write a trace, or keep it until its file is full."""
         with self._lock:
-            self._followed[sampler] -= 1
-            counted = sampler.log_frequency or sampler.is_counted
-            kept = self._kept.setdefault(sampler, []) if counted else []
-            kept.append(text)
-            if not counted:
-                self._files.append(kept)
-            elif len(kept) == sampler.log_frequency or (
-                not sampler.left and not self._followed[sampler]
-            ):
-                self._files.write(self._kept.pop(sampler))
-            self._forget(sampler)
+            sampler.open -= 1
+            sampler.kept.append(text)
+            self._keeping.add(sampler)
+            is_last = not sampler.open and (sampler.is_replaced or not sampler.left)
+            if not (sampler.log_frequency or sampler.is_counted):
+                self._write(sampler, self._files.append)
+            elif len(sampler.kept) == sampler.log_frequency or (is_last and not sampler.left):
+                self._write(sampler, self._files.write)
+            elif is_last:
+                self._write_rest(sampler)
 
     def close(self) -> None:
         """Write what is kept, and complete the file."""
         with self._lock:
-            for sampler in list(self._kept):
+            for sampler in list(self._keeping):
                 self._write_rest(sampler)
             self._files.close()
 
-    def _sampled_last(self, sampler: Sampler) -> None:
-        with self._lock:
-            self._ended.add(sampler)
-            self._forget(sampler)
-
-    def _forget(self, sampler: Sampler) -> None:
+    def _replaced(self, sampler: Sampler) -> None:
         """Write the rest of a setting that holds no more, once its last trace has come."""
-        if sampler in self._ended and not self._followed.get(sampler):
-            self._write_rest(sampler)
-            self._ended.discard(sampler)
-            self._followed.pop(sampler, None)
+        with self._lock:
+            sampler.is_replaced = True
+            if not sampler.open:
+                self._write_rest(sampler)
 
     def _write_rest(self, sampler: Sampler) -> None:
-        if kept := self._kept.pop(sampler, []):
-            (self._files.write if sampler.log_frequency else self._files.append)(kept)
+        self._write(sampler, self._files.write if sampler.log_frequency else self._files.append)
 
-
-class Trace:
-    """One traced request, and the calls that it made."""
-
-    def __init__(
-        self,
-        traces: Traces,
-        sampler: Sampler,
-        loaded: LoadedModel,
-        request: InferRequest,
-        clock: Callable[[], float],
-        *,
-        over_grpc: bool,
-    ) -> None:
-        self._traces = traces
-        self._sampler = sampler
-        self._request = request
-        self._clock = clock
-        self._names = _OF_GRPC if over_grpc else _OF_HTTP
-        self._in_batch = not loaded.is_pipeline
-        self._span = Span(loaded.name, request.rows, clock(), version=loaded.version)
-        if request.span is None:
-            request.span = self._span  # what a pipeline adds its calls to
-        self.settled_at = 0.0
-
-    def sent_in(self, port: LoopPort) -> None:
-        """It is answered in this turn of the loop."""
-        port.loop.call_soon(self.sent)
-
-    def sent(self) -> None:
-        """The request has been answered."""
-        span, request = self._span, self._request
-        received, begun, sending, sent = self._names
-        span.seconds = self.settled_at - span.started
-        stamps = [
-            (received, span.started),
-            (begun, span.started),
-            ("REQUEST_START", span.started),
-            *_stamps(request, in_batch=self._in_batch),
-            ("REQUEST_END", self.settled_at),
-            ("INFER_RESPONSE_COMPLETE", self.settled_at),
-            (sending, self.settled_at),
-            (sent, self._clock()),
-        ]
-        fields = {"request_id": request.id} if request.id else {}
-        text = ",".join(self._entries(span, fields, stamps))
-        self._traces.add(self._sampler, text)
-
-    def _entries(
-        self, span: Span, fields: dict[str, Any], stamps: Iterable[Stamp]
-    ) -> Iterator[str]:
-        (number,) = self._traces.ids(1)
-        version = int(span.version) if span.version.isdecimal() else 0
-        head = {"id": number, "model_name": span.model, "model_version": version, **fields}
-        times = [{"name": name, "ns": int(seconds * 1e9)} for name, seconds in stamps]
-        yield msgspec.json.encode(head).decode()
-        yield msgspec.json.encode({"id": number, "timestamps": times}).decode()
-        for child in span.children:
-            yield from self._entries(child, {"parent_id": number}, _stamps_of_call(child))
+    def _write(self, sampler: Sampler, write: Callable[[Sequence[str]], None]) -> None:
+        if sampler.kept:
+            write(sampler.kept)
+            sampler.kept = []
+        self._keeping.discard(sampler)
 
 
 class TraceFiles:
@@ -235,27 +194,16 @@ def _not_written(error: OSError) -> None:
     log.error("traces cannot be written", extra={"why": error.strerror})
 
 
-def _stamps(request: InferRequest, *, in_batch: bool) -> Iterator[Stamp]:
-    """The times that the runtime noted: none if the request was not queued, few if it failed or, as
-    in Triton, is an ensemble's."""
-    if request.enqueued_at:
-        yield "QUEUE_START", request.enqueued_at
-    if in_batch and request.started_at is not None:
-        yield from _computed(request.started_at, request.compute_ns)
-
-
-def _stamps_of_call(span: Span) -> Iterator[Stamp]:
-    yield "REQUEST_START", span.started
-    if span.ran_at is not None:
-        yield "QUEUE_START", span.ran_at - span.queue_seconds
-        yield from _computed(span.ran_at, span.compute_ns)
-    yield "REQUEST_END", span.started + span.seconds
-
-
-def _computed(at: float, compute_ns: tuple[int, int, int]) -> Iterator[Stamp]:
-    yield "COMPUTE_START", at
-    for name, ns in zip(
-        ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"), compute_ns, strict=True
-    ):
-        at += ns * 1e-9
-        yield name, at
+def _stamps(trace: Trace) -> Iterator[tuple[str, float]]:
+    """The times that the runtime noted: none of a queue if the request was in none, few if it
+    failed or, as in Triton, is an ensemble's."""
+    yield "REQUEST_START", trace.started
+    if trace.queued_at:
+        yield "QUEUE_START", trace.queued_at
+    if (at := trace.ran_at) is not None:
+        yield "COMPUTE_START", at
+        ends = ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+        for name, ns in zip(ends, trace.compute_ns, strict=True):
+            at += ns * 1e-9
+            yield name, at
+    yield "REQUEST_END", trace.ended

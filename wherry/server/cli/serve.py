@@ -21,9 +21,9 @@ from wherry.core.api import (
     ModelSettings,
     Runtime,
     end_descendants,
-    triton_mode,
 )
 from wherry.llm.api import with_engine
+from wherry.server.calls.settings import environment_of
 from wherry.server.cli.screen import StartScreen, configure_log
 from wherry.server.cli.settings import Settings, read_settings
 from wherry.server.connections.limits import for_connections, raise_limit
@@ -220,7 +220,7 @@ def serve(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         tell_ignored(flags)
-        os.environ.update(triton_mode.environment_of(given.protocols.trace_config))
+        os.environ.update(environment_of(given.protocols.trace_config))
         targets, settings = split_targets(flags["target"], settings)
         if screen is not None and targets:
             screen.importing(targets)

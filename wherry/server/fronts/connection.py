@@ -24,11 +24,12 @@ from wherry.core.api import (
     LoopPort,
     Messages,
     ModelNotReady,
+    SpanKind,
     WherryError,
     WorkerLink,
     bytes_of,
-    follow_in,
     log_internal_error,
+    trace_request,
 )
 from wherry.server.calls.admission import SMALL_BODY
 from wherry.server.fronts.encoding import is_small, joined, packed, refused, unpacked
@@ -225,8 +226,9 @@ class FrontConnection:
             self._refuse(model.number, [message.id], error)
         else:
             if message.trace is not None and (tracing := self._common.tracing) is not None:
-                loaded = model.loaded
-                follow_in(tracing, request, loaded.name, loaded.version, message.trace)
+                about = f"infer {model.loaded.name}", SpanKind.SERVER, message.trace
+                if (span := tracing.begin(*about, {})) is not None:
+                    trace_request(request, model.loaded, tracing.clock, span)
             self._admit(model, request, small=is_small(columns))
 
     def _admit(self, model: ServedModel, request: InferRequest, *, small: bool) -> None:

@@ -167,7 +167,9 @@ class ModelChannel:
                 request.sequence,
                 None if request.requested_outputs is None else list(request.requested_outputs),
                 request.streams,
-                None if request.trace is None else request.trace.sent(),
+                request.trace.sent()
+                if request.trace is not None and request.trace.is_followed
+                else None,
             ),
             _size(columns),
         )

@@ -26,12 +26,11 @@ from wherry.core.api import (
     RequestTimeoutExpired,
     SequenceStep,
     Signature,
-    Span,
     StreamReply,
     Unsupported,
     WherryError,
     are_large,
-    follow_below,
+    trace_below,
 )
 from wherry.triton.backends.repository_model import RepositoryModel
 from wherry.triton.python.request_codec import code_of, fits, get, put
@@ -225,7 +224,7 @@ class Calls:
             requested_outputs=names,
         )
         if traced is not None:
-            _trace(traced, loaded, request, self._host.clock)
+            trace_below(traced, request, loaded, self._host.clock)
         with self._lock:
             self._open[key] = (loaded, request)
             if waits:
@@ -357,18 +356,6 @@ def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
     for instance in loaded.runner.instances:
         calls = getattr(instance, "calls", None)
         yield Counter() if calls is None else calls.awaited
-
-
-def _trace(
-    caller: InferRequest, loaded: Any, request: InferRequest, clock: Callable[[], float]
-) -> None:
-    """Have the request be below the one that it is made for, in the traces that has."""
-    if isinstance(caller.span, Span):
-        span = caller.span.call(request, loaded.name, loaded.version, clock())
-        in_batch = not loaded.is_pipeline
-        request.reply.first(lambda _: span.ended(request, clock(), in_batch=in_batch))
-    if caller.trace is not None:
-        follow_below(caller, request, loaded.name, loaded.version)
 
 
 def _columns(

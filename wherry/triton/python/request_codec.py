@@ -343,7 +343,7 @@ class RequestCodec:
             parameters = msgspec.json.encode(request.parameters).decode()
         names = None if requested_outputs is None else list(requested_outputs)
         context = ""
-        if request.trace is not None:
+        if request.trace is not None and request.trace.is_followed:
             headers = request.trace.context_of(request).headers()
             context = msgspec.json.encode(headers).decode()
         details = [request.id, correlation_id, flags, timeout, parameters, names, context]

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
-from wherry.core.observability.tracing import KEPT, MOST_CHILDREN, CallTraces, Span
+import gc
+import weakref
+
+import numpy as np
+
+from wherry.core.observability.tracing import KEPT, MOST_CALLS, CallTraces, Trace
+from wherry.core.values.reply import Reply
+from wherry.core.values.request import InferRequest, InferResponse
 
 
 def test_a_tree_has_milliseconds_from_its_own_start() -> None:
-    root = Span("chain", 1, started=10.0, seconds=0.5)
-    root.add(Span("slow", 2, started=10.1, seconds=0.25, queue_seconds=0.05, error="ModelFailed"))
+    root = Trace("chain", 1, started=10.0, ended=10.5)
+    slow = Trace("slow", 2, started=10.125, ended=10.375, error="ModelFailed")
+    slow.queued_at, slow.ran_at = 10.125, 10.1875
+    root.add(slow)
 
     assert root.tree() == {
         "model": "chain",
@@ -17,9 +26,9 @@ def test_a_tree_has_milliseconds_from_its_own_start() -> None:
             {
                 "model": "slow",
                 "rows": 2,
-                "start_ms": 100.0,
+                "start_ms": 125.0,
                 "total_ms": 250.0,
-                "queue_ms": 50.0,
+                "queue_ms": 62.5,
                 "error": "ModelFailed",
             }
         ],
@@ -27,21 +36,21 @@ def test_a_tree_has_milliseconds_from_its_own_start() -> None:
 
 
 def test_calls_without_end_do_not_fill_the_memory_and_are_still_counted() -> None:
-    root = Span("chain", 1, started=0.0)
-    for _ in range(MOST_CHILDREN + 3):
-        root.add(Span("stage", 1, started=0.0))
+    root = Trace("chain", 1, started=0.0)
+    for _ in range(MOST_CALLS + 3):
+        root.add(Trace("stage", 1, started=0.0))
 
     tree = root.tree()
-    assert len(tree["calls"]) == MOST_CHILDREN
+    assert len(tree["calls"]) == MOST_CALLS
     assert tree["calls_left_out"] == 3
 
 
 def test_stages_are_summed_over_all_requests_and_whole_trees_kept_of_a_few() -> None:
     traces = CallTraces()
     for number in range(KEPT + 2):
-        root = Span("chain", 1, started=float(number), seconds=1.0)
-        inner = Span("inner", 3, started=0.0, seconds=0.2, queue_seconds=0.1)
-        inner.add(Span("innermost", 1, started=0.0, seconds=0.1, error="x" * (number == 0)))
+        root = Trace("chain", 1, started=float(number), ended=number + 1.0)
+        inner = Trace("inner", 3, started=0.0, ended=0.2, ran_at=0.1)
+        inner.add(Trace("innermost", 1, started=0.0, ended=0.1, error="x" * (number == 0)))
         root.add(inner)
         traces.ended(root)
 
@@ -64,3 +73,17 @@ def test_stages_are_summed_over_all_requests_and_whole_trees_kept_of_a_few() -> 
         },
     ]
     assert len(traces.latest()) == KEPT
+
+
+def test_a_traced_request_is_freed_once_it_is_answered() -> None:
+    inputs = np.zeros(1)
+    request = InferRequest({"x": inputs}, 1, Reply(lambda _: None))
+    Trace("m", 1, started=0.0).follow(request, lambda: 1.0)
+    request.reply.settle(InferResponse({}, 1))
+    seen = weakref.ref(inputs)
+    gc.disable()
+    try:
+        del inputs, request
+        assert seen() is None
+    finally:
+        gc.enable()

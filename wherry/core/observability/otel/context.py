@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -135,28 +135,12 @@ class SpanDraft(msgspec.Struct, eq=False):
     #: Why it failed; None: it did not.
     error: str | None = None
 
-    def failed(self, error: BaseException, at: float) -> None:
-        """Note the error that it ended with: its class and text, never a traceback."""
-        kind, text = type(error).__name__, str(error)
-        self.error = text
-        self.attributes["error.type"] = kind
-        self.events.append(
-            SpanEvent("exception", at, {"exception.type": kind, "exception.message": text})
-        )
-
 
 T = TypeVar("T")
 
 
-class HasContext(Protocol):
-    """A span that is open."""
-
-    @property
-    def context(self) -> TraceContext: ...
-
-
-def within(span: HasContext | None, call: Callable[..., T], *arguments: Any) -> T:
-    """Call, and have the spans that are made in there be below this one."""
+def within(span: Any, call: Callable[..., T], *arguments: Any) -> T:
+    """Call, and have the spans that are made in there be below `span.context`, if it is one."""
     if span is None or "opentelemetry.trace" not in sys.modules:
         return call(*arguments)
     with current(span.context.headers()):

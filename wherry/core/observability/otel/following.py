@@ -1,19 +1,21 @@
-"""How is one request of the runtime followed: through the queue, its batches, and their instances?
+"""How do the stages of a request become spans: its waits, its batches, and their instances?
 
-`InferRequest.trace` is a `FollowedRequest` if its request is traced, else None: that is the only
-thing that other requests are asked. All times are those that the runtime takes anyway.
+All times are those that the runtime takes anyway.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import msgspec
 
 from wherry.core.observability.otel.context import SpanDraft, SpanKind, TraceContext
 from wherry.core.observability.otel.tracing import RequestTrace, Tracing
-from wherry.core.values.reply import Reply
-from wherry.core.values.request import Batch, InferRequest, InferResponse
+from wherry.core.observability.tracing import Trace
+from wherry.core.values.request import Batch, InferRequest
 
 
 class Place(Protocol):
@@ -27,207 +29,188 @@ class Place(Protocol):
     def pid(self) -> int | None: ...
 
 
-class FollowedRequest:
-    """One request of the runtime, within a trace. With `own_span` it has a span around it, else it
-    is its trace that ends later."""
+class Run(msgspec.Struct, eq=False):
+    """One request, or a part of it, in one batch, or, without one, on an instance or by itself."""
 
-    __slots__ = (
-        "_alone", "_ended", "_lock", "_own_span", "_was_sent", "model", "runs", "trace", "version",
-    )  # fmt: skip
+    request: InferRequest
+    #: Of its span `execute`.
+    context: TraceContext
+    started: float
+    place: Place | None
+    batch: BatchTrace | None
+    ended: float | None = None
+    error: str | None = None
 
-    def __init__(
-        self, trace: RequestTrace, model: str, version: str, *, own_span: bool = False
-    ) -> None:
-        self.trace = trace
-        self.model = model
-        self.version = version
-        self._own_span = own_span
+
+class FollowedRequest(Trace):
+    """A request with spans below `entry`, or, if it has a span of its own, in `entry`."""
+
+    __slots__ = ("_has_own_span", "_lock", "_was_sent", "entry", "runs")
+    is_followed: ClassVar[bool] = True
+
+    def __init__(self, entry: RequestTrace, has_own_span: bool, *about: Any) -> None:
+        super().__init__(*about)
+        self.entry = entry
+        self._has_own_span = has_own_span
         self._was_sent = False
-        #: If it runs in no batch: the spans of that.
-        self._alone: list[SpanDraft] = []
-        #: The spans of batches that have ended, until it has its outcome.
-        self._ended: list[SpanDraft] = []
-        #: The batches that have it, or parts of it, and have not ended.
-        self.runs: dict[InferRequest, Run] = {}
+        self.runs: list[Run] = []
         self._lock = threading.Lock()
-
-    def follow(self, request: InferRequest) -> None:
-        """From now on. Before the request is submitted."""
-        request.trace = self
-        attributes = self.trace.draft.attributes
+        attributes = entry.draft.attributes
         attributes["wherry.model"], attributes["wherry.version"] = self.model, self.version
-        request.reply.first(lambda reply: self._settled(request, reply))
-
-    def enters(
-        self, request: InferRequest, started: float, place: Place | None = None
-    ) -> TraceContext:
-        """The request runs in no batch, but in steps on an instance, or by itself, as a pipeline's
-        does: the span that its calls are below."""
-        with self._lock:
-            context = self.trace.new_context()
-            self._alone = [] if place is None else [self._queued(request, started)]
-            ran = self.trace.child("execute", started, started, context=context)
-            ran.attributes = {"wherry.model": self.model, **({} if place is None else where(place))}
-            self._alone.append(ran)
-        return context
 
     def context_of(self, request: InferRequest) -> TraceContext:
-        run = self.runs.get(request)
-        return self.trace.context if run is None else run.context
+        run = self._open_run(request)
+        return self.entry.context if run is None else run.context
 
     def sent(self) -> dict[str, str]:
-        """The request goes to another process: what that is told of the trace."""
+        """The request goes to another process: its headers there."""
         self._was_sent = True
-        return self.trace.context.headers()
+        return self.entry.context.headers()
 
-    def begins(self, request: InferRequest, batch: BatchTrace, started: float) -> Run:
-        run = Run(request, batch, self.trace.new_context(), started)
+    def begins(
+        self,
+        request: InferRequest,
+        started: float,
+        place: Place | None = None,
+        batch: BatchTrace | None = None,
+    ) -> TraceContext:
+        """It runs: the context that its calls are below."""
+        run = Run(request, self.entry.new_context(), started, place, batch)
         with self._lock:
-            before = self.runs.pop(request, None)
-            self.runs[request] = run
-        if before is not None:  # its worker has died
-            self._ran(before, started, error="the worker died")
-        return run
+            if (before := self._open_run(request)) is not None:
+                before.ended, before.error = started, "the worker died"
+            self.runs.append(run)
+        return run.context
 
     def ends(self, request: InferRequest, started: float, ended: float) -> None:
+        if (run := self._open_run(request)) is not None:
+            run.started, run.ended = started, ended
+
+    def _open_run(self, request: InferRequest) -> Run | None:
+        for run in self.runs:
+            if run.request is request and run.ended is None:
+                return run
+        return None
+
+    def settled(self, request: InferRequest, outcome: object, now: float) -> None:
+        super().settled(request, outcome, now)
+        entry = self.entry
+        failed = outcome if isinstance(outcome, Exception) else None
         with self._lock:
-            run = self.runs.pop(request, None)
-        if run is not None:
-            run.started = started
-            self._ran(run, ended)
+            runs, self.runs = self.runs, []
+        spans = [span for run in runs for span in self._spans(run, now)]
+        if not runs and request.started_at is None and not self._was_sent:
+            spans.append(self._queued(request, now))  # it never ran
+        if failed is not None and spans:
+            spans[-1].error = str(failed)
+            spans[-1].attributes["error.type"] = self.error
+        for span in spans:
+            entry.tracing.add(span)
+        if self._has_own_span:
+            if failed is not None:
+                entry.note(failed)
+                entry.draft.error = str(failed)
+            entry.end()
+        else:
+            entry.settled_at, entry.error = now, failed or entry.error
+
+    def _spans(self, run: Run, now: float) -> list[SpanDraft]:
+        executed = self.entry.child("execute", run.started, run.ended or now, context=run.context)
+        executed.error = run.error
+        if run.batch is None:
+            executed.attributes = {"wherry.model": self.model}
+        else:
+            executed.attributes = {"wherry.request.rows": run.request.rows}
+            executed.links = [run.batch.context]
+        if run.place is None:
+            return [executed]
+        executed.attributes.update(where(run.place))
+        return [self._queued(run.request, run.started), executed]
 
     def _queued(self, request: InferRequest, until: float) -> SpanDraft:
         attributes: dict[str, Any] = {"wherry.model": self.model}
-        return self.trace.child("queue", request.enqueued_at, until, attributes=attributes)
-
-    def _ran(self, run: Run, ended: float, error: str | None = None) -> None:
-        executed = self.trace.child(
-            "execute", run.started, ended, context=run.context, attributes=run.batch.attributes()
-        )
-        executed.attributes["wherry.request.rows"] = run.request.rows
-        executed.links = [run.batch.draft.context]
-        executed.error = error
-        self._ended += [self._queued(run.request, run.started), executed]
-
-    def _settled(self, request: InferRequest, reply: Reply[InferResponse]) -> None:
-        trace, outcome = self.trace, reply.outcome
-        now = trace.tracing.clock()
-        failed = outcome if isinstance(outcome, Exception) else None
-        with self._lock:
-            open_runs, self.runs = list(self.runs.values()), {}
-        for run in open_runs:
-            self._ran(run, now)
-        if self._alone:
-            self._alone[-1].ended = now
-        elif not open_runs and request.started_at is None and not self._was_sent:
-            self._ended.append(self._queued(request, now))  # it never ran
-        parts = self._alone or self._ended
-        if failed is not None and parts:
-            parts[-1].error = str(failed)
-            parts[-1].attributes["error.type"] = type(failed).__name__
-        for part in parts:
-            trace.tracing.add(part)
-        self._alone = self._ended = []
-        trace.settled_at = now
-        if failed is not None:
-            trace.error = failed
-        if self._own_span:
-            if failed is not None:
-                trace.draft.failed(failed, now)
-            trace.settled_at = None
-            trace.end()
-
-
-class Run:
-    """One request, or a part of it, in one batch."""
-
-    __slots__ = ("batch", "context", "request", "started")
-
-    def __init__(
-        self, request: InferRequest, batch: BatchTrace, context: TraceContext, started: float
-    ) -> None:
-        self.request = request
-        self.batch = batch
-        #: Of its span `execute`.
-        self.context = context
-        self.started = started
+        return self.entry.child("queue", request.enqueued_at, until, attributes=attributes)
 
 
 class BatchTrace:
-    """A batch with traced requests. Its span is below the `execute` of the first of them, so that
+    """A batch with followed requests. Its span is below the `execute` of the first of them, so that
     a trace holds all that its request went through; it is linked to all of them."""
 
     def __init__(
         self, followed: Sequence[InferRequest], batch: Batch, place: Place, started: float
     ) -> None:
-        """`followed` are the requests of the batch with a trace."""
         first: FollowedRequest = followed[0].trace
         self._requests = followed
-        self._tracing: Tracing = first.trace.tracing
-        self._place = place
-        context = first.trace.new_context()
+        self._tracing: Tracing = first.entry.tracing
+        #: What the model's own spans are below of.
+        self.context = first.entry.new_context()
+        below = [one.trace.begins(one, started, place, self) for one in followed]
         self.draft = SpanDraft(
-            f"batch {first.model}", SpanKind.INTERNAL, context, None, started,
+            f"batch {first.model}", SpanKind.INTERNAL, self.context, below[0], started,
             attributes={
                 "wherry.model": first.model,
                 "wherry.version": first.version,
                 "wherry.batch.rows": batch.rows,
                 "wherry.batch.requests": len(batch.requests),
                 "wherry.batch.reason": batch.reason,
-                **self.attributes(),
+                **where(place),
             },
-            events=[],
-            links=[one.trace.trace.context for one in followed],
+            links=[one.trace.entry.context for one in followed],
         )  # fmt: skip
-        runs = [one.trace.begins(one, self, started) for one in followed]
-        self.draft.parent = runs[0].context
-
-    @property
-    def context(self) -> TraceContext:
-        """What the model's own spans are below of."""
-        return self.draft.context
-
-    def attributes(self) -> dict[str, Any]:
-        return where(self._place)
 
     def ended(self, started: float, ns: int) -> None:
         ended = started + ns * 1e-9
-        draft = self.draft
-        draft.started, draft.ended = started, ended
-        self._tracing.add(draft)
+        self.draft.started, self.draft.ended = started, ended
+        self._tracing.add(self.draft)
         for request in self._requests:
             request.trace.ends(request, started, ended)
 
 
-def follow_in(
-    tracing: Tracing, request: InferRequest, model: str, version: str, headers: Mapping[str, str]
+def trace_request(
+    request: InferRequest,
+    loaded: Any,
+    clock: Callable[[], float],
+    entry: RequestTrace | None = None,
+    *,
+    has_own_span: bool = True,
+    caller: Trace | None = None,
+) -> Trace:
+    """Note what happens to `request`, with spans if there is an `entry` for them, as a call of
+    `caller`. Before it is submitted."""
+    depth = 0 if caller is None else caller.depth + 1
+    in_batch = not loaded.is_pipeline
+    about = (loaded.name, request.rows, clock(), loaded.version, in_batch, depth)
+    kind = Trace if entry is None else partial(FollowedRequest, entry, has_own_span)
+    made = kind(*about)
+    if caller is not None:
+        caller.add(made)
+    made.follow(request, clock)
+    return made
+
+
+def trace_below(
+    caller: InferRequest, request: InferRequest, loaded: Any, clock: Callable[[], float]
 ) -> None:
-    """Follow a request that another process of ours has taken, and traces, by these headers."""
-    trace = tracing.begin(f"infer {model}", SpanKind.SERVER, headers, {})
-    if trace is not None:
-        FollowedRequest(trace, model, version, own_span=True).follow(request)
-
-
-def follow_below(caller: InferRequest, request: InferRequest, model: str, version: str) -> None:
-    outer: FollowedRequest = caller.trace
-    trace = outer.trace.tracing.local(model, outer.context_of(caller))
-    if trace is not None:
-        FollowedRequest(trace, model, version, own_span=True).follow(request)
+    """Trace a call that the model of `caller` makes for it, if that is traced."""
+    outer: Trace | None = caller.trace
+    if outer is None:
+        return
+    entry = None
+    if isinstance(outer, FollowedRequest):
+        entry = outer.entry.tracing.local(loaded.name, outer.context_of(caller))
+    trace_request(request, loaded, clock, entry, caller=outer)
 
 
 def begun(
     requests: Sequence[InferRequest], batch: Batch, place: Place, started: float
 ) -> BatchTrace | None:
-    """The trace of a batch of which `requests` begin to run; None: none of them is traced."""
-    followed = [request for request in requests if request.trace is not None]
+    """The trace of a batch of which `requests` begin to run; None: none of them is followed."""
+    followed = [one for one in requests if one.trace is not None and one.trace.is_followed]
     return BatchTrace(followed, batch, place, started) if followed else None
 
 
 def where(place: Place) -> dict[str, Any]:
-    batch_attributes: dict[str, Any] = {
-        "wherry.instance": place.name,
-        "wherry.device": str(place.device),
-    }
+    found: dict[str, Any] = {"wherry.instance": place.name, "wherry.device": str(place.device)}
     if place.pid is not None:
-        batch_attributes["wherry.worker.pid"] = place.pid
-    return batch_attributes
+        found["wherry.worker.pid"] = place.pid
+    return found

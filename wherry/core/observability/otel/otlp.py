@@ -28,28 +28,26 @@ _EXPORTERS: Final = tuple(
     f"opentelemetry.exporter.otlp.proto.{protocol}.trace_exporter" for protocol in ("http", "grpc")
 )
 
-# Fields of a Span by https://github.com/open-telemetry/opentelemetry-proto: a tag, and what the
-# length of its bytes is where that is constant.
+# Fields of a Span by https://github.com/open-telemetry/opentelemetry-proto: a tag, and the length
+# of the bytes where that is constant.
 _IDS: Final = Struct("2s16s2s8s").pack
-_TRACE, _SPAN, _PARENT = b"\x0a\x10", b"\x12\x08", b"\x22\x08"
+_TRACE, _SPAN, _PARENT, _NAME, _KIND = b"\x0a\x10", b"\x12\x08", b"\x22\x08", b"\x2a", b"\x30"
 _TIMES: Final = Struct("<cQcQ").pack
-_STARTED, _ENDED = b"\x39", b"\x41"
-#: A link with two ids and flags: that it is known not to be of another process.
-_LINK, _FLAGS_OF_LINK = b"\x6a\x21", b"\x35\x00\x01\x00\x00"
-_NAME, _KIND, _ATTRIBUTE = b"\x2a", b"\x30", b"\x4a"
-_FLAGS, _SPAN_OF_SCOPE = Struct("<2sI").pack, b"\x12"
-_FLAGS_TAG: Final = b"\x85\x01"
+_STARTED, _ENDED, _ATTRIBUTE, _SPAN_OF_SCOPE = b"\x39", b"\x41", b"\x4a", b"\x12"
+#: Whether the parent is of another process, and that this is known.
+_HERE, _REMOTE = b"\x85\x01\x00\x01\x00\x00", b"\x85\x01\x00\x03\x00\x00"
+#: A link with two ids, and that it is known not to be of another process.
+_LINK, _LINK_HERE = b"\x6a\x21", b"\x35\x00\x01\x00\x00"
 
-
-#: Links and events of one span, at most, as is the SDK's default.
+#: Links of one span, at most, as is the SDK's default.
 MOST_LINKS: Final = 128
-
 _KINDS: Final = {kind: trace.SpanKind[kind.value] for kind in SpanKind}
-_UNSET: Final = Status(StatusCode.UNSET)
 
 
 class DraftedSpan(ReadableSpan):
     """A draft as the SDK's processors take it: what they look at is made when they do."""
+
+    _is_made = False
 
     def __init__(
         self, draft: SpanDraft, wall: int, resource: Resource, scope: InstrumentationScope
@@ -64,18 +62,16 @@ class DraftedSpan(ReadableSpan):
     def is_usual(self) -> bool:
         """Whether it has no events or error, and nothing of it has been looked at, or changed."""
         draft = self.draft
-        return not (
-            "_name" in self.__dict__
-            or draft.events
-            or draft.error is not None
-            or draft.context.state
-        )
+        is_touched = len(vars(self)) > 7  # those of __init__
+        return not (is_touched or draft.events or draft.error is not None or draft.context.state)
 
     def __getattr__(self, name: str) -> Any:
         """The rest, once something of it is missed."""
-        if name[:1] != "_" or "_name" in self.__dict__:
+        if name[:1] != "_" or self._is_made:
             raise AttributeError(name)
+        changed = {**vars(self), "_is_made": True}
         draft, parent = self.draft, self.draft.parent
+        code = StatusCode.UNSET if draft.error is None else StatusCode.ERROR
         super().__init__(
             draft.name,
             self._context,
@@ -88,11 +84,12 @@ class DraftedSpan(ReadableSpan):
             ],
             links=[Link(span_context(one)) for one in draft.links[:MOST_LINKS]],
             kind=_KINDS[draft.kind],
-            status=_UNSET if draft.error is None else Status(StatusCode.ERROR, draft.error),
+            status=Status(code, draft.error),
             start_time=self.started,
             end_time=self.ended,
             instrumentation_scope=self._instrumentation_scope,
         )
+        vars(self).update(changed)
         return getattr(self, name)
 
 
@@ -145,23 +142,18 @@ def _usual(span: ReadableSpan) -> bytes | None:
         return None
     draft = span.draft
     parent, values = draft.parent, draft.attributes.values()
-    kind, is_below_other = _KINDS[draft.kind].value + 1, draft.is_entry and parent is not None
+    above = b"" if parent is None else _PARENT + parent.span_id.to_bytes(8, "big")
+    flags = _REMOTE if draft.is_entry and parent is not None else _HERE
+    about = (*draft.attributes, *values, *map(type, values))
     try:
-        constant = _constant(
-            draft.name, kind, is_below_other, (*draft.attributes, *values, *map(type, values))
-        )
-        body = (
-            _ids(draft.context)
-            + (b"" if parent is None else _PARENT + parent.span_id.to_bytes(8, "big"))
-            + _TIMES(_STARTED, span.started, _ENDED, span.ended)
-            + constant
-        )
+        constant = _constant(draft.name, _KINDS[draft.kind].value + 1, about)
     except (TypeError, ValueError, KeyError):  # a list, a number or text too wild
         return None
-    if draft.links:
-        links = [_LINK + _ids(link) + _FLAGS_OF_LINK for link in draft.links[:MOST_LINKS]]
-        body += b"".join(links)
-    return _SPAN_OF_SCOPE + _length(len(body)) + body
+    times = _TIMES(_STARTED, span.started, _ENDED, span.ended)
+    links = [_LINK + _ids(link) + _LINK_HERE for link in draft.links[:MOST_LINKS]]
+    return _field(
+        _SPAN_OF_SCOPE, b"".join((_ids(draft.context), above, times, constant, flags, *links))
+    )
 
 
 def _ids(context: TraceContext) -> bytes:
@@ -171,19 +163,12 @@ def _ids(context: TraceContext) -> bytes:
 
 
 @lru_cache(1024)
-def _constant(name: str, kind: int, is_below_other: bool, attributes: tuple[Any, ...]) -> bytes:
-    """What many spans have in common. `attributes` are the keys, then the values, then their types,
-    which keep 1 and True apart."""
-    count = len(attributes) // 3
-    return b"".join(
-        (
-            _field(_NAME, name.encode()),
-            _KIND,
-            bytes((kind,)),
-            _FLAGS(_FLAGS_TAG, 0x300 if is_below_other else 0x100),
-            *map(_attribute, attributes[:count], attributes[count : 2 * count]),
-        )
-    )
+def _constant(name: str, kind: int, about: tuple[Any, ...]) -> bytes:
+    """What many spans have in common: `about` are the keys of their attributes, then the values,
+    then their types, which keep 1 and True apart."""
+    count = len(about) // 3
+    attributes = map(_attribute, about[:count], about[count : 2 * count])
+    return b"".join((_field(_NAME, name.encode()), _KIND, bytes((kind,)), *attributes))
 
 
 @lru_cache(1024, typed=True)
@@ -202,9 +187,4 @@ def _field(tag: bytes, body: bytes) -> bytes:
 @lru_cache(1024)
 def _length(number: int) -> bytes:
     """A base 128 varint."""
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
+    return bytes((number,)) if number < 128 else bytes((number & 127 | 128,)) + _length(number >> 7)

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,19 +52,27 @@ def exporters_of(environ: Mapping[str, str]) -> list[str]:
 def tracing_of(version: str, clock: Callable[[], float], *, serves: bool = True) -> Tracing | None:
     """The tracing of this process; None: it is off. With `serves` the variables may switch it on,
     else only a provider that the program has set. ConfigError for an exporter that is not there."""
-    provider = own_provider()
-    if provider is not None:
-        return _tracing(provider, version, clock)
-    names = exporters_of(os.environ) if serves else []
-    if not names or not _is_installed():
+    provider, names = own_provider(), list[str]()
+    if provider is None:
+        names = exporters_of(os.environ) if serves else []
+        if not names or not _is_installed():
+            return None
+        provider = provider_of(names)
+    from opentelemetry.sdk.trace import Tracer
+
+    from wherry.core.observability.otel.spans import SpanSink
+    from wherry.core.observability.otel.tracing import TraceSampling, Tracing
+
+    tracer = provider.get_tracer("wherry", version)
+    if not isinstance(tracer, Tracer):  # OTEL_SDK_DISABLED
         return None
-    provider = provider_of(names)
-    return _tracing(
-        provider,
-        version,
+    return Tracing(
+        TraceSampling(tracer.sampler),
+        SpanSink(tracer, version, clock),
         clock,
-        start=lambda: start(provider, names),
-        end=lambda timeout: shut_down(provider, timeout),
+        read=_reader(os.environ.get("OTEL_PROPAGATORS", "tracecontext,baggage")),
+        start=partial(start, provider, names),
+        end=partial(shut_down, provider) if names else lambda _: None,
     )
 
 
@@ -128,32 +137,6 @@ def _is_installed() -> bool:
         pass
     log.warning(f"OTEL_ variables enable traces, but OpenTelemetry is not installed: {INSTALL}")
     return False
-
-
-def _tracing(
-    provider: TracerProvider,
-    version: str,
-    clock: Callable[[], float],
-    *,
-    start: Callable[[], None] = lambda: None,
-    end: Callable[[float], None] = lambda _: None,
-) -> Tracing | None:
-    from opentelemetry.sdk.trace import Tracer
-
-    from wherry.core.observability.otel.spans import SpanSink
-    from wherry.core.observability.otel.tracing import TraceSampling, Tracing
-
-    tracer = provider.get_tracer("wherry", version)
-    if not isinstance(tracer, Tracer):  # OTEL_SDK_DISABLED
-        return None
-    return Tracing(
-        TraceSampling(tracer.sampler),
-        SpanSink(tracer, version, clock),
-        clock,
-        read=_reader(os.environ.get("OTEL_PROPAGATORS", "tracecontext,baggage")),
-        start=start,
-        end=end,
-    )
 
 
 def _reader(propagators: str) -> Callable[[Mapping[str, str]], TraceContext | None]:

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
 
-_RATIO: Final = r"AlwaysOnSampler|AlwaysOffSampler|TraceIdRatioBased\{([0-9.e-]+)\}"
-_PLAIN: Final = re.compile(_RATIO)
-_PARENT_BASED: Final = re.compile(
-    rf"ParentBased\{{root:({_RATIO}),remoteParentSampled:AlwaysOnSampler,"
-    r"remoteParentNotSampled:AlwaysOffSampler,localParentSampled:AlwaysOnSampler,"
-    r"localParentNotSampled:AlwaysOffSampler\}"
+_USUAL: Final = re.compile(
+    r"(ParentBased\{root:)?(?:AlwaysO(n|ff)Sampler|TraceIdRatioBased\{([0-9.e-]+)\})"
+    r"(?(1),remoteParentSampled:AlwaysOnSampler,remoteParentNotSampled:AlwaysOffSampler,"
+    r"localParentSampled:AlwaysOnSampler,localParentNotSampled:AlwaysOffSampler\}|)"
 )
 
 
@@ -38,27 +36,21 @@ class TraceSampling:
     """The decision for each request. Any thread."""
 
     def __init__(self, sampler: Sampler) -> None:
-        #: Asked for each request, if it is an unusual one.
-        self._sampler: Sampler | None = None
-        #: Whether the ratio and the parent decide.
-        self.is_usual = True
+        found = _USUAL.fullmatch(sampler.get_description())
+        #: Whether the ratio and the parent decide; if not, the sampler is asked for each request.
+        self.is_usual = found is not None
+        self._sampler = sampler
+        self._follows_parents = found is not None and found[1] is not None
         #: The share of the requests without a parent that are traced.
         self.ratio = 1.0
-        self._follows_parents = False
+        if found is not None:
+            self.ratio = float(found[3] or found[2] == "n")
+        # As TraceIdRatioBased: other services with this ratio decide alike about a trace.
+        self._bound = round(self.ratio * 2**64)
         random = Random(SystemRandom().getrandbits(256))
         self._bits, self._below = random.getrandbits, random.randrange
         #: A number in [0, 1): a request without a parent is traced if it is below `ratio`.
         self.draw = random.random
-        description = sampler.get_description()
-        if (found := _PARENT_BASED.fullmatch(description)) is not None:
-            self._follows_parents = True
-            self.ratio = _ratio(found[1], found[2])
-        elif (found := _PLAIN.fullmatch(description)) is not None:
-            self.ratio = _ratio(found[0], found[1])
-        else:
-            self._sampler, self.is_usual = sampler, False
-        # As TraceIdRatioBased: other services with this ratio decide alike about a trace.
-        self._bound = round(self.ratio * 2**64)
 
     def root(self) -> TraceContext:
         """A new trace, for a request that was drawn."""
@@ -73,25 +65,18 @@ class TraceSampling:
     ) -> TraceContext | None:
         """The context of a span below `parent`, which another process or the caller's program has
         begun; None: it is not traced."""
-        if self._sampler is not None:
-            return self._decision(self._sampler, parent, name, attributes)
+        if not self.is_usual:
+            return self._decision(parent, name, attributes)
         if parent is None:
             return self.root() if self.draw() < self.ratio else None
         if self._follows_parents:
             is_traced = parent.is_sampled
         else:
             is_traced = parent.trace_id % 2**64 < self._bound
-        if not is_traced:
-            return None
-        own = parent.of_span(self.span_id())
-        return own if own.is_sampled else _sampled(own, own.state)
+        return _sampled(parent.of_span(self.span_id()), parent.state) if is_traced else None
 
     def _decision(
-        self,
-        sampler: Sampler,
-        parent: TraceContext | None,
-        name: str,
-        attributes: dict[str, Any],
+        self, parent: TraceContext | None, name: str, attributes: dict[str, Any]
     ) -> TraceContext | None:
         from opentelemetry import trace
         from opentelemetry.sdk.trace.sampling import Decision
@@ -100,7 +85,7 @@ class TraceSampling:
 
         trace_id = self._bits(128) or 1 if parent is None else parent.trace_id
         parent_context = None if parent is None else context_with(parent, is_remote=True)
-        result = sampler.should_sample(
+        result = self._sampler.should_sample(
             parent_context, trace_id, name, trace.SpanKind.SERVER, attributes, ()
         )
         if result.decision is not Decision.RECORD_AND_SAMPLE:
@@ -113,12 +98,6 @@ class TraceSampling:
 
 def _sampled(context: TraceContext, state: str) -> TraceContext:
     return TraceContext(context.trace_id, context.span_id, SAMPLED, state, context.baggage)
-
-
-def _ratio(name: str, ratio: str | None) -> float:
-    if ratio is not None:
-        return float(ratio)
-    return 1.0 if name == "AlwaysOnSampler" else 0.0
 
 
 class Sink(Protocol):
@@ -147,9 +126,8 @@ class Tracing:
         `end(timeout)` at the end."""
         self.sampling = sampling
         self.clock = clock
-        self.read = read
         self.add = sink.add
-        self._sink = sink
+        self._read, self._sink = read, sink
         self._start, self._end = start, end
         #: Whether traces begin where requests arrive, and not with calls of this program.
         self.begins_only_entries = False
@@ -166,12 +144,8 @@ class Tracing:
         self, name: str, kind: SpanKind, headers: Mapping[str, str], attributes: dict[str, Any]
     ) -> RequestTrace | None:
         """The trace of a request that has just arrived; None: it is not traced."""
-        parent = self.read(headers)
-        if self._draws and "traceparent" not in headers:
-            own: TraceContext | None = self.sampling.root()
-        else:
-            own = self.sampling.child(parent, name, attributes)
-        return self._begun(name, kind, own, parent, attributes, is_entry=True)
+        is_drawn = self._draws and "traceparent" not in headers
+        return self._begun(name, kind, self._read(headers), attributes, is_drawn, is_entry=True)
 
     def local(self, model: str, parent: TraceContext | None = None) -> RequestTrace | None:
         """The trace of a call that this program itself makes, below `parent` or the current span;
@@ -179,28 +153,29 @@ class Tracing:
         parent = parent or current_context()
         if parent is None and (self.begins_only_entries or self._draw() >= self._ratio):
             return None
-        name, attributes = f"infer {model}", dict[str, Any]()
-        if parent is None and self.sampling.is_usual:
-            own: TraceContext | None = self.sampling.root()
-        else:
-            own = self.sampling.child(parent, name, attributes)
-        return self._begun(name, SpanKind.INTERNAL, own, parent, attributes, is_entry=False)
+        is_drawn = parent is None and self.sampling.is_usual
+        return self._begun(f"infer {model}", SpanKind.INTERNAL, parent, {}, is_drawn)
 
     def _begun(
         self,
         name: str,
         kind: SpanKind,
-        own: TraceContext | None,
         parent: TraceContext | None,
         attributes: dict[str, Any],
+        is_drawn: bool,
         *,
-        is_entry: bool,
+        is_entry: bool = False,
     ) -> RequestTrace | None:
+        if is_drawn:
+            own: TraceContext | None = self.sampling.root()
+        else:
+            own = self.sampling.child(parent, name, attributes)
         if own is None:
             return None
-        now = self.clock()
-        draft = SpanDraft(name, kind, own, parent, now, 0.0, attributes, [], [], is_entry)
-        return RequestTrace(self, draft)
+        started = self.clock()
+        return RequestTrace(
+            self, SpanDraft(name, kind, own, parent, started, 0.0, attributes, is_entry=is_entry)
+        )
 
     def flush(self) -> None:
         """Hand over in this thread what was collected, unless a thread does that."""
@@ -263,12 +238,10 @@ class RequestTrace:
 
     def note(self, error: Exception) -> None:
         """Note what a request ended with; whether this span has failed, its protocol says."""
-        kind = type(error).__name__
-        self.draft.attributes["error.type"] = kind
-        attributes_of_error = {"exception.type": kind, "exception.message": str(error)}
-        self.draft.events.append(
-            SpanEvent("exception", self.settled_at or self.tracing.clock(), attributes_of_error)
-        )
+        kind = self.draft.attributes["error.type"] = type(error).__name__
+        described = {"exception.type": kind, "exception.message": str(error)}
+        at = self.settled_at or self.tracing.clock()
+        self.draft.events.append(SpanEvent("exception", at, described))
 
     def end(self) -> None:
         """The answer has left, or will never."""

@@ -32,6 +32,7 @@ def encode(monkeypatch: pytest.MonkeyPatch) -> Encode:
     monkeypatch.setattr(trace_exporter, "encode_spans", encode_spans)
     send_encoded()
     ours: Encode = vars(trace_exporter)["encode_spans"]
+    assert ours is not encode_spans
     return ours
 
 
@@ -76,11 +77,12 @@ def test_a_span_is_sent_as_its_exporter_would_encode_it(
 
 
 def test_what_a_processor_has_changed_is_sent(encode: Encode) -> None:
-    changed = span(attributes={"secret": "abc"})
+    changed, renamed = span(attributes={"secret": "abc"}), span()
     assert changed.attributes == {"secret": "abc"}
     vars(changed)["_attributes"] = {}
-    (found,) = spans_in(encode([changed]))
-    assert not found.attributes
+    vars(renamed)["_name"] = "other"
+    found = spans_in(encode([changed, renamed]))
+    assert [(one.name, len(one.attributes)) for one in found] == [("queue", 0), ("other", 0)]
 
 
 def test_spans_of_the_program_are_sent_beside_ours(encode: Encode) -> None:
