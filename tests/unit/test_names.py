@@ -27,7 +27,7 @@ PICTURES = frozenset(
     )
 )
 #: Local variables with a vague name. It may only fall.
-MOST_LOCAL = 133
+MOST_LOCAL = 50
 
 
 def words(name: str) -> list[str]:

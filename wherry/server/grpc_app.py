@@ -105,10 +105,10 @@ class GrpcApp:
     def _trailers(self, metadata: CallMetadata) -> Callable[[], Metadata] | None:
         """What gives the trailers of a call: its id, if it has one, and a load report, if it asks
         for that."""
-        report, given = self._load_reports.requested_by(metadata), client_request_id(metadata)
-        if not given:
+        report, request_id = self._load_reports.requested_by(metadata), client_request_id(metadata)
+        if not request_id:
             return report
-        return lambda: ((REQUEST_ID, given), *(report() if report else ()))
+        return lambda: ((REQUEST_ID, request_id), *(report() if report else ()))
 
     def drain(self) -> None:
         """Report "not ready" from now on, to open Watch calls, too."""

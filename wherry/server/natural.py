@@ -139,10 +139,10 @@ class NaturalCodec:
                     f" {self._names()}, got {kind_of(one)}"
                 )
         if self._whole is not None:
-            given = {self._whole: objects}
+            by_input = {self._whole: objects}
         else:
-            given = self._by_input(objects, several=several)
-        columns, rows = self._forms.columns_of_rows(given)
+            by_input = self._by_input(objects, several=several)
+        columns, rows = self._forms.columns_of_rows(by_input)
         return DecodedRequest(columns, rows, several=several)
 
     def _by_input(self, objects: list[dict[str, Any]], *, several: bool) -> dict[str, list[Any]]:
@@ -151,14 +151,14 @@ class NaturalCodec:
         for one in objects:
             if not one.keys() <= known.keys():
                 raise self._unknown(name for name in one if name not in known)
-        given: dict[str, list[Any]] = {}
+        by_input: dict[str, list[Any]] = {}
         for name in known:
             rows = [one[name] for one in objects if one.get(name) is not None]
             if name in self._defaults and 0 < len(rows) < len(objects):
                 default = self._defaults[name]
                 rows = [default if one.get(name) is None else one[name] for one in objects]
             if len(rows) == len(objects):
-                given[name] = rows
+                by_input[name] = rows
             elif rows or name in self._required:
                 index = next(i for i, one in enumerate(objects) if one.get(name) is None)
                 where = f" in row {index}" if several else ""
@@ -166,12 +166,12 @@ class NaturalCodec:
                 raise InvalidRequest(
                     f"input '{name}' of model '{self._model}' is missing{where}{why}", field=name
                 )
-        return given
+        return by_input
 
     def _unknown(self, names: Iterable[str]) -> InvalidRequest:
-        told = ", ".join(f"'{name[:100]}'" for name in islice(names, 10))
+        listed = ", ".join(f"'{name[:100]}'" for name in islice(names, 10))
         return InvalidRequest(
-            f"model '{self._model}' has no input {told}; its inputs are {self._names()}"
+            f"model '{self._model}' has no input {listed}; its inputs are {self._names()}"
         )
 
     def _names(self) -> str:

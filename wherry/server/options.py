@@ -40,8 +40,8 @@ def option(
     its name on the command line, if that is not the field's. `separator`: it may be repeated, and
     this stands between its values in the variable. `least`, `most`: the range of a number.
     """
-    told = {"help": help, "metavar": metavar, "key": key, "separator": separator}
-    return field(default=default, metadata={**told, "least": least, "most": most})
+    about = {"help": help, "metavar": metavar, "key": key, "separator": separator}
+    return field(default=default, metadata={**about, "least": least, "most": most})
 
 
 # fmt: off
@@ -393,10 +393,10 @@ class Option:
 
 
 def options_of(values: Mapping[str, Any]) -> Options:
-    said: dict[str, dict[str, Any]] = {}
+    by_group: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        said.setdefault(OPTIONS[key].group, {})[OPTIONS[key].name] = value
-    return Options(**{group: _GROUPS[group](**fields) for group, fields in said.items()})
+        by_group.setdefault(OPTIONS[key].group, {})[OPTIONS[key].name] = value
+    return Options(**{group: _GROUPS[group](**fields) for group, fields in by_group.items()})
 
 
 def from_keywords(keywords: Mapping[str, Any]) -> Options:
@@ -430,9 +430,9 @@ def _declared() -> dict[str, Option]:
         hints = typing.get_type_hints(cls)
         for one in fields(cls):
             if one.metadata:
-                told = {**one.metadata, "key": one.metadata["key"] or one.name}
-                found[told["key"]] = Option(
-                    group=group, name=one.name, type=hints[one.name], default=one.default, **told
+                about = {**one.metadata, "key": one.metadata["key"] or one.name}
+                found[about["key"]] = Option(
+                    group=group, name=one.name, type=hints[one.name], default=one.default, **about
                 )
     return found
 

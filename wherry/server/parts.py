@@ -60,15 +60,15 @@ def plan_for(capacity: Capacity) -> MemoryPlan:
     """The limits that are said, and the others as the memory allows. Warns of limits that need more
     memory than there is. Reads files: not for an event loop."""
     memory = Machine().memory_limit_bytes()
-    given = capacity.limits
+    limits = capacity.limits
     plan = memory_plan(
         memory,
         queue_bytes=capacity.max_queue_bytes,
-        connections=given.max_connections if given else capacity.max_connections,
-        body_bytes=given.max_body_bytes if given else capacity.max_body_size,
-        received_bytes=given.max_received_bytes if given else capacity.max_received_bytes,
-        unsent_bytes=given.max_unsent_bytes if given else capacity.max_unsent_bytes,
-        limits=given
+        connections=limits.max_connections if limits else capacity.max_connections,
+        body_bytes=limits.max_body_bytes if limits else capacity.max_body_size,
+        received_bytes=limits.max_received_bytes if limits else capacity.max_received_bytes,
+        unsent_bytes=limits.max_unsent_bytes if limits else capacity.max_unsent_bytes,
+        limits=limits
         or Limits(
             idle_timeout=capacity.idle_timeout,
             max_connection_unsent_bytes=capacity.max_connection_unsent_bytes,

@@ -103,20 +103,20 @@ class Server:
         **options: Unpack[ServerOptions],
     ) -> None:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
-        given = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})
+        settings = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})
         self.runtime = runtime_of(models, isolation, overrides)
         #: Loads and unloads models; its runtime must be this one.
         self.control = control or ModelControl(self.runtime)
-        self.drain_timeout = given.life.drain_timeout
+        self.drain_timeout = settings.life.drain_timeout
         self.start_log = StartLog()
         self._owns_runtime = not self.runtime.models()
         #: What one client may cost.
-        self.limits = (plan := plan_for(given.capacity)).limits
+        self.limits = (plan := plan_for(settings.capacity)).limits
         #: The way in of fronts, if it has some.
         self._rows: RowsOwner | None = None
-        self._applications, self._listeners = self._make_listeners(given, plan)
-        self._ready_pipe = ReadyPipe(given.life.ready_fd)
-        self._stop_pipe = StopPipe(given.life.stop_fd)
+        self._applications, self._listeners = self._make_listeners(settings, plan)
+        self._ready_pipe = ReadyPipe(settings.life.ready_fd)
+        self._stop_pipe = StopPipe(settings.life.stop_fd)
         self._ready: Future[None] = Future()
         self._is_the_program = False
         self._thread: threading.Thread | None = None

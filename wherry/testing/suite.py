@@ -75,14 +75,14 @@ def check_engine(engine: str, checkpoint: Path | str, prompt: str = "Hello") -> 
     """An engine by its name, with a checkpoint that it loads and a prompt that it continues."""
     with _refused("a checkpoint that is not there"):
         Runtime(language_model(engine, f"{checkpoint}-is-not-there")).start().close()
-    asked: dict[str, dict[str, Any]] = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": prompt},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": prompt}]},
     }
     with local_server(language_model(engine, str(checkpoint))) as server:
         served = [
             _check_answers(server.url + path, {**body, "max_tokens": 16, "temperature": 0})
-            for path, body in asked.items()
+            for path, body in bodies.items()
         ]
     _expect(any(served), "no answer: it needs an input 'prompt' or 'messages', and text to give")
 

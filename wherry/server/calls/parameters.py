@@ -97,8 +97,10 @@ def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
 
 def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     """The place of a request in its sequence; None if it names none (0 and "" are not ids)."""
-    given = parameters.get("sequence_id", 0)
-    if type(given) is not str and (type(given) is not int or not 0 <= given <= _LARGEST):
+    sequence_id = parameters.get("sequence_id", 0)
+    if type(sequence_id) is not str and (
+        type(sequence_id) is not int or not 0 <= sequence_id <= _LARGEST
+    ):
         raise InvalidRequest(
             "parameter 'sequence_id' must be a string or a whole number of at most 64 bits",
             tag=Tag.JSON,
@@ -107,7 +109,7 @@ def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     for name, flag in zip(("sequence_start", "sequence_end"), flags, strict=True):
         if type(flag) is not bool:
             raise InvalidRequest(f"parameter '{name}' must be a bool", tag=Tag.JSON)
-    return SequenceStep(given, *flags) if given else None
+    return SequenceStep(sequence_id, *flags) if sequence_id else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,10 +127,10 @@ class TraceSettings:
         with self._lock:
             return self._values(model)
 
-    def update(self, given: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+    def update(self, changes: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
         """Change what is given, all of it or, if some of it is wrong, nothing; all values then.
         None goes back to what holds without it. InvalidRequest for what is not a setting."""
-        checked = {name: _checked_trace_setting(name, value) for name, value in given.items()}
+        checked = {name: _checked_trace_setting(name, value) for name, value in changes.items()}
         if checked and self._initial["trace_mode"] == "opentelemetry":
             raise Unsupported(
                 "trace settings can not be updated in mode opentelemetry: the OTEL_ variables and"
@@ -227,8 +227,8 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
 
 def _in_order(levels: Iterable[str]) -> list[str]:
     """The levels, each once: they are a set, which Triton writes in this order."""
-    given = set(levels)
-    return [level for level in TRACE_LEVELS if level in given]
+    chosen = set(levels)
+    return [level for level in TRACE_LEVELS if level in chosen]
 
 
 def _trace_config(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:

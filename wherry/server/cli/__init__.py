@@ -57,11 +57,11 @@ PRECEDENCE = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the process's exit code."""
     # Values may stand after a flag, too: `wherry call words --stream "a b c"`.
-    given, ignored = in_our_words(sys.argv[1:] if arguments is None else arguments)
+    words, ignored = in_our_words(sys.argv[1:] if arguments is None else arguments)
     root = parser()
-    if not given:
+    if not words:
         root.exit(USAGE, root.format_help())
-    args, rest = root.parse_known_args(given)
+    args, rest = root.parse_known_args(words)
     args.ignored = ignored
     if rest and (not hasattr(args, "value") or any(word.startswith("-") for word in rest)):
         _not_known(rest, args.of)

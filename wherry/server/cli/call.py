@@ -153,15 +153,15 @@ def client_of(args: argparse.Namespace) -> Iterator[Client]:
 
 def _meant(args: argparse.Namespace) -> str:
     """A guess at the model that was meant, or all that there are."""
-    asked = getattr(args, "model", "").partition(":")[0]
-    if not asked:
+    model = getattr(args, "model", "").partition(":")[0]
+    if not model:
         return ""
     try:
         with client_of(argparse.Namespace(**{**vars(args), "model": ""})) as client:
             names = sorted({str(entry["name"]) for entry in client.models()})
     except (WherryError, ValueError):  # no server of ours, or one that does not tell its models
         return ""
-    if close := difflib.get_close_matches(asked, names, n=1):
+    if close := difflib.get_close_matches(model, names, n=1):
         return f"; did you mean {close[0]!r}?"
     return f"; it has: {', '.join(names[:20])}" if names else ""
 
@@ -312,8 +312,8 @@ def _tell(result: Any, args: argparse.Namespace) -> None:
     elif not several and files and not args.json:
         _write(result, None)
     elif files:
-        told = {name: {"b64": value} for name, value in files.items()}
-        _print({**result, **told} if several else told[""], True)
+        encoded = {name: {"b64": value} for name, value in files.items()}
+        _print({**result, **encoded} if several else encoded[""], True)
     else:
         _print(result, args.json)
 

@@ -291,9 +291,11 @@ def _problems(
         return []
     failed = [member for member in members(model.config) if member in failures]
     missing = [member for member in members(model.config) if member not in there]
-    told = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
-    told += [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
-    return told or [failures[model.name]]
+    problems = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
+    problems += (
+        [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
+    )
+    return problems or [failures[model.name]]
 
 
 def _print_found(model: Found, problems: list[str]) -> None:

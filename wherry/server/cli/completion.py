@@ -88,17 +88,17 @@ def _candidates(
             yield from _candidates(commands.choices[before[0]], words[1:], environ)
         return
     flags = {name: one for one in of._actions for name in one.option_strings}
-    asked = flags.get(before[-1]) if before else None
-    if asked is not None and asked.nargs != 0:
-        offered = _values(asked, before, environ)
+    flag = flags.get(before[-1]) if before else None
+    if flag is not None and flag.nargs != 0:
+        offered = _values(flag, before, environ)
     elif begun.startswith("-"):
         offered = ((name, _help(one)) for name, one in flags.items() if name.startswith("--"))
     elif commands is not None:
         offered = ((one.dest, _help(one)) for one in commands._choices_actions)
     else:
         places = [one for one in of._actions if not one.option_strings]
-        given = sum(1 for _ in _positional(before, flags))
-        offered = _values(places[given], before, environ) if given < len(places) else iter(())
+        filled = sum(1 for _ in _positional(before, flags))
+        offered = _values(places[filled], before, environ) if filled < len(places) else iter(())
     yield from (one for one in offered if one[0].startswith(begun))
 
 

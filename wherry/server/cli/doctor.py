@@ -375,17 +375,17 @@ print(json.dumps({"built": built, "apart": apart, "gpus": found}))
 def look_at_gpus() -> Iterator[Finding]:
     """What nvidia-smi and torch, each in a process of its own, say of the GPUs. Blocks."""
     fields = list(FIELDS)
-    told, why = _query(fields)
+    output, why = _query(fields)
     while unknown := re.search(r'Field "([\w.]+)" is not a valid field', why):  # an older driver
         if unknown[1] not in fields:
             break
         fields.remove(unknown[1])
-        told, why = _query(fields)
+        output, why = _query(fields)
     if why:
         yield Finding("note", "GPU driver", why, "install NVIDIA's driver, if there is a GPU")
         return
     driver = ""
-    for line in filter(None, map(str.strip, told.splitlines())):
+    for line in filter(None, map(str.strip, output.splitlines())):
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(fields):  # a warning
             yield Finding("note", "GPU driver", line, "look at what nvidia-smi says")
@@ -393,8 +393,10 @@ def look_at_gpus() -> Iterator[Finding]:
         gpu = dict.fromkeys(FIELDS, "") | dict(zip(fields, values, strict=True))
         driver = gpu["driver_version"]
         yield from of_driver(gpu)
-    told, why = _output([sys.executable, "-P", "-c", _GPU_PROBE])
-    about, *found = [json.loads(line) for line in told.splitlines() if line.startswith("{")] or [{}]
+    output, why = _output([sys.executable, "-P", "-c", _GPU_PROBE])
+    about, *found = [json.loads(line) for line in output.splitlines() if line.startswith("{")] or [
+        {}
+    ]
     works = found and found[0]["gpus"]  # an old driver does, with NVIDIA's package for that
     yield from of_versions(about, "" if works else driver)
     if why:
@@ -415,16 +417,16 @@ def of_versions(about: Mapping[str, Any], driver: str) -> Iterator[Finding]:
     least = OLDEST_DRIVERS.get(int(major)) if major.isdigit() else None
     version = tuple(map(int, re.findall(r"\d+", driver)[:2]))
     if least and version and version < least:
-        said = f"{driver} is too old for CUDA {about['cuda']}, which torch was built for"
+        text = f"{driver} is too old for CUDA {about['cuda']}, which torch was built for"
         remedy = f"install driver {least[0]} or later, or a build of torch for an older CUDA"
-        yield Finding("wrong", "GPU driver", said, remedy)
+        yield Finding("wrong", "GPU driver", text, remedy)
     if not about.get("triton"):
         return
     lacks = "no C compiler" if not about["compiler"] else "" if about["headers"] else "no Python.h"
     if lacks:
-        said = f"finds {lacks}: its kernels, and torch.compile, cannot be started"
+        text = f"finds {lacks}: its kernels, and torch.compile, cannot be started"
         remedy = "install gcc and Python's headers (python3-dev); CC names another compiler"
-        yield Finding("note", "GPU with Triton", said, remedy)
+        yield Finding("note", "GPU with Triton", text, remedy)
     else:
         yield Finding("ok", "GPU with Triton", f"compiles by {about['compiler']}")
 
@@ -443,19 +445,19 @@ def of_driver(gpu: Mapping[str, str]) -> Iterator[Finding]:
     if free is not None and total:
         used = free < MOSTLY_FREE * total
         remedy = "other programs use it: nvidia-smi names them" if used else ""
-        told = f"{free:,.0f} of {total:,.0f} MiB are free"
-        yield Finding("note" if used else "ok", f"{topic} memory", told, remedy)
+        text = f"{free:,.0f} of {total:,.0f} MiB are free"
+        yield Finding("note" if used else "ok", f"{topic} memory", text, remedy)
     for what, now, most, unit, remedy in (
         ("power", "power.limit", "power.max_limit", "W", "nvidia-smi -pl raises the limit"),
         ("link", "pcie.link.width.current", "pcie.link.width.max", "lanes", "look at its slot"),
     ):
         value, bound = _number(gpu[now]), _number(gpu[most])
         if value is not None and bound is not None:
-            less, told = value < bound, f"{value:g} of {bound:g} {unit}"
-            yield Finding("note" if less else "ok", f"{topic} {what}", told, remedy * less)
+            less, text = value < bound, f"{value:g} of {bound:g} {unit}"
+            yield Finding("note" if less else "ok", f"{topic} {what}", text, remedy * less)
     if errors := _number(gpu["ecc.errors.uncorrected.volatile.total"]):
-        told, remedy = f"{errors:g} uncorrected errors", "reset or replace it"
-        yield Finding("wrong", f"{topic} ECC", told, remedy)
+        text, remedy = f"{errors:g} uncorrected errors", "reset or replace it"
+        yield Finding("wrong", f"{topic} ECC", text, remedy)
     elif gpu["ecc.mode.current"] in ("Enabled", "Disabled"):
         yield Finding("ok", f"{topic} ECC", gpu["ecc.mode.current"])
     if gpu["mig.mode.current"] == "Enabled":
@@ -463,23 +465,23 @@ def of_driver(gpu: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("note", f"{topic} MIG", "on: it is cut into instances", remedy)
 
 
-def of_torch_gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
+def of_torch_gpus(facts: Mapping[str, Any]) -> Iterator[Finding]:
     """What torch can do with each GPU, and whether they reach each other's memory."""
-    for number, gpu in enumerate(told["gpus"]):
+    for number, gpu in enumerate(facts["gpus"]):
         topic, capability = f"GPU {number} with torch", tuple(gpu["capability"])
-        if runs(capability, told["built"]):
+        if runs(capability, facts["built"]):
             rate = gpu["pinned_gb_s"]
             slow = rate < SLOW_COPY
             remedy = "look at its slot, and at other programs" if slow else ""
-            said = f"has kernels for it; {rate:.1f} GB/s from pinned memory"
-            yield Finding("note" if slow else "ok", topic, said, remedy)
+            text = f"has kernels for it; {rate:.1f} GB/s from pinned memory"
+            yield Finding("note" if slow else "ok", topic, text, remedy)
         else:
-            said = f"no kernels for {capability[0]}.{capability[1]}: {', '.join(told['built'])}"
-            yield Finding("wrong", topic, said, "install a newer build of torch")
-    if told["apart"]:
-        said = f"not between {', '.join(told['apart'])}"
-        yield Finding("note", "GPU peer access", said, "copies between them go by the host")
-    elif len(told["gpus"]) > 1:
+            text = f"no kernels for {capability[0]}.{capability[1]}: {', '.join(facts['built'])}"
+            yield Finding("wrong", topic, text, "install a newer build of torch")
+    if facts["apart"]:
+        text = f"not between {', '.join(facts['apart'])}"
+        yield Finding("note", "GPU peer access", text, "copies between them go by the host")
+    elif len(facts["gpus"]) > 1:
         yield Finding("ok", "GPU peer access", "between all")
 
 

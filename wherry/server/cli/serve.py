@@ -154,23 +154,23 @@ def with_passed_sockets(
     passed = _passed(environ, pid)
     listen = settings.options.listen
     taken = {role for role, key in ROLES.items() if getattr(listen, key) is not None}
-    given: dict[str, int] = {}
+    by_role: dict[str, int] = {}
     for fd, name in passed.items():
         if name in ROLES:
-            if name in taken or name in given:
+            if name in taken or name in by_role:
                 raise ConfigError(f"LISTEN_FDNAMES: {name} is given more than one socket")
-            given[name] = fd
+            by_role[name] = fd
     for fd, name in passed.items():
         if name not in ROLES:
-            free = [role for role in ROLES if role not in taken and role not in given]
+            free = [role for role in ROLES if role not in taken and role not in by_role]
             if not free:
                 raise ConfigError(
                     f"LISTEN_FDS: {len(passed)} sockets, more than can be served; one is for HTTP,"
                     " one for gRPC"
                 )
-            given[free[0]] = fd
+            by_role[free[0]] = fd
     listen = replace(
-        listen, fd=given.get("http", listen.fd), grpc_fd=given.get("grpc", listen.grpc_fd)
+        listen, fd=by_role.get("http", listen.fd), grpc_fd=by_role.get("grpc", listen.grpc_fd)
     )
     if listen.fd is not None and listen.uds is not None:
         raise ConfigError("uds and a passed socket: choose one, both are HTTP's address")
@@ -213,18 +213,18 @@ def serve(args: argparse.Namespace) -> int:
     """Serve until a signal. Returns the process's exit code."""
     flags = vars(args)
     settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
-    given = settings.options
-    screen = configure_log(given)
+    options = settings.options
+    screen = configure_log(options)
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         tell_ignored(flags)
-        os.environ.update(environment_of(given.protocols.trace_config))
+        os.environ.update(environment_of(options.protocols.trace_config))
         targets, settings = split_targets(flags["target"], settings)
         if screen is not None and targets:
             screen.importing(targets)
-        if given.command_line.reload:
+        if options.command_line.reload:
             return serve_reloading(settings, targets, screen)
         return run(make_server(settings, load_targets(targets)), screen)
     except (TargetRaised, LoadFailed) as error:
@@ -274,10 +274,12 @@ def serve_reloading(settings: Settings, targets: Sequence[str], screen: StartScr
 
 def polling(settings: Settings) -> Settings:
     """The settings with repositories that are looked at often, unless clients control them."""
-    given = settings.options.repositories
-    if given.model_control_mode != "none":
+    options = settings.options.repositories
+    if options.model_control_mode != "none":
         return settings
-    poll = replace(given, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False)
+    poll = replace(
+        options, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False
+    )
     return replace(settings, options=replace(settings.options, repositories=poll))
 
 
@@ -285,8 +287,8 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     """Targets that are folders become model repositories of the settings; checkpoints are run by
     the engine that these name."""
     folders = [target for target in targets if is_repository(target)]
-    given = settings.options.repositories
-    repositories = (*given.model_repositories, *folders)
+    before = settings.options.repositories
+    repositories = (*before.model_repositories, *folders)
     if not targets and not repositories:
         here: list[Path] = []
         with contextlib.suppress(OSError):  # the folder may have been removed
@@ -295,11 +297,11 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
         raise ConfigError(f"nothing to serve: {meant}")
     check_repositories_exist(
         repositories,
-        given.model_control_mode,
-        exit_on_error=given.exit_on_error,
+        before.model_control_mode,
+        exit_on_error=before.exit_on_error,
     )
     options = replace(
-        settings.options, repositories=replace(given, model_repositories=repositories)
+        settings.options, repositories=replace(before, model_repositories=repositories)
     )
     engine = options.command_line.engine
     kept = [with_engine(target, engine) for target in targets if target not in folders]
@@ -315,29 +317,29 @@ def tell_ignored(flags: Mapping[str, Any]) -> None:
 def control_of(
     settings: Settings, runtime: Runtime, make_model: Callable[..., RepositoryModel] = backend_for
 ) -> ModelControl:
-    given, models = settings.options.repositories, settings.options.models
-    if given.load_models and given.model_control_mode != "explicit":
+    options, models = settings.options.repositories, settings.options.models
+    if options.load_models and options.model_control_mode != "explicit":
         raise ConfigError(
             "load_model needs model_control_mode explicit: in the other modes every model is loaded"
         )
-    if "*" in given.load_models and len(set(given.load_models)) > 1:
+    if "*" in options.load_models and len(set(options.load_models)) > 1:
         raise ConfigError("load_model '*' means every model: name no other beside it")
     limited = models.rate_limit != "off" or models.rate_limit_resources
     ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(
         runtime,
-        given.model_repositories,
-        mode=given.model_control_mode,
-        load=given.load_models,
-        poll_seconds=given.repository_poll_secs,
-        load_threads=given.model_load_thread_count,
-        load_retries=given.model_load_retry_count,
-        auto_complete=not given.disable_auto_complete_config,
-        strict_readiness=given.strict_readiness,
-        exit_on_error=given.exit_on_error,
-        config_name=given.model_config_name,
-        backend_directory=given.backend_directory,
-        default_max_batch_size=given.default_max_batch_size,
+        options.model_repositories,
+        mode=options.model_control_mode,
+        load=options.load_models,
+        poll_seconds=options.repository_poll_secs,
+        load_threads=options.model_load_thread_count,
+        load_retries=options.model_load_retry_count,
+        auto_complete=not options.disable_auto_complete_config,
+        strict_readiness=options.strict_readiness,
+        exit_on_error=options.exit_on_error,
+        config_name=options.model_config_name,
+        backend_directory=options.backend_directory,
+        default_max_batch_size=options.default_max_batch_size,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},
         make_model=make_model,
         **({"settle_seconds": 0.3} if settings.options.command_line.reload else {}),
@@ -384,12 +386,12 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
         )
     overrides = {}
     for model in models:
-        said, origins = settings.of_model(model.name)
-        overrides[model.name] = said
+        values, origins = settings.of_model(model.name)
+        overrides[model.name] = values
         try:
-            model.config(**said)
+            model.config(**values)
         except ConfigError as error:
-            if not said:
+            if not values:
                 raise
             where = ", ".join(sorted(set(origins.values())))
             raise ConfigError(f"{error} (settings from {where})") from None

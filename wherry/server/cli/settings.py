@@ -46,21 +46,24 @@ class Settings:
 
     def of_model(self, name: str) -> tuple[dict[str, Any], dict[str, str]]:
         """The settings that the operator gives this model, and the origin of each."""
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         from_file = [key for key in OF_EVERY_MODEL if self._is_from_file(key)]
         for key in from_file:
-            said[key], origins[key] = getattr(self.options.models, key), self.origins[key]
+            values[key], origins[key] = getattr(self.options.models, key), self.origins[key]
         for key, value in self.models.get(name, {}).items():
-            said[key], origins[key] = value, f"{self.file} [models.{name}]"
+            values[key], origins[key] = value, f"{self.file} [models.{name}]"
         for key in OF_EVERY_MODEL:
             if key in self.origins and key not in from_file:
-                said[key], origins[key] = getattr(self.options.models, key), self.origins[key]
+                values[key], origins[key] = getattr(self.options.models, key), self.origins[key]
         if names := self.options.models.served_model_names:
-            said["served_names"], origins["served_names"] = names, self.origins["served_model_name"]
+            values["served_names"], origins["served_names"] = (
+                names,
+                self.origins["served_model_name"],
+            )
         if self.options.models.inline:
-            said["isolation"], origins["isolation"] = "thread", self.origins["inline"]
-        return said, origins
+            values["isolation"], origins["isolation"] = "thread", self.origins["inline"]
+        return values, origins
 
     def _is_from_file(self, key: str) -> bool:
         return self.file is not None and self.origins.get(key, "").startswith(self.file)
@@ -75,7 +78,7 @@ class Settings:
 
     def resources(self) -> dict[str, int]:
         """The count of each shared resource, by name. tritonserver's may name a device."""
-        said: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for text in self.options.models.rate_limit_resources:
             name, count, device = (*text.split(":"), "", "")[:3]
             sound = text.count(":") <= 2 and (not device or device.isdecimal())
@@ -86,8 +89,8 @@ class Settings:
                     " up"
                 )
             # All devices share it here: the largest of what tritonserver has for each.
-            said[name] = max(int(count), said.get(name, 0) if device else 0)
-        return said
+            counts[name] = max(int(count), counts.get(name, 0) if device else 0)
+        return counts
 
     def device_memory(self) -> dict[str, int]:
         """The bytes that models may take of each device, by its name."""

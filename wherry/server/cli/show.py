@@ -91,8 +91,8 @@ def chats(model: ModelDescription | Signature) -> bool:
     """Whether a text for the model is what a user says to it."""
     forms = {tensor.name: tensor.form for tensor in model.inputs}
     texts = {tensor.name for tensor in model.outputs if tensor.form is Form.TEXT}
-    told = "text" in texts or (bool(texts) and len(model.outputs) == 1)
-    return told and forms.get("messages") is Form.JSON
+    answers_text = "text" in texts or (bool(texts) and len(model.outputs) == 1)
+    return answers_text and forms.get("messages") is Form.JSON
 
 
 def signature_in_words(signature: Signature) -> str:

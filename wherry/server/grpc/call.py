@@ -181,12 +181,12 @@ class Call(Rpc):
             if self._request.must_wait:
                 return
             missing = self._request.missing + SPARE_WINDOW
-        wanted = max(STREAM_WINDOW, missing)
-        least = wanted // 2 if self.method.takes_stream else min(wanted // 2, missing)
+        window = max(STREAM_WINDOW, missing)
+        least = window // 2 if self.method.takes_stream else min(window // 2, missing)
         if self.receive_window < least:
-            increment = wanted - self.receive_window
+            increment = window - self.receive_window
             self._owner.sender.write(frames.window_update(self.id, increment))
-            self.receive_window = wanted
+            self.receive_window = window
 
     def take_message(self, message: Buffer) -> None:
         """Give a message to the application, or keep it until the call begins."""

@@ -50,9 +50,9 @@ from wherry.server.v2.http.kserve import (
     INFER,
     INPUT_TENSOR,
     PARAMETER,
+    REQUESTED_OUTPUT,
     TENSOR,
     TENSORS,
-    WANTED,
 )
 from wherry.server.v2.model_tensors import ModelTensors
 
@@ -73,8 +73,8 @@ def model_operations(
             yield route, replace(natural, summary=summary, **common)
         typed = _generate(loaded, described)
         word = "generate_stream" if loaded.signature.streams else "generate"
-        told = f"{summary} (V2)" if route else summary
-        named = replace(typed, id=f"{word}_{loaded.name}", summary=told, **common)
+        title = f"{summary} (V2)" if route else summary
+        named = replace(typed, id=f"{word}_{loaded.name}", summary=title, **common)
         yield f"{path}/{word}", named
     if not loaded.signature.streams:
         yield (
@@ -250,17 +250,17 @@ def _taken(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     It takes members that are not known, and so do the Structs in it: they are ignored and named in
     a header.
     """
-    given: list[Any] = []
+    members: list[Any] = []
     for member in msgspec.structs.fields(kind):
         if member.type is msgspec.Raw:
-            given.append((member.encode_name, Any, None))
+            members.append((member.encode_name, Any, None))
         elif member.required:
-            given.append((member.encode_name, member.type))
+            members.append((member.encode_name, member.type))
         else:
-            given.append((member.encode_name, member.type, member.default))
+            members.append((member.encode_name, member.type, member.default))
     return msgspec.defstruct(
         kind.__name__,
-        given,
+        members,
         kw_only=True,
         namespace={"__doc__": kind.__doc__, "takes_any_members": True},
     )
@@ -350,7 +350,7 @@ class ModelSchemas:
                 "inputs": inputs,
                 "id": ANY_TEXT,
                 "parameters": object_of(self._parameters(), additionalProperties=_OR_NULL),
-                "outputs": list_of(self._registry.of(WANTED)),
+                "outputs": list_of(self._registry.of(REQUESTED_OUTPUT)),
             },
             ["inputs"],
             title=f"{self._name}.InferRequest",

@@ -83,8 +83,8 @@ class OpenApiRoutes:
         }
 
     def _answer(self, exchange: Exchange) -> None:
-        asked = parse_qs(exchange.request.query)
-        names, without = asked.get("model", []), frozenset(asked.get("without", ()))
+        query = parse_qs(exchange.request.query)
+        names, without = query.get("model", []), frozenset(query.get("without", ()))
         if len(names) > MAX_NAMES or not without <= set(GROUPS):
             raise InvalidRequest(
                 f"model: at most {MAX_NAMES} names; without: some of {', '.join(GROUPS)}"
@@ -103,7 +103,7 @@ class OpenApiRoutes:
         entry, runtime = self._entry, self._entry.runtime
         generation = entry.registry.generation  # as it was before the models were looked at
         common = entry.common
-        told = document(
+        text = document(
             DescribedServer(
                 version=common.version,
                 models=[runtime.model(name) for name in names] or runtime.models(),
@@ -113,7 +113,7 @@ class OpenApiRoutes:
                 without=without,
             )
         )
-        made = encode_json(told)
+        made = encode_json(text)
         if not names:
             if len(self._made) >= MAX_KEPT:
                 self._made.clear()

@@ -239,8 +239,8 @@ def model_config(loaded: LoadedModel) -> Json:
         devices = {instance.device for instance in loaded.runner.instances}
         gpus = sorted(device.index for device in devices if device.kind == "cuda")
         # Nothing of our own beside it: clients change a member and send it back to load.
-        told: Json = _plain(to_json(triton, gpus=gpus))
-        return told
+        described: Json = _plain(to_json(triton, gpus=gpus))
+        return described
     described = filled(triton_config(loaded.config, loaded.signature))
     return {**described, "wherry": _own_settings(loaded)}
 

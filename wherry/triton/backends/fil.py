@@ -67,8 +67,8 @@ class ForestOutput:
         # output_class is the older name of is_classifier.
         named = [parameter_truth(config, name) for name in ("is_classifier", "output_class")]
         proba = parameter_truth(config, "predict_proba") or False
-        said = next((value for value in named if value is not None), proba)
-        return cls(said, proba, parameter_number(config, "threshold"))
+        is_classifier = next((value for value in named if value is not None), proba)
+        return cls(is_classifier, proba, parameter_number(config, "threshold"))
 
     def width(self, scores: int) -> int:
         """How many numbers the output of a row with `scores` scores has."""
@@ -130,20 +130,20 @@ class FilModel(RepositoryModel):
         self._forest.give_back()
 
     def execute(self, **columns: Column) -> Columns:
-        given, wanted = self.triton.input[0], self.triton.output[0]
+        input, output = self.triton.input[0], self.triton.output[0]
         forest = self._forest.value
-        rows = np.asarray(self.inward(columns)[given.name])
+        rows = np.asarray(self.inward(columns)[input.name])
         if rows.shape[-1] != forest.features:
             raise InvalidRequest(
-                f"model {self.triton.name!r}: a row of {given.name!r} has {rows.shape[-1]}"
+                f"model {self.triton.name!r}: a row of {input.name!r} has {rows.shape[-1]}"
                 f" features; the trees know {forest.features}"
             )
         scores = forest.scores(rows.reshape(-1, forest.features))
-        dims = wanted.dims if wanted.reshape is None else wanted.reshape.shape
+        dims = output.dims if output.reshape is None else output.reshape.shape
         answer = self._answer(scores, dims[-1] if dims else 1)
         shape = [*rows.shape[:-1], answer.shape[1]]
-        dtype = DATATYPES[wanted.data_type.removeprefix("TYPE_")].dtype
-        return self.outward({wanted.name: answer.astype(dtype, copy=False).reshape(shape)})
+        dtype = DATATYPES[output.data_type.removeprefix("TYPE_")].dtype
+        return self.outward({output.name: answer.astype(dtype, copy=False).reshape(shape)})
 
     def _read(self) -> Forest:
         forest, self._read_already = self._read_already, None
@@ -259,14 +259,14 @@ def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
         or [TritonOutput(name="output__0", data_type="TYPE_FP32", dims=[*lead, width])],
     )
     _check_sides(where, completed)
-    taken, given = completed.input[0], completed.output[0]
-    for tensor in (taken, given):
+    input, output = completed.input[0], completed.output[0]
+    for tensor in (input, output):
         if tensor.data_type == "TYPE_INVALID":
             tensor.data_type = "TYPE_FP32"
         if tensor.data_type in ("TYPE_STRING", "TYPE_BF16", "TYPE_BOOL"):
             raise ConfigError(f"{where}: {tensor.name!r} must be numbers, not {tensor.data_type}")
     sizes = {width, 2} if width == 1 and answer.predict_proba else {width}
-    for tensor, right in ((taken, {forest.features}), (given, sizes)):
+    for tensor, right in ((input, {forest.features}), (output, sizes)):
         dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
         if not dims or dims[-1] not in {*right, -1}:
             raise ConfigError(

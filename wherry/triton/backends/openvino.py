@@ -106,9 +106,9 @@ class CompiledModel:
         request = getattr(self._own, "request", None)
         if request is None:
             request = self._own.request = self._model.create_infer_request()
-        given = {port: arrays[name] for name, port in self._inputs if name in arrays}
+        inputs = {port: arrays[name] for name, port in self._inputs if name in arrays}
         try:
-            found = request.infer(given, share_inputs=True)
+            found = request.infer(inputs, share_inputs=True)
         except RuntimeError as error:  # of shapes that contradict each other, and of nothing else
             raise InvalidRequest(f"model {self._name!r}: {_brief(error)}") from None
         # The next call writes over what this one gave.
@@ -171,14 +171,14 @@ def _properties(config: TritonConfig) -> dict[str, str]:
 
 
 def _described(
-    config: TritonConfig, given: Sequence[TritonInput | TritonOutput], ports: Sequence[Any]
+    config: TritonConfig, tensors: Sequence[TritonInput | TritonOutput], ports: Sequence[Any]
 ) -> list[FileTensor]:
     """The file's tensors in the configuration's names: one may have several."""
-    wanted = [tensor.name for tensor in given]
+    known = [tensor.name for tensor in tensors]
     found = []
     for port in ports:
         names = sorted(port.get_names())
-        name = next((one for one in names if one in wanted), names[0] if names else "")
+        name = next((one for one in names if one in known), names[0] if names else "")
         kind = port.get_element_type().get_type_name()
         if not name or kind not in TYPES:
             why = f", {name!r}, is a {kind}, which V2 has no word for"

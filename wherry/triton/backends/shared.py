@@ -234,7 +234,7 @@ def with_batching(config: TritonConfig) -> TritonConfig:
 
 def _side(
     config: TritonConfig,
-    given: Sequence[TritonInput | TritonOutput],
+    tensors: Sequence[TritonInput | TritonOutput],
     found: Sequence[FileTensor],
     kind: type[TritonInput] | type[TritonOutput],
     most: int,
@@ -242,24 +242,24 @@ def _side(
 ) -> list[Any]:
     where, side = f"model {config.name!r}", kind.__name__.removeprefix("Triton").lower()
     by_name = {tensor.name: tensor for tensor in found}
-    if not given:
+    if not tensors:
         new = [kind(name=one.name, data_type=one.data_type) for one in found]
         return [
             _shaped(tensor, _dims(where, one, most), most)
             for tensor, one in zip(new, found, strict=True)
         ]
-    for tensor in given:
+    for tensor in tensors:
         if tensor.name not in by_name:
             raise ConfigError(
                 f"{where}: {side} {tensor.name!r} is not in the file; it has {', '.join(by_name)}"
             )
-    missing = [name for name in by_name if name not in {tensor.name for tensor in given}]
+    missing = [name for name in by_name if name not in {tensor.name for tensor in tensors}]
     if missing and kind is TritonInput:
         raise ConfigError(
             f"{where}: the file has more inputs than config.pbtxt: {', '.join(missing)}"
         )
     completed = []
-    for tensor in given:
+    for tensor in tensors:
         own, is_flat = by_name[tensor.name], tensor.name in flat
         completed.append(_checked(where, side, tensor, own, 0 if is_flat else most))
         if is_flat and len(own.shape) != 1:
@@ -317,7 +317,7 @@ def _dims(where: str, tensor: FileTensor, most: int) -> list[int]:
     return list(tensor.shape[1:])
 
 
-def _compatible(given: Sequence[int], found: Sequence[int]) -> bool:
-    return len(given) == len(found) and all(
-        -1 in pair or pair[0] == pair[1] for pair in zip(given, found, strict=True)
+def _compatible(dims: Sequence[int], found: Sequence[int]) -> bool:
+    return len(dims) == len(found) and all(
+        -1 in pair or pair[0] == pair[1] for pair in zip(dims, found, strict=True)
     )

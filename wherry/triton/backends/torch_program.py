@@ -160,9 +160,10 @@ def _exported(torch: Any, path: str, device: Any) -> Program:
     with _reading:
         program = torch.export.load(path)
     values = _values(torch, program)
-    taken = [values.get(name) for name in program.graph_signature.user_inputs]
-    given = [values.get(name) for name in program.graph_signature.user_outputs]
-    names = [str(name) for name in program.graph_signature.user_inputs]
+    graph = program.graph_signature
+    names = [str(name) for name in graph.user_inputs]
+    input_values = [values.get(name) for name in graph.user_inputs]
+    output_values = [values.get(name) for name in graph.user_outputs]
     into, out = program.call_spec.in_spec, program.call_spec.out_spec
     tree = import_module("torch.utils._pytree")
     if device is not None:  # also the tensors that the code makes
@@ -175,11 +176,11 @@ def _exported(torch: Any, path: str, device: Any) -> Program:
 
     inputs = [
         _slot(path, value, name)
-        for path, value, name in zip(_paths(tree, into, "INPUT"), taken, names, strict=True)
+        for path, value, name in zip(_paths(tree, into, "INPUT"), input_values, names, strict=True)
     ]
     outputs = [
         _slot(path, value, _key(path))
-        for path, value in zip(_paths(tree, out, "RESULT"), given, strict=True)
+        for path, value in zip(_paths(tree, out, "RESULT"), output_values, strict=True)
     ]
     return Program(tuple(inputs), tuple(outputs), run)
 

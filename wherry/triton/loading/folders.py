@@ -197,6 +197,6 @@ def _check_code(config: TritonConfig, of_the_files: TritonConfig) -> None:
     """BadConfig if a configuration that a client sends has more code run than the model's own files
     say: another program, or what a pickle holds."""
     for name in ("EXECUTION_ENV_PATH", "ALLOW_PICKLE"):
-        wanted = config.parameters.get(name)
-        if wanted is not None and wanted != of_the_files.parameters.get(name):
+        value = config.parameters.get(name)
+        if value is not None and value != of_the_files.parameters.get(name):
             raise BadConfig([f"parameters: {name} may only be set in the model's own config.pbtxt"])

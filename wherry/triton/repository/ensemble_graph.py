@@ -41,13 +41,13 @@ def graph_problems(config: TritonConfig) -> list[str]:
             if tensor in givers:
                 problems.append(f"{where}: tensor '{tensor}' is {givers[tensor]} already")
             givers.setdefault(tensor, f"an output of {where}")
-    wanted = [
+    needed = [
         (f"step[{number}] ({step.model_name})", tensor)
         for number, step in enumerate(config.ensemble_scheduling.step)
         for tensor in step.input_map.values()
     ]
-    wanted += [(f"output '{output.name}'", output.name) for output in config.output]
-    for where, tensor in wanted:
+    needed += [(f"output '{output.name}'", output.name) for output in config.output]
+    for where, tensor in needed:
         if tensor not in givers:
             problems.append(f"{where}: nothing gives the tensor '{tensor}'{_hint(tensor, givers)}")
     return problems or _circles(config)
@@ -90,13 +90,15 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
     """Problems between an ensemble and its members: missing tensors, other types or shapes."""
     assert config.ensemble_scheduling is not None
     problems: list[str] = []
-    given = {tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.input}
-    wanted = {
+    inputs = {
+        tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.input
+    }
+    outputs = {
         tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.output
     }
 
     def check(where: str, name: str, tensor_known: _KnownTensor) -> None:
-        for other in (given.setdefault(name, tensor_known), wanted.get(name, tensor_known)):
+        for other in (inputs.setdefault(name, tensor_known), outputs.get(name, tensor_known)):
             if difference := tensor_known.difference(other):
                 problems.append(f"{where}: tensor '{name}' is {difference}")
 
@@ -164,19 +166,19 @@ def _circles(config: TritonConfig) -> list[str]:
         for tensor in tensors:
             users.setdefault(tensor, []).append(number)
     ready = [number for number, tensors in enumerate(needs) if not tensors]
-    given = [tensor.name for tensor in config.input]
+    known = [tensor.name for tensor in config.input]
     waiting = set(range(len(steps))) - set(ready)
-    while given or ready:
+    while known or ready:
         for number in ready:
-            given += steps[number].output_map.values()
+            known += steps[number].output_map.values()
         ready = []
-        for tensor in given:
+        for tensor in known:
             for number in users.pop(tensor, ()):
                 needs[number].discard(tensor)
                 if not needs[number]:
                     waiting.discard(number)
                     ready.append(number)
-        given = []
+        known = []
     if not waiting:
         return []
     names = ", ".join(steps[number].model_name for number in sorted(waiting))

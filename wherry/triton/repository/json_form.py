@@ -42,8 +42,10 @@ def from_json(source: bytes | str | Mapping[str, Any], *, what: str = "config") 
 def patched(config: TritonConfig, patch: bytes | str | Mapping[str, Any]) -> TritonConfig:
     """Apply a JSON merge patch (RFC 7396): messages and maps are merged, lists are replaced, null
     removes a member."""
-    given = _object(patch, "patch")
-    return from_json(_merged(set_fields(config), _in_our_names(TritonConfig, given)), what="patch")
+    changes = _object(patch, "patch")
+    return from_json(
+        _merged(set_fields(config), _in_our_names(TritonConfig, changes)), what="patch"
+    )
 
 
 def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]:
@@ -81,12 +83,12 @@ class _Reader:
             return cls()
         fields = fields_of(cls)
         found: dict[str, Any] = {}
-        for name, given in value.items():
+        for name, member in value.items():
             field = fields.get(name) or fields.get(_snake_case(name))
             if field is None:
                 self._wrong((*path, name), unknown(name, fields))
-            elif given is not None:  # null: the field is not set
-                found[field.name] = self._field(field, given, (*path, field.name))
+            elif member is not None:  # null: the field is not set
+                found[field.name] = self._field(field, member, (*path, field.name))
         twice = one_of_twice(cls, found)
         if twice:
             self._wrong(path, twice)
@@ -178,14 +180,14 @@ def _in_our_names(cls: Any, value: Any) -> Any:
         return value
     fields = fields_of(cls)
     named: dict[str, Any] = {}
-    for name, given in value.items():
+    for name, member in value.items():
         field = fields.get(name) or fields.get(_snake_case(name))
         if field is None:
-            named[name] = given
+            named[name] = member
         elif field.is_message and not field.many:
-            named[field.name] = _in_our_names(field.kind, given)
+            named[field.name] = _in_our_names(field.kind, member)
         else:
-            named[field.name] = given
+            named[field.name] = member
     return named
 
 

@@ -343,9 +343,9 @@ def _sequence_settings(
     found["sequence"] = SequenceBatching(
         iterative=batching.iterative_sequence,
         controls=tuple(
-            _control(given.name, control)
-            for given in batching.control_input
-            for control in given.control
+            _control(control_input.name, control)
+            for control_input in batching.control_input
+            for control in control_input.control
         ),
         states=tuple(_state(one, one.output_name in returned, folder) for one in batching.state),
         **how,

@@ -217,13 +217,13 @@ def _credentials(url: str, path: str) -> dict[str, Any]:
         settings_found = entries[max(names, key=len)] if names else {}
         if isinstance(settings_found, str):  # Google's: another file
             return {"token": settings_found}
-        given = {_CREDENTIALS[key]: value for key, value in settings_found.items() if value}
+        credentials = {_CREDENTIALS[key]: value for key, value in settings_found.items() if value}
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise ConfigError(f"TRITON_CLOUD_CREDENTIAL_PATH {path}: {why}") from None
-    if (region := given.pop("region_name", None)) is not None:
-        given["client_kwargs"] = {"region_name": region}
-    return given
+    if (region := credentials.pop("region_name", None)) is not None:
+        credentials["client_kwargs"] = {"region_name": region}
+    return credentials
 
 
 def _mark(about: Mapping[str, Any]) -> str:

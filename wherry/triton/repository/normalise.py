@@ -56,9 +56,9 @@ def inside(triton: TritonConfig) -> TritonConfig:
         return triton
     here = {i.name for i in triton.input} | {o.name for o in triton.output}
     controls = [
-        TritonInput(name=given.name, data_type=_type_of(given.control[0]), dims=[1])
-        for given in sequence.control_input
-        if given.control and given.name not in here
+        TritonInput(name=one.name, data_type=_type_of(one.control[0]), dims=[1])
+        for one in sequence.control_input
+        if one.control and one.name not in here
     ]
     states = [
         TritonInput(name=state.input_name, data_type=state.data_type, dims=state.dims)

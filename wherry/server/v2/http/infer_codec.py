@@ -371,10 +371,10 @@ def _binary_bytes(wire_input: WireInput) -> int | None:
 
 
 def _one_source(wire_input: WireInput) -> InvalidRequest:
-    told = [f"'{name}'" for name in _SOURCES if name in wire_input.parameters]
+    sources = [f"'{name}'" for name in _SOURCES if name in wire_input.parameters]
     if wire_input.data:
-        told.insert(0, "'data'")
-    but = f"But set {' '.join(told)}" if told else "But no field is set"
+        sources.insert(0, "'data'")
+    but = f"But set {' '.join(sources)}" if sources else "But no field is set"
     return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in"
         f" 'parameters', 'shared_memory_region' in 'parameters'. {but}",

@@ -65,7 +65,7 @@ PARAMETERS: Final[Json] = {
     "type": "object",
     "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
 }
-WANTED: Final = object_of(
+REQUESTED_OUTPUT: Final = object_of(
     {"name": ANY_TEXT, "parameters": PARAMETERS},
     ["name"],
     title="RequestedOutput",
@@ -82,7 +82,7 @@ INFER_REQUEST: Final = object_of(
         "id": ANY_TEXT,
         "parameters": PARAMETERS,
         "inputs": list_of(INPUT_TENSOR),
-        "outputs": list_of(WANTED),
+        "outputs": list_of(REQUESTED_OUTPUT),
     },
     ["inputs"],
     title="InferRequest",
