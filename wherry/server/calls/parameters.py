@@ -97,10 +97,8 @@ def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
 
 def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     """The place of a request in its sequence; None if it names none (0 and "" are not ids)."""
-    sequence_id = parameters.get("sequence_id", 0)
-    if type(sequence_id) is not str and (
-        type(sequence_id) is not int or not 0 <= sequence_id <= _LARGEST
-    ):
+    value = parameters.get("sequence_id", 0)
+    if type(value) is not str and (type(value) is not int or not 0 <= value <= _LARGEST):
         raise InvalidRequest(
             "parameter 'sequence_id' must be a string or a whole number of at most 64 bits",
             tag=Tag.JSON,
@@ -109,7 +107,7 @@ def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
     for name, flag in zip(("sequence_start", "sequence_end"), flags, strict=True):
         if type(flag) is not bool:
             raise InvalidRequest(f"parameter '{name}' must be a bool", tag=Tag.JSON)
-    return SequenceStep(sequence_id, *flags) if sequence_id else None
+    return SequenceStep(value, *flags) if value else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,9 +292,8 @@ def _problems(
     failed = [member for member in members(model.config) if member in failures]
     missing = [member for member in members(model.config) if member not in there]
     problems = [f"{model.name}: its members have problems: {', '.join(failed)}"] if failed else []
-    problems += (
-        [f"{model.name}: its members are not there: {', '.join(missing)}"] if missing else []
-    )
+    if missing:
+        problems.append(f"{model.name}: its members are not there: {', '.join(missing)}")
     return problems or [failures[model.name]]
 
 

@@ -394,9 +394,7 @@ def look_at_gpus() -> Iterator[Finding]:
         driver = gpu["driver_version"]
         yield from of_driver(gpu)
     output, why = _output([sys.executable, "-P", "-c", _GPU_PROBE])
-    about, *found = [json.loads(line) for line in output.splitlines() if line.startswith("{")] or [
-        {}
-    ]
+    about, *found = map(json.loads, re.findall(r"^\{.*", output, re.MULTILINE) or ["{}"])
     works = found and found[0]["gpus"]  # an old driver does, with NVIDIA's package for that
     yield from of_versions(about, "" if works else driver)
     if why:

@@ -274,12 +274,10 @@ def serve_reloading(settings: Settings, targets: Sequence[str], screen: StartScr
 
 def polling(settings: Settings) -> Settings:
     """The settings with repositories that are looked at often, unless clients control them."""
-    options = settings.options.repositories
-    if options.model_control_mode != "none":
+    before = settings.options.repositories
+    if before.model_control_mode != "none":
         return settings
-    poll = replace(
-        options, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False
-    )
+    poll = replace(before, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False)
     return replace(settings, options=replace(settings.options, repositories=poll))
 
 
@@ -296,9 +294,7 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
         meant = _meant(Path(), here) or "name a file (app.py), a module, or a folder of models"
         raise ConfigError(f"nothing to serve: {meant}")
     check_repositories_exist(
-        repositories,
-        before.model_control_mode,
-        exit_on_error=before.exit_on_error,
+        repositories, before.model_control_mode, exit_on_error=before.exit_on_error
     )
     options = replace(
         settings.options, repositories=replace(before, model_repositories=repositories)

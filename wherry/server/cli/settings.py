@@ -57,10 +57,8 @@ class Settings:
             if key in self.origins and key not in from_file:
                 values[key], origins[key] = getattr(self.options.models, key), self.origins[key]
         if names := self.options.models.served_model_names:
-            values["served_names"], origins["served_names"] = (
-                names,
-                self.origins["served_model_name"],
-            )
+            values["served_names"] = names
+            origins["served_names"] = self.origins["served_model_name"]
         if self.options.models.inline:
             values["isolation"], origins["isolation"] = "thread", self.origins["inline"]
         return values, origins

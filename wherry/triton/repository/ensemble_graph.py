@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from wherry.triton.repository.normalise import is_decoupled, is_ensemble
 from wherry.triton.repository.schema import nearest
@@ -90,12 +91,9 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
     """Problems between an ensemble and its members: missing tensors, other types or shapes."""
     assert config.ensemble_scheduling is not None
     problems: list[str] = []
-    inputs = {
-        tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.input
-    }
-    outputs = {
-        tensor.name: _KnownTensor.of(config, tensor, reshaped=True) for tensor in config.output
-    }
+    known = partial(_KnownTensor.of, config, reshaped=True)
+    inputs = {tensor.name: known(tensor) for tensor in config.input}
+    outputs = {tensor.name: known(tensor) for tensor in config.output}
 
     def check(where: str, name: str, tensor_known: _KnownTensor) -> None:
         for other in (inputs.setdefault(name, tensor_known), outputs.get(name, tensor_known)):

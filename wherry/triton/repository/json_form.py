@@ -42,10 +42,8 @@ def from_json(source: bytes | str | Mapping[str, Any], *, what: str = "config") 
 def patched(config: TritonConfig, patch: bytes | str | Mapping[str, Any]) -> TritonConfig:
     """Apply a JSON merge patch (RFC 7396): messages and maps are merged, lists are replaced, null
     removes a member."""
-    changes = _object(patch, "patch")
-    return from_json(
-        _merged(set_fields(config), _in_our_names(TritonConfig, changes)), what="patch"
-    )
+    changes = _in_our_names(TritonConfig, _object(patch, "patch"))
+    return from_json(_merged(set_fields(config), changes), what="patch")
 
 
 def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]:
