@@ -12,6 +12,7 @@ from wherry.llm.openai.chat_request import (
     MOST_TOOLS,
     ChatCall,
     ChatRequest,
+    FunctionName,
     NamedFunction,
     NamedTool,
 )
@@ -232,7 +233,7 @@ NAMES: Final = {
 class CustomTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A function that the client runs."""
 
-    name: str
+    name: FunctionName
     input_schema: dict[str, Any] | None = None
     description: str | None = None
     type: str | None = None

@@ -148,8 +148,11 @@ class Matcher:
         answer then does not have the requested form."""
         if not self._matcher.is_error():
             return ""
-        reason: str = self._matcher.get_error().strip().splitlines()[0]
-        return "no text fits it" if reason == "NoExtensionBias" else reason
+        first, *lines = self._matcher.get_error().strip().splitlines()
+        if first == "NoExtensionBias":
+            return "no text fits it"
+        # Of a regular expression the first line says only that it is wrong.
+        return "".join([first, *(line[6:] for line in lines if line.startswith("error:"))])
 
     def copy(self) -> Matcher:
         return Matcher(self._matcher.deep_copy())
@@ -170,7 +173,9 @@ def strict_functions(tools: Sequence[Mapping[str, Any]]) -> Strict:
     """The schemas of what may be called, by name; None of those that are not strict."""
     functions = [_function(tool) for tool in tools]
     return {
-        str(one["name"]): closed(loosened(dict(one.get("parameters") or _NOTHING))[0])
+        str(one["name"]): closed(
+            loosened({**(one.get("parameters") or _NOTHING), "type": "object"})[0]
+        )
         if one.get("strict") is True
         else None
         for one in functions

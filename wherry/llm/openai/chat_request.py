@@ -118,8 +118,12 @@ def arguments_in(arguments: Any) -> Any:
     return found if isinstance(found, dict) else {} if found is None else arguments
 
 
+#: A function that nothing names cannot be called.
+FunctionName = Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class FunctionSpec(msgspec.Struct, kw_only=True):
-    name: str
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -144,8 +148,10 @@ def function_of(tool: Mapping[str, Any], where: str) -> FunctionSpec:
         read = msgspec.convert(tool, Tool)
     except msgspec.ValidationError as error:
         raise named(str(error), Tool, where) from None
-    if read.type != "function" or read.function is None:
+    if read.type != "function":
         raise BadField(f"{where}.type", "only functions are supported")
+    if read.function is None:
+        raise BadField(f"{where}.function", "is missing")
     return read.function
 
 
@@ -380,15 +386,18 @@ def _not_followed(
     parameters: str,
 ) -> list[str]:
     names = {function.name for function in forced}
-    return [
-        f"tools[{i}].{parameters}.{place}"
-        for i, (_, function) in enumerate(offered)
-        if function.strict or function.name in names
-        for place in loosened(function.parameters or {})[1]
-    ]
+    places = list[str]()
+    for i, (_, function) in enumerate(offered):
+        schema, where = function.parameters or {}, f"tools[{i}].{parameters}"
+        types = schema.get("type") or "object"
+        if "object" not in (types if isinstance(types, list) else [types]):
+            raise BadField(where, "must be the schema of an object")
+        if function.strict or function.name in names:
+            places += [f"{where}.{place}" for place in loosened(schema)[1]]
+    return places
 
 
 def _resource(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema of a call's arguments as a part of another one: references in it such as
-    "#/$defs/Address" go on meaning its own definitions."""
-    return {"$id": name, **loosened(parameters)[0]} if parameters else {"type": "object"}
+    """The schema of a call's arguments, an object, as a part of another one: references in it such
+    as "#/$defs/Address" go on meaning its own definitions."""
+    return {"$id": name, **loosened(parameters or {})[0], "type": "object"}

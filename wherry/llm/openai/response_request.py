@@ -83,6 +83,8 @@ def _functions(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, ResponseToo
 def _check(tool: ResponseTool, where: str) -> None:
     if tool.type != "function":
         raise BadField(f"{where}.type", "only functions are supported, and namespaces of them")
+    if not tool.name:
+        raise BadField(f"{where}.name", "is missing")
 
 
 def _function(tool: ResponseTool, namespace: str) -> Json:

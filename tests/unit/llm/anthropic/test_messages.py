@@ -244,6 +244,7 @@ PICTURE = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\[0\].type"),
         ({"tools": [{"name": "add"}]}, r"tools\[0\].input_schema: is missing"),
+        ({"tools": [{**TOOL, "name": ""}]}, r"tools\[0\].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice: asks for a tool"),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers: is not supported"),
         ({"max_tokens": 0}, "max_tokens: expected `?int`? >= 1"),

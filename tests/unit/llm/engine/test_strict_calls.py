@@ -52,11 +52,13 @@ def tool(name: str, schema: Any, strict: bool | None = True) -> dict[str, Any]:
 
 def test_which_functions_have_a_schema_that_holds() -> None:
     tools = [tool("a", SEVEN), tool("b", SEVEN, None), tool("c", None), {"type": "function"}]
+    tools.append(tool("d", {"enum": [{}, "x"]}))
     assert are_strict(tools)
     assert not are_strict(tools[1:2])
     found = strict_functions(tools)
     assert found["a"] == SEVEN
     assert found["b"] is None
+    assert found["d"] == {"enum": [{}, "x"], "type": "object"}
     assert found["c"] == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -190,5 +192,5 @@ def test_a_model_s_calls_of_strict_tools_have_their_schema(marked: Path, engine:
         for text in asked(runtime, [tool("f", SEVEN, False)], logit_bias=likely):
             assert text == BEGIN * 200
         with pytest.raises(InvalidRequest, match="tools: ") as refused:
-            asked(runtime, [tool("f", {"type": "strung"})])
+            asked(runtime, [tool("f", {"properties": {"x": {"type": "strung"}}})])
         assert refused.value.field == "tools"

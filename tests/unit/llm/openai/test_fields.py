@@ -605,6 +605,41 @@ def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
     assert single.call().inputs["parameters"]["constraint"] == {"json_schema": several["items"]}
 
 
+@pytest.mark.parametrize(
+    ("tool", "field"),
+    [
+        ({"type": "function", "name": "f"}, "tools[0].function"),  # as /v1/responses has it
+        ({"type": "function", "function": {"name": ""}}, "tools[0].function.name"),
+        *(
+            (
+                {"type": "function", "function": {"name": "f", "parameters": {"type": types}}},
+                "tools[0].function.parameters",
+            )
+            for types in ("string", "wizard", 3, ["string", "null"])
+        ),
+    ],
+)
+def test_a_function_without_a_name_or_with_other_arguments_than_an_object_is_refused(
+    tool: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(BadField) as error:
+        chat(tools=[tool]).call()
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize("parameters", [{}, {"type": ["object", "null"]}, {"type": None}, CITY])
+def test_the_arguments_of_a_forced_call_are_an_object(parameters: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    named = {"type": "function", "function": {"name": "f"}}
+    constraint = chat(tools=[tool], tool_choice=named).call().inputs["parameters"]["constraint"]
+    grammar = LLMatcher.grammar_from_json_schema(constraint["json_schema"])
+    tokens = LLTokenizer("byte")
+    for arguments, fits in [('{"city": "Rome"}', True), ("null", False), ('"Rome"', False)]:
+        call = tokens.tokenize_str(f'{{"name": "f", "arguments": {arguments}}}')
+        matcher = LLMatcher(tokens, grammar)
+        assert (matcher.consume_tokens(call) and not matcher.is_error()) == fits
+
+
 def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
     def tool(name: str, value: str) -> dict[str, Any]:
         parameters = {

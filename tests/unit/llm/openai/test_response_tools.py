@@ -74,6 +74,8 @@ def test_tools_that_a_server_would_run_are_not_offered_and_the_client_is_told(
     [
         ([SEARCH], {"tool_choice": "required"}, "tool_choice"),
         ([{"type": "local_shell"}], {}, "tools[0].type"),
+        ([{"type": "function", "function": {"name": "close"}}], {}, "tools[0].name"),
+        ([{**CLOSE, "parameters": {"type": "string"}}], {}, "tools[0].parameters"),
         ([{**AGENTS, "tools": [AGENTS]}], {}, "tools[0].tools[0].type"),
         ([{**AGENTS, "tools": 3}], {}, "tools[0].tools"),
         ([{**AGENTS, "tools": [CLOSE] * 1025}], {}, "tools[0].tools"),
