@@ -24,7 +24,9 @@ from wherry.llm.openai.reading import Alternatives, NotDone, Whole, json_in, nam
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 #: The parts that are texts, in whatever form of OpenAI's, and the member that has it.
 PARTS: Final = {
-    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    **dict.fromkeys(
+        ("text", "input_text", "output_text", "reasoning_text", "summary_text"), "text"
+    ),
     "refusal": "refusal",
 }
 #: The roles whose messages may be without a content: that of an answer which was only thought, or
@@ -51,7 +53,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise BadField(f"{where}.role", problem)
     made = {**message, "role": "system" if role == "developer" else role}
     if made.get("content") is not None:
-        made["content"] = _content(made["content"], f"{where}.content")
+        made["content"] = content_in(made["content"], f"{where}.content")
     elif role not in SILENT:
         raise BadField(f"{where}.content", "is missing")
     calls = made.get("tool_calls")
@@ -66,7 +68,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     return made
 
 
-def _content(content: Any, where: str) -> str | list[dict[str, Any]]:
+def content_in(content: Any, where: str) -> str | list[dict[str, Any]]:
     """A text, or parts that are texts, as chat templates have them."""
     if isinstance(content, str):
         return content
@@ -286,15 +288,12 @@ class ChatRequest(Request):
 
     def _sampling(self, call: AnswerForm | None) -> dict[str, Any]:
         sampling = self.parameters(call)
-        most = self.max_completion_tokens if self.max_completion_tokens is not None else (
-            self.max_tokens
-        )  # fmt: skip
-        if most is not None:
-            sampling["max_tokens"] = most
-        if self.top_logprobs and not self.logprobs:
-            raise BadField("top_logprobs", "it needs logprobs: true")
-        if self.logprob_token_ids is not None and not self.logprobs:
-            raise BadField("logprob_token_ids", "it needs logprobs: true")
+        for most in (self.max_tokens, self.max_completion_tokens):
+            if most is not None:
+                sampling["max_tokens"] = most
+        for name in ("top_logprobs", "logprob_token_ids"):
+            if getattr(self, name) and not self.logprobs:
+                raise BadField(name, "it needs logprobs: true")
         if self.logprobs:
             sampling["logprobs"] = self.top_logprobs or 0
         if self.add_special_tokens:  # the chat template has them, most often
@@ -367,7 +366,12 @@ class ChatRequest(Request):
                 "type": "object",
                 "properties": {
                     "name": {"const": function.name},
-                    "arguments": _resource(f"urn:tool:{number}", function.parameters),
+                    # A resource: references in it go on meaning its own definitions.
+                    "arguments": {
+                        "$id": f"urn:tool:{number}",
+                        **loosened(function.parameters or {})[0],
+                        "type": "object",
+                    },
                 },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
@@ -395,9 +399,3 @@ def _not_followed(
         if function.strict or function.name in names:
             places += [f"{where}.{place}" for place in loosened(schema)[1]]
     return places
-
-
-def _resource(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema of a call's arguments, an object, as a part of another one: references in it such
-    as "#/$defs/Address" go on meaning its own definitions."""
-    return {"$id": name, **loosened(parameters or {})[0], "type": "object"}

@@ -18,6 +18,7 @@ from wherry.llm.openai.chat_request import (
     NamedTool,
     SomeTools,
     arguments_in,
+    content_in,
 )
 from wherry.llm.openai.errors import BadField
 from wherry.llm.openai.generation_request import JsonSchema, ResponseFormat
@@ -368,7 +369,6 @@ NAMES: Final = {
     "chat_template_kwargs": "reasoning.effort",
     "truncate_prompt_tokens": "truncation",
 }
-TEXTS: Final = {**PARTS, **dict.fromkeys(("reasoning_text", "summary_text"), "text")}
 #: Members of an item that holds thoughts.
 THOUGHTS: Final = ("content", "summary")
 
@@ -381,7 +381,7 @@ MEMBERS: Final = {
     "function_call_output": frozenset(("call_id", "output")),
 }
 OF_ITEMS: Final = frozenset(("id", "type", "status"))
-OF_PARTS: Final = frozenset(("type", "annotations", "logprobs", *TEXTS.values()))
+OF_PARTS: Final = frozenset(("type", "annotations", "logprobs", *PARTS.values()))
 
 
 def _unknown(item: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -409,17 +409,19 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "message":
         if item.get("role") not in ROLES[:4]:
             raise BadField(f"{where}.role", f"must be one of {', '.join(ROLES[:4])}")
-        return {"role": item["role"], "content": _content(item, "content", where)}
+        return {
+            "role": item["role"],
+            "content": content_in(item.get("content"), f"{where}.content"),
+        }
     if kind == "function_call":
-        called = {name: _word(item, name, where) for name in ("name", "arguments", "call_id")}
-        arguments = arguments_in(called["arguments"])
-        namespace = item.get("namespace") or ""
-        name = flat_name(str(namespace), called["name"])
-        function = {"name": name, "arguments": arguments}
-        call = {"id": called["call_id"], "type": "function", "function": function}
+        words = (_word(item, name, where) for name in ("name", "arguments", "call_id"))
+        name, arguments, id = words
+        name = flat_name(str(item.get("namespace") or ""), name)
+        function = {"name": name, "arguments": arguments_in(arguments)}
+        call = {"id": id, "type": "function", "function": function}
         return {"role": "assistant", "tool_calls": [call]}
     if kind == "function_call_output":
-        result = _content(item, "output", where)
+        result = content_in(item.get("output"), f"{where}.output")
         return {"role": "tool", "tool_call_id": _word(item, "call_id", where), "content": result}
     known = "message, reasoning, function_call or function_call_output"
     raise BadField(f"{where}.type", f"must be {known}, not {str(kind)[:40]!r}")
@@ -428,7 +430,7 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _thoughts(item: Mapping[str, Any], where: str) -> str:
     """What the model thought before what follows: in full, or else what is told of it."""
     whole, told = (
-        "" if item.get(name) is None else str(text_of(_content(item, name, where)))
+        "" if item.get(name) is None else str(text_of(content_in(item[name], f"{where}.{name}")))
         for name in THOUGHTS
     )
     return whole or told
@@ -442,20 +444,3 @@ def _word(item: Mapping[str, Any], name: str, where: str) -> str:
     if not isinstance(found := item.get(name), str):
         raise BadField(f"{where}.{name}", "must be a text")
     return found
-
-
-def _content(item: Mapping[str, Any], name: str, where: str) -> str | list[dict[str, Any]]:
-    """A text, or parts that are texts, as a chat has them."""
-    parts = item.get(name)
-    if isinstance(parts, str):
-        return parts
-    if not isinstance(parts, list):
-        raise BadField(f"{where}.{name}", "must be a text or a list of parts")
-    texts: list[dict[str, Any]] = []
-    for place, part in enumerate(parts):
-        kind = str(part.get("type") if isinstance(part, dict) else part)[:40]
-        if kind not in TEXTS:
-            raise BadField(f"{where}.{name}[{place}]", f"only text is supported, not {kind!r}")
-        text = _word(part, TEXTS[kind], f"{where}.{name}[{place}]")
-        texts.append({"type": "text", "text": text})
-    return texts
