@@ -143,9 +143,10 @@ class Model(SettingAttributes):
     returned array that the model still references.
 
     A model that pads rows to the longest can define `cost(self, *row) -> float`, the size of a row
-    (tokens, characters, pixels); rows of similar cost are then batched together. It runs in the
-    caller's process and must be fast. Without it, text length is used once the longest text proves
-    to determine how long batches take. `cost = 1`: all rows cost the same.
+    (tokens, characters); rows of similar cost are then batched together. It runs in the caller's
+    process, must be fast, and gets images, audio and files as bytes. Without it, text length is
+    used once the longest text proves to determine how long batches take. `cost = 1`: all rows cost
+    the same.
     """
 
     # Optional hooks. All but `cost` are for backends.

@@ -397,10 +397,14 @@ class ModelControl:
                     life.missing[name] = str(error)
 
     def _poll_until_closed(self) -> None:
-        seconds = self._poll_seconds
+        seconds, unreadable = self._poll_seconds, ""
         while not self._closing.wait(seconds):
             try:
-                seconds = self.poll()
+                seconds, unreadable = self.poll(), ""
+            except ModelNotReady as error:
+                if str(error) != unreadable:  # once, not at every look
+                    log.error("polling failed", extra={"why": str(error)})
+                seconds, unreadable = self._poll_seconds, str(error)
             except Exception:  # a bug of ours, or of a backend: the next look may do better
                 log.exception("polling failed")
                 seconds = self._poll_seconds

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import wherry
 from tests import fakes
-from tests.fakes import TIMEOUT
+from tests.fakes import TIMEOUT, until
 from tests.repositories import CONFIG, Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
 from wherry.core.runtime.loaded_model import LoadedModel
@@ -751,6 +751,46 @@ def test_polling_goes_on_by_itself(tmp_path: Path) -> None:
         save(tmp_path, "a")
         assert loaded.wait(TIMEOUT)
         control.close()
+
+
+def test_a_repository_that_cannot_be_read_for_a_while_is_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks, loaded = threading.Semaphore(0), threading.Event()
+    repository, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
+    repository.mkdir()
+
+    class Watched(ModelControl):
+        def poll(self) -> float:
+            looks.release()
+            return super().poll()
+
+    def made(folder: str, *args: Any, **options: Any) -> RepositoryModel:
+        loaded.set()
+        return make(folder, *args, **options)
+
+    with Runtime() as runtime:
+        control = Watched(
+            runtime,
+            [repository],
+            mode="poll",
+            poll_seconds=0.01,
+            settle_seconds=0.01,
+            make_model=made,
+        )
+        control.start()
+        repository.rename(elsewhere)
+        until(lambda: bool(caplog.records))
+        while looks.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert looks.acquire(timeout=TIMEOUT)
+        elsewhere.rename(repository)
+        save(repository, "a")
+        assert loaded.wait(TIMEOUT)
+        control.close()
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert (told.message, told.exc_info) == ("polling failed", None)
 
 
 def test_what_is_asked_of_a_few_threads_is_answered_by_them(tmp_path: Path) -> None:
