@@ -303,8 +303,7 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
 
     def _closed_error(self) -> WherryError:
         error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._why_not_ready()}")
-        next_try = self.life.next_try()
-        if next_try is not None:
+        if next_try := self.life.next_try():  # 0: it is tried now
             error.retry_after = next_try
         return error
 

@@ -617,6 +617,10 @@ def test_a_model_whose_workers_die_in_every_batch_is_away_and_says_why_and_until
         assert isinstance(refused, ModelNotReady)
         assert refused.retry_after
         assert refused.retry_after == d.dispatcher.next_try()
+        d.timer.clock.now += refused.retry_after  # it is tried now, and is not there yet
+        again = d.ask("again").error()
+        assert isinstance(again, ModelNotReady)
+        assert again.retry_after
 
 
 def test_a_model_that_was_away_comes_back_by_itself_when_the_cause_is_gone() -> None:
