@@ -381,14 +381,7 @@ class Outcomes:
 
     def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         try:
-            ran: list[tuple[BatchRun, Sequence[InferRequest], Sequence[Outcome]]] = []
-            for run in runs:
-                execution = run.execution
-                special = execution.later or execution.out_of_memory_rows
-                if special or self._inputs is not None:
-                    ran.append((run, *self._with_outcomes(run)))
-                else:  # as nearly always
-                    ran.append((run, run.requests, execution.outcomes))
+            ran = [(run, *self._with_outcomes(run)) for run in runs]
             self._dispatcher.ended(instance, runs)
             good: list[tuple[InferRequest, InferResponse]] = []
             bad: list[tuple[InferRequest, Failure]] = []

@@ -49,13 +49,12 @@ class LoopPort(LoopCalls):
 
     def add_reader(self, file: int, read: Callable[[], object]) -> None:
         """Call `read`, which may end a batch, whenever `file` can be read."""
+        self.loop.add_reader(file, self._turn_after_requests, read)
 
-        def read_after_requests() -> None:
-            if self._requests:
-                self._flush()
-            read()
-
-        super().add_reader(file, read_after_requests)
+    def _turn_after_requests(self, read: Callable[[], object]) -> None:
+        if self._requests:
+            self._flush()
+        self._turn(read)
 
     def without_flush(self) -> LoopReads:
         """The same loop for files that bring requests: what is read from several of them in one

@@ -85,16 +85,19 @@ class BatchCurve:
         size = self._known.get(rows)
         usual = seconds
         if expected:
-            off = min(1.0, abs(seconds / expected - 1))
-            self.noise += max(0.02, 1 / self.batches) * (off - self.noise)
-            if self.batches > 8:  # a stall, or something was compiled
-                usual = min(seconds, 2 * (expected if size is None else size.seconds))
+            off, weight = abs(seconds / expected - 1), 1 / self.batches
+            off = off if off < 1 else 1.0
+            self.noise += (weight if weight > 0.02 else 0.02) * (off - self.noise)
+            most = 2 * (expected if size is None else size.seconds)
+            if seconds > most and self.batches > 8:  # a stall, or something was compiled
+                usual = most
         if size is None:
             insort(sizes, rows)
             size = self._known[rows] = _Size(usual)
         else:
             ratio = seconds / size.seconds
-            much = max(CHANGED, 1 + 4 * self.noise)
+            much = 1 + 4 * self.noise
+            much = much if much > CHANGED else CHANGED
             self._ratios.append(ratio)
             if 1 / much <= ratio <= much:
                 size.early = 0
@@ -109,10 +112,11 @@ class BatchCurve:
                 if size.early > 1 or size.batches == 1:
                     size.batches = 0
         size.batches += 1
-        size.seconds += max(MEMORY, 1 / size.batches) * (usual - size.seconds)
+        weight = 1 / size.batches
+        size.seconds += (weight if weight > MEMORY else MEMORY) * (usual - size.seconds)
         size.last = self.batches
         since, young = self.batches - self._renewed_at, size.batches in (1, 2, 4, 8)
-        if young or since >= min(RENEWED_EACH, 1 + self.batches // 4):
+        if young or since >= RENEWED_EACH or since > self.batches // 4:
             self._renew()
         return expected
 

@@ -102,7 +102,8 @@ class Ahead:
         if seconds < known < inf:
             seconds = known - FALLING * (known - seconds)
         self.seconds = seconds
-        self.most = min(MOST_AHEAD, ceil(SHORT_SECONDS / max(seconds, SHORT_SECONDS / MOST_AHEAD)))
+        is_long = seconds > SHORT_SECONDS / MOST_AHEAD
+        self.most = ceil(SHORT_SECONDS / seconds) if is_long else MOST_AHEAD
 
     def second_at(self, busy_since: float) -> float:
         """When an instance that runs one batch since then may be given the next."""

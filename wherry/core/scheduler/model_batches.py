@@ -169,8 +169,8 @@ class ModelBatches(Generic[SlotT]):
         about to be told: `answered` must follow. Those that had ended before count no more."""
         scheduler, share, batches = self._scheduler, self._share, instance.batches
         # They have taken equal parts of the time since the ones before them.
-        since = max(runs[0].started, instance.ended_at)
-        seconds = (now - since) / len(runs)
+        started, before = runs[0].started, instance.ended_at
+        seconds = (now - (started if started > before else before)) / len(runs)
         instance.ended_at = now
         first_rows = runs[0].batch.rows
         longest_ns = count = 0

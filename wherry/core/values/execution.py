@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from wherry.core.values.errors import BY_NAME, InvalidRequest, ModelFailed, WherryError
 from wherry.core.values.request import Columns, InferRequest
@@ -68,22 +70,21 @@ class SharedOutcome:
         return answers
 
 
-@dataclass(slots=True)
-class Execution:
+class Execution(msgspec.Struct, eq=False):
     """What one batch gave: an outcome for each caller, and where the time (ns) went."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[Outcome] = []
     input_ns: int = 0
     infer_ns: int = 0
     output_ns: int = 0
     #: Rows of each call of the model; more than one if a failed batch was tried in parts.
-    executed_rows: list[int] = field(default_factory=list)
+    executed_rows: list[int] = []
     #: The smallest number of rows for which memory did not suffice; 0: it did.
     out_of_memory_rows: int = 0
     #: Requests that outlive the batch: they are answered later, and their outcomes here are none.
     later: Set[InferRequest] = frozenset()
     #: What the model says to a request beside its outputs.
-    parameters: Mapping[InferRequest, Mapping[str, Any]] = field(default_factory=dict)
+    parameters: Mapping[InferRequest, Mapping[str, Any]] = {}
 
 
 @dataclass(slots=True)
