@@ -182,7 +182,6 @@ class PythonInstance(Instance):
         self._initialize()
         for columns, rows in self._model.warmup_batches():
             self._run_warm_up(columns, rows)
-        self._requests.warm_up = None
 
     def serve(self) -> None:
         try:
@@ -227,7 +226,7 @@ class PythonInstance(Instance):
         else:
             each = [(columns, rows)]
         requests = [self._warm_up_request(columns, rows) for columns, rows in each]
-        warm_up = self._requests.warm_up = WarmUp(requests, self.worker.ring)
+        warm_up = self.answers = WarmUp(requests, self.worker.ring)
         self.worker.post(self._requests.begin, [Batch(tuple(requests), rows, "warm-up")])
         self.worker.wait_for(warm_up.is_over)
         self.worker.post(ModelRequests.forget_put_back, self._requests)
@@ -287,26 +286,29 @@ class PythonInstance(Instance):
         try:
             for message in messages:
                 if ended and message[0] != "executed":  # it may be about a request of theirs
-                    self._requests.answers.finished(self, ended)
+                    self.answers.finished(self, ended)
                     ended = []
                 if (run := self._taken(message)) is not None:
                     ended.append(run)
         finally:
             if ended:
-                self._requests.answers.finished(self, ended)
+                self.answers.finished(self, ended)
 
     def _taken(self, message: list[Any]) -> BatchRun | None:
         """See to one message. Returns the batch that has ended by it. Raises Garbage."""
         try:
-            kind, (released, measured), *rest = message
+            kind, (released, measured) = message[:2]
             if released:
                 assert self._memory is not None
                 self._memory.was_released(released)
             for one in measured:
                 self._measure(*one)
             if kind == "executed":
-                self._look_at_device(rest[2])
-                return self._requests.executed(*rest)
+                _, _, started_at, infer_ns, failure, answers = message
+                if failure is not None:
+                    self._look_at_device(failure)
+                return self._requests.executed(started_at, infer_ns, failure, answers)
+            rest = message[2:]
             if kind == "response":
                 self._requests.responded(*rest)
             elif kind in ("ready", "failed"):
@@ -322,9 +324,9 @@ class PythonInstance(Instance):
             raise Garbage(text) from error
         return None
 
-    def _look_at_device(self, failure: list[str] | None) -> None:
+    def _look_at_device(self, failure: list[str]) -> None:
         """End a process whose device fails each later call, too."""
-        broken = failure and broken_by(failure[0].partition(", message: ")[2])
+        broken = broken_by(failure[0].partition(", message: ")[2])
         if broken:
             self.abort(f"its device could not be used any more ({broken})")
 

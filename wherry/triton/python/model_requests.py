@@ -44,7 +44,16 @@ class RunningBatch(BatchRun):
     `numbers` identify its requests to the process.
     """
 
-    __slots__ = ("codec", "later", "members", "numbers", "outcomes", "parameters", "started_ns")
+    __slots__ = (
+        "codec",
+        "later",
+        "members",
+        "numbers",
+        "outcomes",
+        "parameters",
+        "rows",
+        "started_ns",
+    )
 
     def __init__(
         self,
@@ -62,8 +71,9 @@ class RunningBatch(BatchRun):
         self.codec = codec
         #: `started`, by perf_counter_ns().
         self.started_ns = perf_counter_ns()
-        #: The positions of the requests that are sent.
+        #: The positions of the requests that are sent, and their rows.
         self.members: list[int] = []
+        self.rows = 0
         self.outcomes: list[Outcome] = [_NO_OUTCOME] * len(requests)
         #: Requests without an outcome: they are answered by response senders.
         self.later: Set[InferRequest] = frozenset()
@@ -73,7 +83,7 @@ class RunningBatch(BatchRun):
     def build(self, out: Outgoing) -> list[Any]:
         """What is wrong with a request becomes its outcome. Raises NothingToSend."""
         sent: list[list[Any]] = []
-        self.members = []
+        self.members, self.rows = [], 0
         for index, request in enumerate(self.requests):
             try:
                 tensors = self.codec.tensors(out, request)
@@ -82,6 +92,7 @@ class RunningBatch(BatchRun):
                 self.outcomes[index] = Failure("InvalidRequest", text)
                 continue
             self.members.append(index)
+            self.rows += request.rows
             sent.append(self.codec.described(self.numbers[index], request, tensors))
         if not sent:
             raise NothingToSend
@@ -111,15 +122,12 @@ class RunningBatch(BatchRun):
 
     def end(self, input_ns: int = 0, infer_ns: int = 0, output_ns: int = 0) -> None:
         """The batch ends, with its outcomes and these durations."""
-        rows = 0
-        for index in self.members:
-            rows += self.requests[index].rows
         self.execution = Execution(
             self.outcomes,
             input_ns if input_ns > 0 else 0,
             infer_ns,
             output_ns if output_ns > 0 else 0,
-            [rows] if self.members else [],
+            [self.rows] if self.members else [],
             0,
             self.later,
             self.parameters,
@@ -132,12 +140,11 @@ class OpenRequests:
     For the thread that serves the process; `executing` and `number_of` for any thread.
     """
 
-    __slots__ = ("_between", "_next", "_numbers", "_requests")
+    __slots__ = ("_between", "_next", "_requests")
 
     def __init__(self) -> None:
         self._next = count(1)
         self._requests: dict[int, InferRequest] = {}
-        self._numbers: dict[InferRequest, int] = {}
         #: Numbers of requests to be run again, between two runs.
         self._between: set[int] = set()
 
@@ -156,18 +163,21 @@ class OpenRequests:
         return self._requests.get(number)
 
     def number_of(self, request: InferRequest) -> int | None:
-        return self._numbers.get(request)
+        return next((number for number, one in self.all() if one is request), None)
 
     def open(self, request: InferRequest) -> int:
         """The number of a request about to run. It is the same in each run, as response senders may
         be held. Forgets settled requests that were to run again."""
+        number = None
         if self._between:
-            for number in [n for n in self._between if self._requests[n].reply.settled]:
-                self.forget(number)
-        number = self._numbers.get(request) or next(self._next)
-        self._between.discard(number)
-        self._requests[number] = request
-        self._numbers[request] = number
+            for settled in [n for n in self._between if self._requests[n].reply.settled]:
+                self.forget(settled)
+            number = self.number_of(request)
+        if number is None:
+            number = next(self._next)
+            self._requests[number] = request
+        else:
+            self._between.discard(number)
         return number
 
     def put_back(self, number: int) -> None:
@@ -177,10 +187,8 @@ class OpenRequests:
     def forget(self, number: int) -> bool:
         """Forget a request after its last response, or when another instance runs it. False: it was
         forgotten before."""
-        request = self._requests.pop(number, None)
-        if request is None:
+        if self._requests.pop(number, None) is None:
             return False
-        self._numbers.pop(request, None)
         self._between.discard(number)
         return True
 
@@ -208,8 +216,6 @@ class ModelRequests:
         self._runs: deque[RunningBatch] = deque()
         #: When the process had run the last batch, by perf_counter_ns().
         self._ran_ns = 0
-        #: What is told instead of the instance's `answers`, while it warms up.
-        self.warm_up: Answers | None = None
 
     @property
     def executing(self) -> Collection[InferRequest]:
@@ -226,7 +232,7 @@ class ModelRequests:
     # To the process
 
     def begin(self, batches: Sequence[Batch]) -> None:
-        answers = self.answers
+        answers = self._instance.answers
         for batch in batches:
             self._begin(batch, answers)
         self._worker.link.write()
@@ -264,7 +270,7 @@ class ModelRequests:
                 raise error
         except Exception:  # noqa: BLE001 - this process is short of something
             self._forget(run.numbers)
-            self.answers.crashed(self._instance, run.batch)
+            self._instance.answers.crashed(self._instance, run.batch)
         else:
             self._finish(run)
 
@@ -272,7 +278,7 @@ class ModelRequests:
         """A batch ends without having run."""
         self._forget(run.numbers)
         run.end()
-        self.answers.finished(self._instance, (run,))
+        self._instance.answers.finished(self._instance, (run,))
 
     def cancel(self, request: InferRequest) -> None:
         """Tell the model that this request's caller has left."""
@@ -288,7 +294,7 @@ class ModelRequests:
         unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
         for number, request in self._open.all():
             self._open.forget(number)
-            self.answers.fail(request, unloading)
+            self._instance.answers.fail(request, unloading)
             self._worker.link.send(Plain(["cancel", number]))
 
     def forget_put_back(self) -> None:
@@ -325,7 +331,7 @@ class ModelRequests:
         request = self._open.get(number)
         if request is None:
             return  # its client is gone, or had an error
-        answers, instance = self.answers, self._instance
+        answers, instance = self._instance.answers, self._instance
         instance.busy_since = instance.busy_since and answers.now()  # progress
         wanted = True
         if decoded is not None:
@@ -372,10 +378,6 @@ class ModelRequests:
     def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._open.forget(number)
-
-    @property
-    def answers(self) -> Answers:
-        return self.warm_up or self._instance.answers
 
 
 def _response(request: InferRequest, answer: ModelAnswer, final: bool) -> InferResponse:

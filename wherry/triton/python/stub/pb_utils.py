@@ -123,6 +123,8 @@ TRITON_TO_NUMPY_TYPE: dict[int, Any] = {_NUMBERS[name]: kind for name, kind in _
 NUMPY_TO_TRITON_TYPE: dict[Any, int] = {kind: n for n, kind in TRITON_TO_NUMPY_TYPE.items()}
 NUMPY_TO_TRITON_TYPE[np.bytes_] = _NUMBERS["BYTES"]
 _DATATYPES = {np.dtype(kind): name for name, kind in _NUMPY.items()}
+#: Of datatypes whose tensors are arrays as they lie in memory.
+_DTYPES = {name: dtype for dtype, name in _DATATYPES.items() if name != "BYTES"}
 
 
 def triton_to_numpy_type(data_type: Any) -> Any:
@@ -215,9 +217,14 @@ class Tensor:
     def _received(cls, descriptor: list[Any], incoming: Any) -> Tensor:
         """A tensor of a message."""
         tensor = cls.__new__(cls)
-        tensor._name, tensor._datatype, tensor._shape, where, offset, size = descriptor
-        tensor._array = None
-        tensor._memory = incoming.part(where, offset, size)
+        tensor._name, datatype, shape, where, offset, size = descriptor
+        tensor._datatype, tensor._shape = datatype, shape
+        tensor._array = tensor._memory = None
+        dtype = _DTYPES.get(datatype)
+        if dtype is None:
+            tensor._memory = incoming.get(where, offset, size)
+        else:
+            tensor._array = incoming.array(where, offset, size, dtype, shape)
         return tensor
 
     def _wire(self) -> tuple[str, str, Any, Any]:
@@ -256,7 +263,7 @@ class Tensor:
                 self._array = array.reshape(self._shape)
                 self._memory = None
             else:
-                self._array = np.ndarray(self._shape, _NUMPY[self._datatype], self._memory)
+                self._array = np.ndarray(self._shape, _DTYPES[self._datatype], self._memory)
         return self._array
 
     def triton_dtype(self) -> int:
@@ -284,8 +291,6 @@ class Tensor:
         memory = self._memory
         if memory is None:
             self._array = memory = np.ascontiguousarray(self._array)
-        elif isinstance(memory, memoryview):
-            self._memory = memory = np.frombuffer(memory, np.uint8)
         return dlpack.capsule_of(memory, self._datatype, self._shape, self)
 
     def __dlpack__(self, *, stream: Any = None, copy: Any = None, **newer: Any) -> Any:
@@ -479,12 +484,7 @@ class InferenceRequest:
         key, inputs, *details = wanted
         request._link, request._key = link, key
         request._model, request._names = link.model, link.output_names
-        request._inputs = tensors = []
-        for name, datatype, shape, where, offset, size in inputs:
-            tensor = Tensor.__new__(Tensor)
-            tensor._name, tensor._datatype, tensor._shape = name, datatype, shape
-            tensor._array, tensor._memory = None, incoming.part(where, offset, size)
-            tensors.append(tensor)
+        request._inputs = [Tensor._received(one, incoming) for one in inputs]
         if details:
             request._id, request._correlation_id, request._flags, *details = details
             request._timeout, request._parameters, names, request._context = details

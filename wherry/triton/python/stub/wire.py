@@ -266,12 +266,6 @@ class Incoming:
             return self._views.array(offset, size)
         return np.frombuffer(self._own(where), np.uint8, size, offset)
 
-    def part(self, where: int, offset: int, size: int) -> Any:
-        """The same, or a memoryview, which takes less to make."""
-        if where == INLINE and self._inline is not None:
-            return memoryview(self._inline)[offset : offset + size]
-        return self.get(where, offset, size)
-
     def array(self, where: int, offset: int, size: int, dtype: Any, shape: Any) -> Any:
         """A tensor of numbers. ValueError or TypeError if so many bytes are none."""
         memory = self._inline if where == INLINE and size else self.get(where, offset, size)
