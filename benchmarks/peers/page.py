@@ -24,7 +24,6 @@ BEGIN, END = "<!-- figures: python -m benchmarks.peers.page -->", "<!-- end of f
 #: What the page compares; the first is compared with the others.
 PEERS = ("wherry", "Triton", "MOSEC", "minimal")
 TITLES = {
-    "hello": "A text in, a text out, no batches, in a process (V2 JSON)",
     "v2": "Models written for Triton's Python backend, 16 numbers: `alone` one at a time,"
     " `echo` in batches of up to 32",
     "big": "600 KB in and out",

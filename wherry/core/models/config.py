@@ -226,27 +226,25 @@ class ModelConfig:
     #: "organisation/model".
     served_names: tuple[str, ...] = ()
 
-    #: Maximum number of rows in one call of the model; 0: its inputs have no batch dimension.
+    #: Maximum rows in one call of the model; 0: its inputs have no batch dimension.
     max_batch_size: int = 1
-    #: Seconds that a partial batch may wait for more requests; 0: it never waits; None: the batcher
-    #: learns whether and how long waiting pays.
+    #: Seconds that a partial batch may wait for more requests; 0: never; None: learnt.
     max_queue_delay: float | None = None
-    #: A batch leaves as soon as it has one of these sizes or the next request would exceed the
-    #: largest, at the latest after `max_queue_delay`.
+    #: A batch starts once it has one of these sizes, or the next request would exceed the largest;
+    #: at the latest after `max_queue_delay`.
     preferred_batch_sizes: tuple[int, ...] = ()
-    #: False: a waiting batch leaves as soon as a request arrives that cannot join it (another
-    #: shape, other optional inputs), as in Triton.
+    #: False: a waiting batch starts when a request arrives that cannot join it (another shape,
+    #: other optional inputs), as in Triton.
     wait_when_mixed: bool = True
-    #: False: each request is a batch of its own, whatever its number of rows.
+    #: False: each request is its own batch.
     share_batches: bool = True
-    #: Requests that may wait; further ones are refused (429). None: no limit.
+    #: Maximum waiting requests; more are refused (429). None: no limit.
     max_queue_size: int | None = 1024
-    #: Longest predicted wait in seconds of a request without a timeout. A request predicted to wait
-    #: longer (and longer than 8 batches) is refused (429), also while it waits, if the model turns
-    #: out to be slower. 0 or None: no limit.
+    #: Seconds that a request without a timeout may be predicted to wait; if longer (and longer than
+    #: 8 batches) it is refused (429), even while it waits. 0 or None: no limit.
     max_queue_wait: float | None = 30.0
-    #: Bytes of the inputs of waiting and running requests; further ones are refused (503). None:
-    #: only the server's limit.
+    #: Maximum bytes of inputs of waiting and running requests; more are refused (503). None: only
+    #: the server's limit.
     max_queue_bytes: int | None = None
     #: Default timeout of a request in seconds; None: none.
     request_timeout: float | None = None
@@ -259,43 +257,42 @@ class ModelConfig:
     #: Priorities are 1 (highest) to `priority_levels`; 0 in a request is the default level. With 0
     #: levels priorities are ignored.
     priority_levels: int = 10
-    #: The level of requests that say none.
+    #: The level of requests without one.
     default_priority: int = 5
 
-    #: How many instances on which devices.
+    #: Number of instances and their devices.
     instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
-    #: "always": its instances stay loaded; "when asked": they are loaded when a request comes, and
-    #: sleep when another model needs the room. None: when asked if their device has a budget
-    #: (`--device-memory`), else always.
+    #: "always": stays loaded; "when asked": is loaded by a request, and sleeps when another model
+    #: needs the room. None: when asked if the device has a budget (`--device-memory`), else always.
     resident: Literal["always", "when asked"] | None = None
-    #: While it sleeps its weights stay in host memory, and it wakes by a copy (`to_host`).
+    #: Keep the weights in host memory while it sleeps, and wake by a copy (`to_host`).
     offload: bool = False
-    #: Bytes of its device that one instance takes with its largest batch, in a file also as 2GiB.
-    #: None: it is measured.
+    #: Bytes of device memory of one instance with its largest batch, in a file also as 2GiB. None:
+    #: measured.
     memory: int | None = None
     #: Amounts of shared resources that a batch needs, by name; None: none.
     resources: Mapping[str, int] | None = None
     #: Weight in sharing resources: with 2 its requests count as waiting half as long as with 1.
     resource_priority: int = 1
-    #: "thread", "process", or "auto": thread in-process, process when served. "shared": in one
-    #: worker process for each device, with all models that say so.
+    #: "thread", "process", "shared" (one process per device for all such models), or "auto": thread
+    #: in-process, process when served.
     isolation: str = "auto"
     #: Seconds after which a running batch fails and its worker is replaced; None: no limit.
     execution_timeout: float | None = None
-    #: Seconds after which a model is not ready if all its instances are still in the same batch.
+    #: Seconds in the same batch after which a model is not ready, if that is so of all instances.
     stall_timeout: float = 30.0
-    #: Seconds for the model's unload() (finalize() of a model.py) until its worker is killed; less
-    #: if the server stops earlier. None: no limit.
+    #: Seconds for unload() (a model.py's finalize()) until its worker is killed; less if the server
+    #: stops earlier. None: no limit.
     unload_timeout: float | None = 30.0
     #: After a failed batch run its halves, so that only bad rows fail.
     isolate_errors: bool = True
-    #: False, for a model with effects outside of it: no request runs twice, whatever happens. A
-    #: batch that fails is not split; a request whose worker died with it fails with MayHaveRun.
+    #: False, for a model with side effects: no request runs twice. A failed batch is not split; if
+    #: a worker dies, its requests fail with MayHaveRun.
     run_again: bool = True
     #: A local call may run in the caller's thread if a thread instance is idle.
     run_in_caller: bool = True
-    #: Crashes within `crash_window` seconds after which an instance is taken out. It is retried at
-    #: growing intervals of at most `max_restart_delay` seconds.
+    #: Crashes within `crash_window` after which an instance is out of service. It is retried at
+    #: growing intervals, up to `max_restart_delay`.
     crash_budget: int = 5
     #: Seconds; see `crash_budget`.
     crash_window: float = 60.0

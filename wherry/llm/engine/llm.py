@@ -93,15 +93,7 @@ class LLM(TextModel):
     `adapters` maps names to folders of LoRA adapters; folders in `adapter_folder` are adapters,
     too, and may be added and removed at any time.
 
-    `engine` "wherry" computes the architectures it knows and refuses others; "transformers" runs
-    that package's modules (also quantized ones) in the same loop.
-
-    Parameters that a request does not set come from the checkpoint's generation_config.json, unless
-    `generation_config` is "none". `trust_request_templates` accepts chat templates from requests:
-    programs, of which Jinja's sandbox limits the lines, but not the memory.
-
-    `tool_parser` and `reasoning_parser` name the format of calls and of reasoning
-    (docs/reference/openai.md); "auto": that of the chat template.
+    docs/how-to/llm.md explains all settings.
     """
 
     max_batch_size = RUNNING
