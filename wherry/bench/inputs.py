@@ -5,13 +5,12 @@ metadata), and how do they become the bytes of a request, for each protocol?
 from __future__ import annotations
 
 import glob
-import importlib.util
 import itertools
 import mimetypes
 import random
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,6 +26,7 @@ from wherry.core.api import (
     Form,
     ModelDescription,
     Tensor,
+    import_file,
     import_from,
     infer_body,
 )
@@ -39,17 +39,11 @@ MEDIA: Final = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".wav", ".mp3"
 #: Rows that are made up, or taken from a generator that does not end.
 MOST_ROWS = 1000
 
-WORDS = (
-    "the", "of", "and", "a", "to", "in", "is", "it", "that", "was", "for", "on", "are", "as",
-    "with", "they", "be", "at", "one", "have", "this", "from", "by", "hot", "word", "but", "what",
-    "some", "we", "can", "out", "other", "were", "all", "there", "when", "up", "use", "your",
-    "how", "said", "each", "she", "which", "do", "their", "time", "if", "will", "way", "about",
-    "many", "then", "them", "write", "would", "like", "so", "these", "her", "long", "make",
-    "thing", "see", "him", "two", "has", "look", "more", "day", "could", "go", "come", "did",
-    "number", "sound", "no", "most", "people", "my", "over", "know", "water", "than", "call",
-    "first", "who", "may", "down", "side", "been", "now", "find", "any", "new", "work", "part",
-    "take", "get", "place", "made", "live", "where", "after", "back", "little", "only", "round",
-    "man", "year", "came", "show", "every", "good", "me", "give",
+#: They and their spaces have 4.6 characters on average, as those of English texts.
+WORDS: Final = (
+    "the", "of", "a", "to", "in", "is", "it", "that", "was", "for", "on", "are", "with", "they",
+    "be", "at", "one", "have", "this", "from", "by", "word", "but", "what", "some", "we", "can",
+    "other", "were", "there", "when", "use", "your", "water", "people", "number", "first", "make",
 )  # fmt: skip
 
 
@@ -103,7 +97,7 @@ def text_of(length: int, unit: str, draw: random.Random) -> str:
     """Words in random order, `length` of them, or of characters."""
     if unit == "words":
         return " ".join(draw.choices(WORDS, k=length))
-    # an average word and its space have 4.6 characters; the shortest, 2
+    # The shortest word and its space have 2 characters.
     text = " ".join(draw.choices(WORDS, k=length // 2 + 1))
     return text[:length].rstrip().ljust(length, "s")
 
@@ -212,14 +206,9 @@ def from_program(target: str, count: int = MOST_ROWS) -> list[Any]:
     path = Path(where)
     if not path.is_file():
         raise ConfigError(f"inputs {target}: no file {where}")
-    spec = importlib.util.spec_from_file_location(f"_inputs_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     import_from(str(path.resolve().parent))
     try:
-        spec.loader.exec_module(module)
-        function = getattr(module, name, None)
+        function = getattr(import_file(f"_inputs_{path.stem}", where), name, None)
         if not callable(function):
             raise ConfigError(f"inputs {target}: {path.name} has no function {name!r}")
         rows = list(itertools.islice(_checked(function(), target), count))
@@ -334,30 +323,24 @@ def infer_request(
             "Inference-Header-Content-Length": str(json_length),
         }
     inputs = []
-    for tensor in model.inputs:
-        if tensor.name not in columns:
-            continue
-        values = columns[tensor.name]
-        if tensor.datatype is not BYTES:
-            array = np.asarray(values)
-            shape, data = list(array.shape), array.ravel().tolist()
-        else:
-            flat = [
-                element for row in values for element in (row if isinstance(row, list) else [row])
-            ]
-            shape = [len(values)]
-            data = [element if isinstance(element, str) else _json(element) for element in flat]
-        if len(shape) == 1:
-            shape = tensor.shape_of(len(values), len(data))
-        inputs.append(
-            {
-                "name": tensor.name,
-                "datatype": tensor.datatype.name,
-                "shape": shape if model.batched else shape[1:] or [1],
-                "data": data,
-            }
-        )
+    for member, raw in tensors(model, rows):
+        if raw is not None and member["datatype"] == "BYTES":
+            raise ConfigError("bytes that are not text cannot travel as JSON; send them as binary")
+        if raw is not None:
+            member["data"] = np.asarray(columns[member["name"]]).ravel().tolist()
+        inputs.append(member)
     return msgspec.json.encode({"inputs": inputs}), {"Content-Type": "application/json"}
+
+
+def tensors(
+    model: ModelDescription, rows: Sequence[Row]
+) -> Iterator[tuple[dict[str, Any], bytes | None]]:
+    """Each input as a client describes it, and its bytes; None: its texts are in the `data`."""
+    body, length = infer_body(model, columns_of(rows), {})
+    for member in msgspec.json.decode(body[:length])["inputs"]:
+        size = member.pop("parameters", {}).get("binary_data_size")
+        yield member, None if size is None else body[length : length + size]
+        length += size or 0
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, list[Any]]:
@@ -376,39 +359,31 @@ def generate(row: Row) -> bytes:
     return msgspec.json.encode(row, enc_hook=_plain)
 
 
-def chat(row: Any, model: str, *, stream: bool, max_tokens: int | None) -> bytes:
-    """A chat request: a body with `messages`, or a prompt."""
-    if isinstance(row, dict) and "messages" in row:
-        body = dict(row)
-    else:
-        body = {"messages": [{"role": "user", "content": prompt_of(row)}]}
-    return _openai(body, model, stream, max_tokens)
-
-
-def completion(row: Any, model: str, *, stream: bool, max_tokens: int | None) -> bytes:
-    body = dict(row) if isinstance(row, dict) and "prompt" in row else {"prompt": prompt_of(row)}
-    return _openai(body, model, stream, max_tokens)
-
-
-def message(row: Any, model: str, *, stream: bool, max_tokens: int | None) -> bytes:
-    """A request to Anthropic's messages: a body with `messages`, or a prompt."""
-    if isinstance(row, dict) and "messages" in row:
+def generation(
+    protocol: str, row: Any, model: str, *, stream: bool, max_tokens: int | None
+) -> bytes:
+    """A request of chat, completions or messages: a body with `messages` (or `prompt`), or a
+    prompt."""
+    whole = "prompt" if protocol == "completions" else "messages"
+    if isinstance(row, dict) and whole in row:
         body = {"model": model, **row}
     else:
-        body = {"model": model, "messages": [{"role": "user", "content": prompt_of(row)}]}
-    if max_tokens is not None:
-        body.setdefault("max_tokens", max_tokens)  # Anthropic's must have it
-    return msgspec.json.encode(body | ({"stream": True} if stream else {}))
+        text = prompt_of(row)
+        prompt = text if whole == "prompt" else [{"role": "user", "content": text}]
+        body = {"model": model, whole: prompt}
+    if max_tokens is not None and not {"max_tokens", "max_completion_tokens"} & set(body):
+        body["max_tokens"] = max_tokens
+    if stream:
+        body["stream"] = True
+        if protocol != "messages":
+            body.setdefault("stream_options", {"include_usage": True})
+    return msgspec.json.encode(body)
 
 
 def anthropic_headers(api_key: str | None) -> dict[str, str]:
     """What Anthropic's own server must have. A key goes as a bearer's, too, for others."""
     key = {"X-Api-Key": api_key} if api_key else {}
     return {"Anthropic-Version": "2023-06-01", **key}
-
-
-#: The writer of a request of one prompt, by protocol.
-PROMPTS: Final = {"chat": chat, "completions": completion, "messages": message}
 
 
 def embedding(rows: Sequence[Any], model: str) -> bytes:
@@ -437,22 +412,6 @@ def body_of(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value, enc_hook=_plain)
-
-
-def _openai(body: dict[str, Any], model: str, stream: bool, max_tokens: int | None) -> bytes:
-    body = {"model": model, **body}
-    if max_tokens is not None and not {"max_tokens", "max_completion_tokens"} & set(body):
-        body["max_tokens"] = max_tokens
-    if stream:
-        body["stream"] = True
-        body.setdefault("stream_options", {"include_usage": True})
-    return msgspec.json.encode(body)
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, bytes):
-        raise ConfigError("bytes that are not text cannot travel as JSON; send them as binary")
-    return msgspec.json.encode(value).decode()
 
 
 def _plain(value: Any) -> Any:

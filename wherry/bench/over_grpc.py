@@ -13,14 +13,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from wherry.bench.answers import AnswerReader
 from wherry.bench.connection import Encoded, LoadConnection, Owner, Wire, tls_context
 from wherry.bench.figures import OK
-from wherry.bench.inputs import Row, columns_of
+from wherry.bench.inputs import Row, tensors
 from wherry.bench.observe import Address, NotThere, Unreachable
-from wherry.core.api import ConfigError, ModelDescription, infer_body
+from wherry.core.api import ConfigError, ModelDescription
 from wherry.server.api import Schema, load
 
 if TYPE_CHECKING:
@@ -54,18 +52,13 @@ def check_installed() -> None:
 
 def encode(protocol: Schema, model: ModelDescription, version: str, rows: Sequence[Row]) -> Encoded:
     """A ModelInfer request; tensors travel as raw contents."""
-    body, length = infer_body(model, columns_of(rows), {})
-    rest = memoryview(body)[length:]
     members, contents = [], []
-    for member in msgspec.json.decode(body[:length])["inputs"]:
-        size = member.pop("parameters", {}).get("binary_data_size")
-        if size is None:
+    for member, raw in tensors(model, rows):
+        if raw is None:
             texts = [text.encode() for text in member.pop("data")]
-            contents.append(b"".join(struct.pack("<I", len(t)) + t for t in texts))
-        else:
-            contents.append(bytes(rest[:size]))
-            rest = rest[size:]
+            raw = b"".join(struct.pack("<I", len(text)) + text for text in texts)
         members.append(member)
+        contents.append(raw)
     values = {
         "model_name": model.name,
         "model_version": version,

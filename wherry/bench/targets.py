@@ -327,8 +327,8 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
             if protocol == "embeddings":
                 body = inputs.embedding(batch, model)
             else:
-                body = inputs.PROMPTS[protocol](
-                    batch[0], model, stream=stream, max_tokens=sending.max_tokens
+                body = inputs.generation(
+                    protocol, batch[0], model, stream=stream, max_tokens=sending.max_tokens
                 )
             made.append(inputs.encoded("POST", path, where.name, headers, body, size))
         return made

@@ -216,7 +216,7 @@ def test_rows_of_one_request_must_be_alike() -> None:
 
 
 def test_openai_bodies_are_made_of_prompts_or_given_whole() -> None:
-    made = msgspec.json.decode(inputs.chat("hi", "m", stream=True, max_tokens=5))
+    made = msgspec.json.decode(inputs.generation("chat", "hi", "m", stream=True, max_tokens=5))
     assert made == {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}],
@@ -225,14 +225,16 @@ def test_openai_bodies_are_made_of_prompts_or_given_whole() -> None:
         "stream_options": {"include_usage": True},
     }
     given = {"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 3}
-    made = msgspec.json.decode(inputs.chat(given, "m", stream=False, max_tokens=5))
+    made = msgspec.json.decode(inputs.generation("chat", given, "m", stream=False, max_tokens=5))
     assert made == {"model": "m", **given}
-    made = msgspec.json.decode(inputs.completion({"text": "p"}, "m", stream=False, max_tokens=None))
+    made = msgspec.json.decode(
+        inputs.generation("completions", {"text": "p"}, "m", stream=False, max_tokens=None)
+    )
     assert made == {"model": "m", "prompt": "p"}
     made = msgspec.json.decode(inputs.embedding(["a", "b"], "m"))
     assert made == {"model": "m", "input": ["a", "b"]}
     with pytest.raises(ConfigError, match="is not a prompt"):
-        inputs.chat({"x": 1}, "m", stream=False, max_tokens=None)
+        inputs.generation("chat", {"x": 1}, "m", stream=False, max_tokens=None)
 
 
 def test_plain_bodies_are_text_bytes_or_json() -> None:

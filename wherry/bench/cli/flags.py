@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,93 @@ Seconds may be written 200ms, 5s or 2m; the values of a sweep 1,4,16 or 1..64 (d
 TARGET is a URL, or anything `wherry serve` takes: then the server is started (and, with --set,
 restarted). Default: WHERRY_URL.
 """
+
+
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+def seconds(text: str) -> float:
+    """200ms, 5s, 2m, 1h, or a number of seconds. ValueError if it is none, as from all below."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|m|h|)", text.strip())
+    if match is None:
+        raise ValueError(text)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def counts(text: str) -> list[int]:
+    """1,4,16 or 1..64: doubling from the one to the other."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, dots, high = part.partition("..")
+        value, most = int(low), int(high if dots else low)
+        if value < 1 or most < 1:
+            raise ValueError(text)
+        while value < most:
+            found.append(value)
+            value *= 2
+        found.append(most)
+    return found
+
+
+def _rates(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+def _burst(text: str) -> tuple[int, float]:
+    size, _, every = text.partition("/")
+    return int(size), seconds(every)
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, shape = text.partition("=")
+    return name, tuple(int(part) for part in shape.split(","))
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ValueError(text)
+    return name.strip(), value.strip()
+
+
+def _share(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", text.strip())
+    if match is None:
+        raise ValueError(text)
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+def _choices(text: str) -> tuple[str, list[Any]]:
+    """A setting's name and the values to try."""
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise ValueError(text)
+    return name.strip().replace("-", "_"), [_setting(part.strip()) for part in values.split(",")]
+
+
+def _setting(text: str) -> Any:
+    """A number, true or false, seconds with a unit, or a word."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float, seconds):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+#: By its metavar, how a flag's text is read, and an example of one.
+KINDS: Final[Mapping[str | None, tuple[Callable[[str], Any], str]]] = {
+    "SECONDS": (seconds, "0.5, 200ms or 5s"),
+    "N,..": (counts, "8, 1,4,16 or 1..64"),
+    "R,..": (_rates, "100 or 50,100"),
+    "N/SECONDS": (_burst, "50/2s"),
+    "NAME=N,..": (_shape, "pixels=3,224,224"),
+    "NAME=V,..": (_choices, "max_batch_size=8,16,32"),
+    "NAME:VALUE": (_header, "X-Tenant:blue"),
+    "SHARE": (_share, "1% or 0.01"),
+}
 
 
 class Flag(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from wherry.bench.cli.flags import GROUPS, KINDS, REPEATED
 from wherry.bench.inputs import lengths
 from wherry.bench.objective import Objective
 from wherry.bench.plan import Bursts, Closed, Load, Plan, Rate, Replay
@@ -19,7 +19,7 @@ from wherry.bench.targets import Sending
 from wherry.core.api import ConfigError
 from wherry.server.api import PREFIX
 
-DEFAULT_CALLERS = "1,4,16,64"
+DEFAULT_CALLERS = (1, 4, 16, 64)
 DEFAULT_DURATION = 5.0
 DEFAULT_WARMUP = 1.0
 
@@ -34,17 +34,19 @@ class BenchOptions:
     rows: list[int]
     settings: list[dict[str, Any]]
     objective: Objective
+    #: Seconds between two runs.
+    pause: float
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> BenchOptions:
         """Read the flags. ConfigError names the one that is wrong."""
+        args = _read(args)
         for name in ("repeat", "processes", "connections"):
             if (count := getattr(args, name)) is not None and count < 1:
                 raise ConfigError(f"--{name} must be at least 1")
-        sending, plan = _sending(args), _plan(args)
-        sweep, objective = _sweep(args.set), _objective(args)
-        rows = counts_of("--rows", args.rows)
-        found = cls(sending, plan, _loads(args, plan.load), rows, sweep, objective)
+        sending, plan, objective = _sending(args), _plan(args), _objective(args)
+        loads, sweep = _loads(args, plan.load), _sweep(args.set)
+        found = cls(sending, plan, loads, args.rows, sweep, objective, args.pause)
         for _, load in found.loads:
             found.plan_of(load)
         return found
@@ -52,6 +54,25 @@ class BenchOptions:
     def plan_of(self, load: Load) -> Plan:
         """The plan with this load. ConfigError if it cannot be carried out."""
         return msgspec.structs.replace(self.plan, load=load).check()
+
+
+def _read(args: argparse.Namespace) -> argparse.Namespace:
+    """The same with the values that its texts mean."""
+    values = vars(args).copy()
+    for flag in itertools.chain.from_iterable(GROUPS.values()):
+        if flag.metavar not in KINDS:
+            continue
+        read, example = KINDS[flag.metavar]
+        name = flag.name.removeprefix("--").replace("-", "_")
+        texts = values[name] if flag.more == REPEATED else [values[name]]
+        found = []
+        for text in texts:
+            try:
+                found.append(None if text is None else read(text))
+            except ValueError:
+                raise ConfigError(f"{flag.name} {text!r}: write for example {example}") from None
+        values[name] = found if flag.more == REPEATED else found[0]
+    return argparse.Namespace(**values)
 
 
 def _sending(args: argparse.Namespace) -> Sending:
@@ -62,12 +83,12 @@ def _sending(args: argparse.Namespace) -> Sending:
         model=args.model,
         inputs=args.inputs,
         text=lengths(args.length) if args.length else None,
-        shapes=dict(shape_of(text) for text in args.shape),
+        shapes=dict(args.shape),
         binary=not args.json_tensors,
         stream=not args.no_stream,
         max_tokens=args.max_tokens,
         method=args.method,
-        headers=dict(_header(text) for text in args.header),
+        headers=dict(args.header),
         body=args.body,
         api_key=args.api_key or next(of_the_server, of_the_shell) or None,
         ssl_ca=args.ssl_ca,
@@ -78,73 +99,24 @@ def _sending(args: argparse.Namespace) -> Sending:
 
 def _plan(args: argparse.Namespace) -> Plan:
     counted = args.requests is not None or args.loops is not None or args.replay
-    duration = seconds_of("--duration", args.duration)
+    duration, warmup = args.duration, args.warmup
     if duration is None and not counted:
         duration = DEFAULT_DURATION
-    warmup = seconds_of("--warmup", args.warmup)
     if warmup is None:
         warmup = 0.0 if counted else min(DEFAULT_WARMUP, (duration or 0.0) / 5)
-    think = seconds_of("--think", args.think) or 0.0
     return Plan(
-        load=Closed(callers=1, think=think, loops=args.loops),
+        load=Closed(callers=1, think=args.think or 0.0, loops=args.loops),
         duration=duration,
         requests=args.requests,
         warmup=warmup,
-        timeout=seconds_of("--timeout", args.timeout) or 0.0,
+        timeout=args.timeout,
         connections=args.connections,
         seed=args.seed,
     )
 
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-
-
-def seconds(text: str) -> float:
-    """200ms, 5s, 2m, 1h, or a number of seconds. ValueError if it is none."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|m|h|)", text.strip())
-    if match is None:
-        raise ValueError(text)
-    return float(match[1]) * _UNITS[match[2]]
-
-
-def seconds_of(flag: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return seconds(text)
-    except ValueError:
-        raise ConfigError(f"{flag} {text!r}: write seconds, for example 0.5, 200ms or 5s") from None
-
-
-def counts(text: str) -> list[int]:
-    """1,4,16 or 1..64: doubling from the one to the other. ValueError if it is neither."""
-    found: list[int] = []
-    for part in text.split(","):
-        low, dots, high = part.partition("..")
-        if not dots:
-            found.append(int(part))
-            continue
-        value = int(low)
-        if value < 1:
-            raise ValueError(part)
-        while value < int(high):
-            found.append(value)
-            value *= 2
-        found.append(int(high))
-    if any(value < 1 for value in found):
-        raise ValueError(text)
-    return found
-
-
-def counts_of(flag: str, text: str) -> list[int]:
-    try:
-        return counts(text)
-    except ValueError:
-        raise ConfigError(f"{flag} {text!r}: write for example 8, 1,4,16 or 1..64") from None
-
-
 def _loads(args: argparse.Namespace, caller: Load) -> list[tuple[dict[str, Any], Load]]:
-    ramp = seconds_of("--ramp", args.ramp) or 0.0
+    ramp = args.ramp or 0.0
     kinds = [f"--{name}" for name in ("rate", "burst", "replay") if getattr(args, name)]
     if args.callers and kinds:
         raise ConfigError(f"--callers and {kinds[0]} are two kinds of load: choose one")
@@ -153,22 +125,15 @@ def _loads(args: argparse.Namespace, caller: Load) -> list[tuple[dict[str, Any],
     if kinds and (args.loops is not None or args.think):
         raise ConfigError(f"--loops and --think are for callers, not for {kinds[0]}")
     if args.rate:
-        try:
-            rates = [float(part) for part in args.rate.split(",")]
-        except ValueError:
-            raise ConfigError(f"--rate {args.rate!r}: write for example 100 or 50,100") from None
-        return [({"rate": r}, Rate(rate=r, arrivals=args.arrivals, ramp=ramp)) for r in rates]
+        return [({"rate": r}, Rate(rate=r, arrivals=args.arrivals, ramp=ramp)) for r in args.rate]
     if args.burst:
-        size, slash, every = args.burst.partition("/")
-        if not slash or not size.isdigit():
-            raise ConfigError(f"--burst {args.burst!r}: write for example 50/2s")
-        load = Bursts(size=int(size), every=seconds_of("--burst", every) or 0.0)
-        return [({"burst": args.burst}, load)]
+        size, every = args.burst
+        return [({"burst": f"{size}/{every:g}s"}, Bursts(size=size, every=every))]
     if args.replay:
         return [({"replay": Path(args.replay).name}, replay(args.replay, args.speed))]
-    callers = counts_of("--callers", args.callers or DEFAULT_CALLERS)
     return [
-        ({"callers": n}, msgspec.structs.replace(caller, callers=n, ramp=ramp)) for n in callers
+        ({"callers": n}, msgspec.structs.replace(caller, callers=n, ramp=ramp))
+        for n in args.callers or DEFAULT_CALLERS
     ]
 
 
@@ -201,59 +166,21 @@ def replay(path: str, speed: float = 1.0) -> Replay:
 
 def _objective(args: argparse.Namespace) -> Objective:
     limits = {
-        name: limit
-        for name in ("p50", "p95", "p99")
-        if (limit := seconds_of(f"--{name}", getattr(args, name))) is not None
+        name: limit for name in ("p50", "p95", "p99") if (limit := getattr(args, name)) is not None
     }
-    more = {"rate": args.min_rps, "first_token": seconds_of("--max-ttft", args.max_ttft)}
     if not args.min_rps >= 0:
         raise ConfigError(f"--min-rps {args.min_rps:g}: it is a number of requests/s")
     if args.find_max and not limits and args.max_ttft is None:
         raise ConfigError("--find-max needs a target, for example --p95 200ms")
-    if args.max_errors is None:
-        return Objective(limits, 0.01 if args.find_max else 1.0, **more)
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", args.max_errors.strip())
-    if match is None:
-        raise ConfigError(f"--max-errors {args.max_errors!r}: write for example 1% or 0.01")
-    return Objective(limits, float(match[1]) / (100 if match[2] else 1), **more)
+    errors = args.max_errors
+    if errors is None:
+        errors = 0.01 if args.find_max else 1.0
+    return Objective(limits, errors, rate=args.min_rps, first_token=args.max_ttft)
 
 
-def shape_of(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, shape = text.partition("=")
-    try:
-        return name, tuple(int(part) for part in shape.split(","))
-    except ValueError:
-        raise ConfigError(f"--shape {text!r}: write for example pixels=3,224,224") from None
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise ConfigError(f"--header {text!r}: write NAME:VALUE")
-    return name.strip(), value.strip()
-
-
-def _sweep(texts: list[str]) -> list[dict[str, Any]]:
+def _sweep(settings: list[tuple[str, list[Any]]]) -> list[dict[str, Any]]:
     """Every combination of the settings to sweep."""
-    choices: dict[str, list[Any]] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or not values:
-            raise ConfigError(f"--set {text!r}: write for example max_batch_size=8,16,32")
-        choices[name.strip().replace("-", "_")] = [_setting(part) for part in values.split(",")]
+    choices = dict(settings)
     return [
         dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
     ]
-
-
-def _setting(text: str) -> Any:
-    """A number, true or false, seconds with a unit, or a word."""
-    text = text.strip()
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float, seconds):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -24,9 +24,9 @@ import msgspec
 
 from wherry import __version__
 from wherry.bench import report as reports
-from wherry.bench.cli.options import BenchOptions, seconds_of
+from wherry.bench.cli.options import BenchOptions
 from wherry.bench.load import LoadProcesses
-from wherry.bench.objective import Search, missed, no_measurement, target_lost
+from wherry.bench.objective import FEWEST_REQUESTS, Search, kept_up, no_measurement, target_lost
 from wherry.bench.observe import facts
 from wherry.bench.plan import Load, Rate
 from wherry.bench.report import Point, Report
@@ -308,17 +308,16 @@ class BenchRun:
         if wrong := no_measurement(point):
             self.not_measured.append(f"{point.label}: {wrong}")
         else:
-            self.missed += [
-                f"{point.label}: {one}" for one in missed(point, self.bench_options.objective)
-            ]
+            missed = self.bench_options.objective.missed(point.figures)
+            self.missed += [f"{point.label}: {one}" for one in missed]
         return point
 
     def measure(
         self, subject: Served, load: Load, settings: dict[str, Any], rows: int, repeat: int = 0
     ) -> Measured:
         assert self.report is not None
-        if self.report.points and (pause := seconds_of("--pause", self.args.pause)):
-            self.interrupts.wait(pause)
+        if self.report.points:
+            self.interrupts.wait(self.bench_options.pause)
         plan = self.bench_options.plan_of(load)
         label = ", ".join(f"{name} {reports.shown(value)}" for name, value in settings.items())
         measured = measure(
@@ -340,7 +339,9 @@ class BenchRun:
         """Find the highest load that meets the objective; every load tried is a point."""
         assert self.report is not None
         by, objective = self.args.find_max, self.bench_options.objective
-        search = Search(whole=by == "callers", start=1.0 if by == "callers" else 10.0)
+        # A short run needs a higher rate to have some requests at all.
+        rate = max(10.0, round(FEWEST_REQUESTS / (self.bench_options.plan.duration or 10.0)))
+        search = Search(whole=by == "callers", start=1.0 if by == "callers" else rate)
         result = reports.SearchResult(by=by, objective=str(objective))
         self.report.searches.append(result)
         first = len(self.report.points)
@@ -358,8 +359,8 @@ class BenchRun:
             lost = target_lost(point)
             if point.interrupted or point.stopped:
                 break
-            kept_up = by == "callers" or point.figures.requests_per_second > 0.9 * tried
-            search.tell(tried, objective.met(point.figures) and kept_up)
+            met = objective.met(point.figures) and (by == "callers" or kept_up(point.figures))
+            search.tell(tried, met)
             result.found = search.found
         self.report.points[first:] = sorted(
             self.report.points[first:], key=lambda point: float(point.settings[by])

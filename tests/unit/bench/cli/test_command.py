@@ -52,7 +52,7 @@ def bench_echo(text: list[str]) -> list[str]:
         (["--processes", "0"], "--processes must be at least 1"),
         (["--shape", "x"], "pixels=3,224,224"),
         (["--shape", "x=a"], "pixels=3,224,224"),
-        (["--header", "nocolon"], "NAME:VALUE"),
+        (["--header", "nocolon"], "--header 'nocolon'"),
         (["--set", "x"], "max_batch_size=8,16,32"),
         (["--find-max"], "--p95 200ms"),
         (["--p95", "soon"], "--p95 'soon'"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.bench.cli.options import BenchOptions, counts, replay, seconds
+from wherry.bench.cli.flags import counts, seconds
+from wherry.bench.cli.options import BenchOptions, replay
 from wherry.bench.plan import Bursts, Closed, Rate, Replay
 from wherry.core.values.errors import ConfigError
 from wherry.server.cli import parser
