@@ -460,6 +460,17 @@ def test_a_model_that_chats_has_a_link_to_the_page_for_it(browser: Browser, serv
         tried(page, "parrot")
         link = page.get_by_role("link", name="Chat with it")
         assert link.get_attribute("href") == "/chat#parrot"
+        link = page.get_by_role("link", name="Chat", exact=True)
+        assert link.get_attribute("href") == "/chat"
+
+
+def test_a_server_without_a_model_that_chats_leads_to_its_api_only(browser: Browser) -> None:
+    with aside(lambda: wherry.Server(echo, port=0)) as other, opened(browser, other.url) as page:
+        live(page)
+        tried(page, "echo")
+        assert page.get_by_role("link", name="Chat", exact=True).count() == 0
+        link = page.get_by_role("link", name="API", exact=True)
+        assert link.get_attribute("href") == "/docs"
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(browser: Browser) -> None:

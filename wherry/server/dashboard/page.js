@@ -140,7 +140,9 @@ async function describe() {
   const { models } = await json("v2/models");
   state.about = new Map(models.map((model) => [model.name, model]));
   try {
-    state.spoken = new Set((await json("v1/models")).data.map((model) => model.id));
+    const { data } = await json("v1/models");
+    state.spoken = new Set(data.map((model) => model.id));
+    byId("to-chat").hidden = !data.some((model) => model.abilities.includes("chat"));
   } catch { /* the OpenAI routes may be off */ }
   if (page) page.describe();
   if (state.tab === "try") showTry();
