@@ -13,11 +13,11 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -174,20 +174,10 @@ class Checkpoint:
     def tensors(self, types: Collection[str] = FLOATS) -> Iterator[Mapping[str, Any]]:
         """The weights by name, each read on access. ConfigError names tensors that are of other
         types or occur twice."""
-        from contextlib import ExitStack
-
-        from safetensors import SafetensorError, safe_open
-
         with ExitStack() as stack:
             tensors: dict[str, Any] = {}
             for file in self.weight_files():
-                stored_tensors(file)  # says more than the library: which tensor, and what to do
-                try:
-                    opened = stack.enter_context(safe_open(str(file), framework="pt"))
-                except (SafetensorError, OSError, ValueError) as error:
-                    raise ConfigError(
-                        f"{self.folder.name}: {file.name}: not read: {brief(error)}"
-                    ) from error
+                opened = stack.enter_context(opened_tensors(file, "pt"))
                 for name in opened.keys():  # noqa: SIM118 - not a dict
                     if name in tensors:
                         raise ConfigError(
@@ -320,20 +310,9 @@ def _downloaded(hub_id: str) -> Path:
         ) from None
 
 
-#: A file of 10,000 tensors has a header of 1 MB.
-MOST_HEADER_BYTES: Final = 16 << 20
-#: Bits of an element by the format's names of types.
-BITS: Final[Mapping[str, int]] = {
-    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
-    "I16": 16, "U16": 16, "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64,
-}  # fmt: skip
-
-
-class StoredTensor(msgspec.Struct, frozen=True):
+class StoredTensor(NamedTuple):
     dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    shape: Sequence[int]
 
     @property
     def elements(self) -> int:
@@ -341,62 +320,28 @@ class StoredTensor(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        return self.data_offsets[1] - self.data_offsets[0]
-
-
-def header_length(file: Path) -> int:
-    """The header's length in bytes. ConfigError if it is implausible: libraries allocate it."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-    if length > MOST_HEADER_BYTES:
-        raise ConfigError(
-            f"{file.parent.name}: {file.name}: a header of {length} bytes; at most"
-            f" {MOST_HEADER_BYTES} are read"
-        )
-    return length
+        bits = re.search(r"\d+", self.dtype)  # F32, F8_E4M3; BOOL has none
+        return self.elements * int(bits[0] if bits else 8) // 8
 
 
 def stored_tensors(file: Path) -> dict[str, StoredTensor]:
-    """The tensors by name, of a safetensors file's header: 8 bytes with its length, then JSON.
-    ConfigError says what in it is wrong, or whether the file is shorter than it says."""
-    length = header_length(file)
-    where = f"{file.parent.name}: {file.name}"
-    with file.open("rb") as opened:
-        opened.seek(8)
-        text = opened.read(length)
+    """The tensors by name, of a safetensors file's header. ConfigError if it is damaged, or the
+    file is not as long as it says."""
+    with opened_tensors(file, "np") as opened:
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - no dict
+        return {n: StoredTensor(str(s.get_dtype()), s.get_shape()) for n, s in slices.items()}
+
+
+@contextmanager
+def opened_tensors(file: Path, framework: str) -> Iterator[Any]:
+    """A safetensors file. ConfigError if its header is damaged."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        members.pop("__metadata__", None)
-        found = {name: msgspec.json.decode(raw, type=StoredTensor) for name, raw in members.items()}
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        opened: Any = safe_open(str(file), framework=framework)
+    except (SafetensorError, OSError, ValueError) as error:
         raise ConfigError(
-            f"{where}: its header cannot be read: {brief(error)}; download it again"
-        ) from None
-    _check(where, found, file.stat().st_size - 8 - length)
-    return found
-
-
-def _check(where: str, tensors: Mapping[str, StoredTensor], size: int) -> None:
-    """Raise ConfigError unless the tensors lie within `size` bytes, one after another, each as
-    long as its shape says."""
-    end = 0
-    by_place = sorted(tensors.items(), key=lambda item: item[1].data_offsets)
-    for name, tensor in by_place:
-        begin, stop = tensor.data_offsets
-        problem: Any = None
-        if tensor.dtype not in BITS:
-            problem = f"is of an unknown type {tensor.dtype[:20]!r}"
-        elif min(tensor.shape, default=0) < 0 or begin != end or stop < begin:
-            problem = "does not begin where the one before it ends"
-        elif (stop - begin) * 8 != tensor.elements * BITS[tensor.dtype]:
-            problem = f"has {stop - begin} bytes, and a shape of {tensor.elements} {tensor.dtype}"
-        elif stop > size:
-            problem = f"ends at byte {stop} of {size}: the file is cut off"
-        if problem:
-            raise ConfigError(f"{where}: tensor {name[:80]!r} {problem}; download it again")
-        end = stop
-    if end != size:
-        raise ConfigError(
-            f"{where}: its tensors end at byte {end} of {size}: the file is not what its header"
-            " says; download it again"
-        )
+            f"{file.parent.name}: {file.name}: not read: {brief(error)}; download it again"
+        ) from error
+    with opened:
+        yield opened

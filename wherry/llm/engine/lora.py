@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wherry.core.api import ConfigError, InvalidRequest
 from wherry.llm.engine.adapters import MOST_RANK, WEIGHTS, adapter_config
-from wherry.llm.engine.checkpoint import stored_tensors
+from wherry.llm.engine.checkpoint import opened_tensors
 from wherry.llm.engine.damaged import brief
 
 #: Adapters whose weights are kept at a time; those of running requests always are.
@@ -106,13 +106,11 @@ class Adapters:
 
 def read_pairs(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Pair]:
     """The matrices of an adapter by the modules' names. ConfigError says what is wrong."""
-    from safetensors import safe_open
-
     config = adapter_config(folder)
-    names = stored_tensors(folder / WEIGHTS)
     pairs: dict[str, Pair] = {}
-    with safe_open(str(folder / WEIGHTS), framework="pt") as opened:
-        for name in names:
+    with opened_tensors(folder / WEIGHTS, "pt") as opened:
+        names = set(opened.keys())
+        for name in sorted(names):
             module, kind, _ = name.partition(".lora_")
             if not kind or not name.endswith((".lora_A.weight", ".lora_B.weight")):
                 raise ConfigError(f"adapter {folder.name}: tensor {name[:80]!r} is not computed")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from wherry.core.values.errors import ConfigError
-from wherry.llm.engine.checkpoint import MOST_HEADER_BYTES, Checkpoint, stored_tensors
+from wherry.llm.engine.checkpoint import Checkpoint, stored_tensors
 from wherry.llm.engine.damaged import brief
 from wherry.llm.engine.runner import load_network
 from wherry.llm.engine.tokenizer import Tokenizer
@@ -44,39 +44,6 @@ def test_tensors_have_their_types_and_sizes(tmp_path: Path) -> None:
     assert {name: (t.dtype, t.elements, t.nbytes) for name, t in found.items()} == {
         "a": ("F32", 6, 24), "b": ("BF16", 1, 2), "c": ("I64", 0, 0), "d": ("F4", 4, 2),
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("header", "problem"),
-    [
-        ({"a": tensor(0, 24, [2, 3], "F33")}, "unknown type 'F33'"),
-        ({"a": tensor(0, 24, [2, 4])}, "24 bytes, and a shape of 8 F32"),
-        ({"a": tensor(0, 24, [-2, -3])}, "does not begin where"),
-        ({"a": tensor(24, 0, [2, 3])}, "does not begin where"),
-        ({"a": tensor(-24, 0, [2, 3])}, "does not begin where"),
-        ({"a": tensor(0, 24, [6]), "b": tensor(20, 44, [6])}, "'b' does not begin where"),
-        ({"a": tensor(0, 400, [100])}, "ends at byte 400 of 28: the file is cut off"),
-        ({"a": {"dtype": "F32", "shape": [1]}}, "cannot be read"),
-        ({"a": tensor(0, 4, [1]) | {"shape": ["1"]}}, "cannot be read"),
-        ({"a": tensor(0, 24, [6])}, "end at byte 24 of 28: the file is not what its header says"),
-        ({"a": tensor(0, 8, [2]), "b": tensor(12, 28, [4])}, "'b' does not begin where"),
-        (b"[" * 200_000, "cannot be read"),
-        (b"\xff\xfe", "cannot be read"),
-        (b"", "cannot be read"),
-        ({"a": tensor(0, 1 << 63, [1 << 61])}, "ends at byte|cannot be read"),
-    ],
-)
-def test_a_damaged_header_is_refused(tmp_path: Path, header: Any, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        stored_tensors(written(tmp_path, header, 28))
-
-
-def test_an_implausible_length_is_not_allocated(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    for length in (MOST_HEADER_BYTES + 1, 2**64 - 1):
-        file.write_bytes(length.to_bytes(8, "little") + b"{}")
-        with pytest.raises(ConfigError, match=f"a header of {length} bytes"):
-            stored_tensors(file)
 
 
 @given(st.binary(max_size=200))
@@ -251,7 +218,7 @@ def entry(start: int, end: int, shape: str = "[1]", dtype: str = "F32") -> str:
         b"\x00" * 4,
         header("{}", 2**63),
         header("{}", 2**64 - 1),
-        header("{}", MOST_HEADER_BYTES + 1),
+        header("{}", 1 << 28),
         header("{}", 1 << 20),
         header("[]"),
         header("{"),
@@ -259,6 +226,7 @@ def entry(start: int, end: int, shape: str = "[1]", dtype: str = "F32") -> str:
         header(f'{{"a":{entry(0, 4)},"b":{entry(0, 4)}}}', data=bytes(4)),
         header(f'{{"a":{entry(0, 4)},"b":{entry(8, 12)}}}', data=bytes(12)),
         header(f'{{"a":{entry(4, 0)}}}', data=bytes(4)),
+        header(f'{{"a":{entry(0, 4)}}}', data=bytes(8)),
         header(f'{{"a":{entry(0, 4, "[2]")}}}', data=bytes(4)),
         header(f'{{"a":{entry(0, 4, "[4611686018427387905, 4]")}}}', data=bytes(4)),
         header(f'{{"a":{entry(0, 1 << 40)}}}', data=bytes(4)),

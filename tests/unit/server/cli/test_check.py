@@ -142,7 +142,7 @@ def test_what_a_checkpoint_needs_is_said_before_it_is_loaded(
         assert told in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match="the file is cut off; download it again"):
+    with pytest.raises(ConfigError, match="not fully covered; download it again"):
         print_checkpoint(f"llm:{folder}")
     with pytest.raises(ConfigError, match="engine wherry: not computed exactly"):
         print_checkpoint(f"llm:{folder}?engine=wherry")
