@@ -241,26 +241,23 @@ class CustomTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_control: dict[str, Any] | None = None
 
 
-class Choice(msgspec.Struct, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class Choice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which of the tools may, or must, be called."""
 
+    type: Literal["auto", "any", "none", "tool"]
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
-
-class AutoChoice(Choice, tag="auto"):
-    pass
-
-
-class AnyChoice(Choice, tag="any"):
-    pass
-
-
-class NoChoice(Choice, tag="none"):
-    pass
-
-
-class NamedChoice(Choice, tag="tool"):
-    name: str
+    def of_chat(self) -> Literal["none", "auto", "required"] | NamedTool:
+        match self.type:
+            case "any":
+                return "required"
+            case "tool":
+                if self.name is None:
+                    raise BadField("tool_choice.name", "is missing")
+                return NamedTool(function=NamedFunction(name=self.name))
+            case other:
+                return other
 
 
 class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -289,7 +286,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     messages: list[InputMessage]
     system: str | list[TextBlock] | None = None
     tools: Annotated[list[CustomTool], msgspec.Meta(max_length=MOST_TOOLS)] | None = None
-    tool_choice: AutoChoice | AnyChoice | NoChoice | NamedChoice | None = None
+    tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     #: As `output_config.format`, by the name that it had before.
@@ -318,7 +315,7 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             model=self.model,
             messages=messages,
             tools=self._tools(),
-            tool_choice=_choice(chosen),
+            tool_choice=None if chosen is None else chosen.of_chat(),
             parallel_tool_calls=False if single else None,
             response_format=self._format(),
             reasoning_effort=effort,
@@ -333,7 +330,8 @@ class CountRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return call
 
     def named(self, blamed: str) -> str:
-        if blamed == "constraint" and _choice(self.tool_choice) not in (None, "auto", "none"):
+        chosen = self.tool_choice
+        if blamed == "constraint" and chosen is not None and chosen.type in ("any", "tool"):
             return "tool_choice"
         name = self._chat([]).named(blamed)
         return NAMES.get(name, name)
@@ -400,19 +398,3 @@ class MessagesRequest(CountRequest):
         chat.stop = self.stop_sequences
         chat.temperature, chat.top_p, chat.top_k = self.temperature, self.top_p, self.top_k
         return chat
-
-
-def _choice(
-    chosen: AutoChoice | AnyChoice | NoChoice | NamedChoice | None,
-) -> Literal["none", "auto", "required"] | NamedTool | None:
-    match chosen:
-        case None:
-            return None
-        case AnyChoice():
-            return "required"
-        case NoChoice():
-            return "none"
-        case NamedChoice(name=name):
-            return NamedTool(function=NamedFunction(name=name))
-        case _:
-            return "auto"

@@ -23,13 +23,6 @@ class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
 
-    def call(self) -> ModelCall:
-        """What this asks of the model."""
-        raise NotImplementedError
-
-    def named(self, blamed: str) -> str:
-        raise NotImplementedError
-
 
 class TokenizeRequest(Conversion):
     """POST /tokenize, as vLLM has it: of a text, or of a conversation."""
