@@ -201,61 +201,30 @@ _DIGIT: Final = (r"\p{N}", _GPT2)
 _ONE: Final = (_words(""),)
 _THREE: Final = (_words("{1,3}"),)
 _SENTENCE: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
-_DEEPSEEK3: Final = (
-    r"\p{N}{1,3}",
-    r"[一-龥぀-ゟ゠-ヿ]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
-    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _BLANKS,
-)
-#: The patterns that split a text one after another, by tokenizer.ggml.pre.
+#: The patterns that split a text one after another, by tokenizer.ggml.pre, of those that occur with
+#: the architectures here.
 PATTERNS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
-    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
     "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
-    "qwen35": (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
-        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}",
-    ),
     "seed-coder": (
         rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
         rf"| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",
     ),
     "viking": (_SENTENCE, r"\p{N}"),
-    **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), (_SENTENCE,)),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3),
+    "poro-chat": (_SENTENCE,),
+    **dict.fromkeys(("gpt-2", "trillion", "granite-docling", "a.x-4.0", "mellum"), (_GPT2,)),
+    **dict.fromkeys(("smollm", "starcoder", "exaone", "minerva-7b"), _DIGIT),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "megrez"), _ONE),
     **dict.fromkeys(
         (
-            "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4",
-            "gigachat", "a.x-4.0", "mellum",
-        ),
-        (_GPT2,),
-    ),
-    **dict.fromkeys(
-        (
-            "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
-            "mellum2",
-        ),
-        _DIGIT,
-    ),
-    **dict.fromkeys(
-        (
-            "qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "grok-2",
-            "solar-open",
-        ),
-        _ONE,
-    ),
-    **dict.fromkeys(
-        (
-            "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
-            "lfm2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe",
+            "llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0", "smaug-bpe",
+            "glm4", "chatglm-bpe",
         ),
         _THREE,
     ),
 }  # fmt: skip
 #: With these a word of the vocabulary is one token whatever the merges, and BOS is the default.
-_WHOLE_WORDS: Final = (
-    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
-)  # fmt: skip
+_WHOLE_WORDS: Final = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "midm-2.0")
 #: Tokens that end an answer whatever the file calls them.
 END_TEXTS: Final = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
