@@ -24,7 +24,7 @@ MOST_TEMPLATE_BYTES: Final = 1 << 20
 WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
 #: JSON files beside tokenizer.json that are objects, if they are there.
 OBJECTS: Final = (
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "generation_config.json",
 )  # fmt: skip
 TEMPLATE: Final = "chat_template.jinja"
@@ -95,17 +95,21 @@ def _check_vocabulary(folder: Path, found: Mapping[str, Any], size: int) -> None
         if isinstance(vocab, dict) and read.model.lacks_merges:
             _check_single(name, "model.merges has none", vocab.keys() - numbers.keys())
     else:
-        name, vocab, numbers = "vocab.json", found.get("vocab.json", {}), {}
+        name, vocab, numbers = "vocab.json", _read(folder / "vocab.json", dict[str, int]) or {}, {}
         if vocab and not (folder / "merges.txt").is_file():
             _check_single("merges.txt", "it is missing", vocab)
     if isinstance(vocab, dict):
-        _check_numbers(name, vocab, numbers, size)
-    elif len(vocab) > size + len(numbers):
-        raise _Problem(f"{name}: {len(vocab)} tokens, and vocab_size is {size}: {AGAIN}")
+        most = max((n for word, n in vocab.items() if word not in numbers), default=0)
+    else:
+        most = len(vocab) - len(numbers) - 1
+    if most >= size:
+        raise _Problem(
+            f"{name}: its tokens go up to {most}, and config.json's vocab_size is {size}: it is"
+            f" another model's: {AGAIN}"
+        )
     if read is not None:
         words = vocab if isinstance(vocab, dict) else {one[0]: 0 for one in vocab if one}
         _check_ends(found, {**words, **numbers}, size)
-    _check_generation(found.get("generation_config.json", {}).get("eos_token_id"))
 
 
 def _check_single(name: str, why: str, words: Iterable[str]) -> None:
@@ -115,22 +119,6 @@ def _check_single(name: str, why: str, words: Iterable[str]) -> None:
         raise _Problem(
             f"{name}: {why}, so that {longer} of {len(known)} tokens could never be made: {AGAIN}"
         )
-
-
-def _check_numbers(
-    name: str, vocab: Mapping[str, Any], added: Mapping[str, int], size: int
-) -> None:
-    """Check that the vocabulary's numbers are as many as its tokens, and within the model's."""
-    numbers = [number for word, number in vocab.items() if word not in added]
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise _Problem(f"{name}: a token's number is invalid: {AGAIN}")
-    if numbers and max(numbers) >= size:
-        raise _Problem(
-            f"{name}: its tokens go up to {max(numbers)}, and config.json's vocab_size is {size}:"
-            f" it is another model's: {AGAIN}"
-        )
-    if 2 * len(set(numbers)) < len(numbers):
-        raise _Problem(f"{name}: {len(numbers)} tokens share {len(set(numbers))} numbers: {AGAIN}")
 
 
 def _check_ends(found: Mapping[str, Any], known: Mapping[str, int], size: int) -> None:
@@ -143,20 +131,10 @@ def _check_ends(found: Mapping[str, Any], known: Mapping[str, int], size: int) -
             # transformers gives one that is not there the next number.
             number = known.get(text, max(known.values(), default=0) + 1)
             if not 0 <= number < size:
-                raise _Problem(_beyond("tokenizer.json", f"{name} {text[:40]!r}", number, size))
-
-
-def _check_generation(ends: Any) -> None:
-    """Check that ends are numbers. One beyond the vocabulary never comes, as in tiny models that
-    transformers writes with the numbers of the large ones."""
-    for end in ends if isinstance(ends, list) else [ends]:
-        if end is not None and type(end) is not int:
-            raise _Problem(f"generation_config.json: eos_token_id is {end!r:.40}: {AGAIN}")
-
-
-def _beyond(name: str, what: str, number: Any, size: int) -> str:
-    shown = repr(number)[:40]
-    return f"{name}: {what} is {shown}, and config.json's vocab_size is {size}: {AGAIN}"
+                raise _Problem(
+                    f"tokenizer.json: {name} {text[:40]!r} is {number}, and config.json's"
+                    f" vocab_size is {size}: {AGAIN}"
+                )
 
 
 def _check_templates(folder: Path, declared: Any) -> None:

@@ -56,8 +56,7 @@ def test_a_sound_one_has_no_problem(folder: Path) -> None:
         ("tokenizer.json", b'{"model": {"vocab": {"a": "b"}}}', "Expected `int`, got `str`"),
         ("tokenizer_config.json", b'{"eos_tok', "tokenizer_config.json: DecodeError"),
         ("special_tokens_map.json", b"7", "special_tokens_map.json: "),
-        ("generation_config.json", b'{"eos_token_id": [1, "x"]}', "eos_token_id is 'x'"),
-        ("vocab.json", b"\xff\xfe", "vocab.json: "),
+        ("generation_config.json", b'{"eos_token_id": [1,', "generation_config.json: DecodeError"),
         ("chat_template.jinja", b"{% for m in messages %}", "chat_template.jinja: line 1: "),
         ("chat_template.jinja", b"a\nb {{ messages | nosuch }}", "line 2: "),
         ("chat_template.jinja", b"{{ " + b"(" * 5000 + b" }}", "it is not a template"),
@@ -79,12 +78,10 @@ def test_a_file_that_is_damaged_is_named(folder: Path, name: str, raw: bytes, sa
     ("change_it", "said"),
     [
         (lambda t: t["model"]["vocab"].update({"zz": 300}), "go up to 300, and"),
-        (lambda t: t["model"]["vocab"].update({"zz": -1}), "a token's number is invalid"),
         (lambda t: t["model"]["vocab"].update({"zz": 2**32 - 1}), "go up to 4294967295"),
-        (lambda t: t["model"].update(vocab=dict.fromkeys(WORDS, 0), merges=["w o"]), "share 1"),
         (lambda t: t["model"].update(vocab=WORDS), "model.merges has none, so that 9 of 9"),
         (lambda t: t["model"].update(vocab=WORDS, merges=None), "could never be made"),
-        (lambda t: t["model"].update(type="Unigram", vocab=[["a", 0.0]] * 999), "999 tokens"),
+        (lambda t: t["model"].update(type="Unigram", vocab=[["a", 0.0]] * 999), "go up to 9"),
         (lambda t: t["added_tokens"][0].update(id=9999), "eos_token '<|end|>' is 9999"),
     ],
 )
@@ -126,6 +123,8 @@ def test_settings_that_name_what_is_not_there_are_refused(
 
 
 def test_words_without_the_file_of_merges_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text('{"a": "b"}')
+    assert problem(tmp_path, CONFIG).startswith("vocab.json: ")
     (tmp_path / "vocab.json").write_text(json.dumps(WORDS))
     assert problem(tmp_path, CONFIG).startswith("merges.txt: it is missing")
     (tmp_path / "merges.txt").write_text("w o")
