@@ -47,35 +47,30 @@ class AttentionDiffers(ConfigError):
 class TransformersNetwork:
     """A decoder of transformers that uses the engine's attention.
 
-    Without `exact` it may be of any architecture, and quantized. Then its logits are compared with
-    those of transformers' own attention once, and it is refused if they differ.
+    It may be of any architecture, and quantized. Its logits are compared with those of
+    transformers' own attention once, and it is refused if they differ.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, *, dtype: str, device: torch.device, exact: bool = True
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> None:
         from transformers import AttentionInterface
 
         # transformers keeps attention functions in one table for the process.
         name = f"wherry-{id(self):x}"
         AttentionInterface.register(name, self._attend)
-        config = checkpoint.config(exact=exact)
+        config = checkpoint.config(exact=False)
         try:
             self.shape = Shape.of(config.get_text_config())
         except Exception as error:  # of any type: its fields have other names or meanings
             raise AttentionDiffers(
                 f"{checkpoint.folder.name}: no attention that is known: {brief(error)}"
             ) from error
-        self._net = load_net(
-            checkpoint, config, dtype=dtype, device=device, attention=name, exact=exact
-        )
+        self._net = load_net(checkpoint, config, dtype=dtype, device=device, attention=name)
         self._now: tuple[StepInputs, Attends] | None = None
         self._attended = 0
         self._adapted: dict[str, AdaptedLinear] = {}
         self._try(checkpoint.folder.name, DTYPES[dtype], device)
-        if not exact:
-            self._refuse_other_layers(checkpoint.folder.name)
-            self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
+        self._refuse_other_layers(checkpoint.folder.name)
+        self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
 
     def forward(self, step: StepInputs, attention: Attends) -> Tensor:
         self._now, self._attended = (step, attention), 0
@@ -236,12 +231,11 @@ def load_net(
     dtype: str,
     device: torch.device,
     attention: str | None = None,
-    exact: bool = True,
 ) -> Any:
     """transformers' module with a checkpoint's weights, quantized as its files say.
 
     `attention` is the name of the attention function, or None for transformers' choice. Blocks.
-    ConfigError if weights are missing or have another shape, and with `exact` if some are not used;
+    ConfigError if weights are missing or have another shape, or if some of a layer are not used;
     AttentionDiffers if the module cannot be made with this attention.
     """
     from transformers import AutoModelForCausalLM
@@ -274,7 +268,7 @@ def load_net(
     except Exception as error:  # of many types: mismatched shapes, invalid files
         refusal = ConfigError if attention is None else AttentionDiffers
         raise refusal(f"{name}: not loaded by transformers: {brief(error)}") from error
-    _check_tensors(name, found, None if quantized else net, exact=exact)
+    _check_tensors(name, found, None if quantized else net)
     if not quantized:
         move(net, device)
     return net.eval()
@@ -292,7 +286,7 @@ def _check_quantizer(name: str, declared: Any) -> None:
         )
 
 
-def _check_tensors(name: str, found: Mapping[str, Any], net: Any, *, exact: bool) -> None:
+def _check_tensors(name: str, found: Mapping[str, Any], net: Any) -> None:
     """Check what transformers has said of a checkpoint's tensors. Those that are left out may be of
     parts that `net` has not (a tower for images), not of its own layers (a scale of weights)."""
     if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
@@ -301,7 +295,7 @@ def _check_tensors(name: str, found: Mapping[str, Any], net: Any, *, exact: bool
             f" {', '.join(missing[:MOST_REFUSALS])}: download the checkpoint again"
         )
     unused = sorted(found["unexpected_keys"])
-    refuse_unused(name, unused if exact else [key for key in unused if _is_of_layer(net, key)])
+    refuse_unused(name, [key for key in unused if _is_of_layer(net, key)])
     if unused:
         log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
 

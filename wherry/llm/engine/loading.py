@@ -184,11 +184,10 @@ class _Loading:
                 dtype=self.precision,
                 device=self.device,
                 quantization=engine_settings.quantization,
-                exact=self.exact,
-                adapted=engine_settings.adapted,
+                exact=self.exact and not engine_settings.adapted,
             )
         except AttentionDiffers as error:
-            if self.exact or engine_settings.adapted or engine_settings.quantization is not None:
+            if engine_settings.adapted or engine_settings.quantization is not None:
                 raise
             log.info(
                 "each sequence has a cache of its own",

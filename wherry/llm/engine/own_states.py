@@ -289,7 +289,7 @@ def load_states(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> 
     """A checkpoint's model with a cache for each sequence. Reads files; blocks. ConfigError as
     `load_net`, or if the model is not causal."""
     config = checkpoint.config(exact=False)
-    net = load_net(checkpoint, config, dtype=dtype, device=device, exact=False)
+    net = load_net(checkpoint, config, dtype=dtype, device=device)
     return StateRunner(
         net,
         name=checkpoint.folder.name,

@@ -191,23 +191,22 @@ def load_network(
     device: torch.device,
     quantization: str | None = None,
     exact: bool = True,
-    adapted: bool = False,
 ) -> Network:
     """Load a checkpoint's decoder in this datatype, with 8-bit weights if `quantization` is "int8".
-    Without `exact` by transformers' modules, whatever config.json says, and so if it is to be
-    `adapted`. Reads files; blocks."""
-    config = checkpoint.config(exact=exact)
+    Without `exact` by transformers' modules, whatever config.json says, which take adapters. Reads
+    files; blocks."""
     precision = DTYPES[dtype]
-    if adapted or not exact:
+    if not exact:
         from wherry.llm.engine.fallback import TransformersNetwork
 
         with stage("reading weights", checkpoint=checkpoint.folder.name):
-            foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device, exact=exact)
+            foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device)
         if quantization is not None:
             foreign.exchange_products(int8.best_for(device))
             with torch.inference_mode():
                 foreign.forward(*first_step(checkpoint, foreign.shape, precision, device))
         return foreign
+    config = checkpoint.config()
     with checkpoint.tensors() as tensors, torch.inference_mode():
         weights = Weights(checkpoint.folder.name, tensors, precision, device)
         with stage("reading weights", weights.progress, checkpoint=checkpoint.folder.name):

@@ -74,4 +74,4 @@ def test_an_architecture_that_is_not_computed_exactly_is_refused(
 def test_an_attention_with_an_option_that_is_not_known_is_refused(tmp_path: Path) -> None:
     folder = saved(GEMMA2, tmp_path / "other")
     with pytest.raises(ConfigError, match="its attention has 'softcap'"):
-        TransformersNetwork(Checkpoint(folder), dtype="float32", device=CPU, exact=False)
+        TransformersNetwork(Checkpoint(folder), dtype="float32", device=CPU)

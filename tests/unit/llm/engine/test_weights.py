@@ -85,7 +85,7 @@ def test_a_module_of_transformers_is_moved_through_them_and_tied_weights_once(
 ) -> None:
     """load_net() calls `move` with the device, which this one takes the CPU for."""
     device, folder = Device(monkeypatch), Checkpoint.find(str(checkpoint()))
-    load = partial(load_net, folder, folder.config(exact=False), dtype="float32", exact=False)
+    load = partial(load_net, folder, folder.config(exact=False), dtype="float32")
     plain = load(device=CPU)
     assert not device.waits
     monkeypatch.setattr(weighing, "StagedCopies", OnCpu)
