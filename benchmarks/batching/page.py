@@ -101,7 +101,6 @@ def by_kind(rows: Sequence[Row], policy: str) -> str:
         body.append(
             [
                 name,
-                s["scenarios"],
                 f"{s['within 2']:.0f} / {s['within 5']:.0f} %",
                 f"{g['within 2']:.0f} / {g['within 5']:.0f} %",
                 f"{s['worst rate']:+.0f} %",
@@ -109,8 +108,8 @@ def by_kind(rows: Sequence[Row], policy: str) -> str:
                 f"{s['worse than greedy']:.0f} %",
             ]
         )
-    head = ["", "scenarios", "within 2 / 5 %", "greedy", "worst throughput", "worst p95"]
-    return table([*head, "worse than greedy"], body)
+    head = ["", "within 2 / 5 %", "greedy", "worst throughput", "worst p95", "worse than greedy"]
+    return table(head, body)
 
 
 def processor_time(found: Sequence[dict[str, Any]]) -> str:

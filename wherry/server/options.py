@@ -53,7 +53,7 @@ class Listen:
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it",
         least=0, most=PORT)
     http: bool = option(True,
-        "speak HTTP; without it gRPC only, and on the ports for operators what they have")
+        "serve HTTP; off: gRPC only, beside the management and metrics ports")
     grpc_port: int | None = option(None,
         "also serve gRPC on this port (8001 is usual); 0 takes a free one",
         "PORT", least=0, most=PORT)
@@ -250,7 +250,7 @@ class Repositories:
         "serve the models of this folder, as TARGET does; may be repeated",
         "PATH", key="model_repository", separator=":")
     model_control_mode: Literal["none", "poll", "explicit"] = option("none",
-        "what may change in the repositories: nothing; models whose files change; by request")
+        "which models are loaded later: none; those whose files change; those that clients request")
     load_models: tuple[str, ...] = option((),
         "in mode explicit, load this model at startup (*: all); may be repeated",
         "NAME", key="load_model", separator=",")

@@ -101,7 +101,7 @@ def _both(before: Report, after: Report) -> Report:
 
 
 def take_model(args: argparse.Namespace) -> None:
-    """Take a word that is no module, here or installed, for a model of the server that runs."""
+    """Take a word that is no module, here or installed, for a model of the running server."""
     word = args.target or ""
     needs_code = args.set or args.serve
     is_here = os.path.exists(word) or os.path.exists(f"{word}.py")

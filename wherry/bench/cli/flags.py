@@ -152,7 +152,7 @@ GROUPS: Final = {
         Flag("--callers", "callers at once [1,4,16,64]", "N,.."),
         Flag("--think", "a caller's pause before its next request", "SECONDS"),
         Flag("--ramp", "callers join, or the rate grows, over this time", "SECONDS"),
-        Flag("--rate", "requests/s, however long answers take", "R,.."),
+        Flag("--rate", "requests/s, regardless of how long answers take", "R,.."),
         Flag("--arrivals", "[poisson]", None, "poisson", {"choices": ("poisson", "constant")}),
         Flag("--burst", "N requests at once, every SECONDS", "N/SECONDS"),
         Flag("--replay", "a trace: one time (seconds) per line", "PATH"),

@@ -175,7 +175,7 @@ def _add_call(commands: Any) -> None:
         "server.cli.call:call",
         "Each VALUE is one row: of the model's only input, or a JSON object of its inputs; - reads"
         " a row from each line of stdin. For a chat model it is the user's message, and"
-        " max_tokens=20 after it a parameter of the answer.",
+        " max_tokens=20 after it a parameter.",
     )
     call.add_argument("model", metavar="MODEL", help="name, or name:version")
     call.add_argument(
@@ -229,7 +229,7 @@ def _add_questions(commands: Any) -> None:
         "server.cli.explain:explain",
     )
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
-    explain.add_argument("--json", action="store_true", help="the server's answer as it is")
+    explain.add_argument("--json", action="store_true", help="print the server's answer unchanged")
     _add_client(explain)
 
 
@@ -238,11 +238,11 @@ def _add_around(commands: Any) -> None:
     init = _command(
         commands,
         "init",
-        "write a first model into a folder, with its test and its image",
+        "write a starter project: a model, its test and a Dockerfile",
         "server.cli.init:init",
-        "Nothing that is there is written over.",
+        "Existing files are never overwritten.",
     )
-    init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
+    init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="where to write [.]")
     init.add_argument(
         "--template", default="text", metavar="NAME", help="template to start from [text]"
     )
@@ -253,7 +253,7 @@ def _add_around(commands: Any) -> None:
         "doctor",
         "check this machine: versions, devices, limits, ports, packages",
         "server.cli.doctor:doctor",
-        "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
+        "Exit code 1 if something would stop a server from working.",
     )
     doctor.add_argument(
         "target", nargs="*", metavar="TARGET", help="also check the packages it needs"
@@ -283,7 +283,7 @@ def _add_completion(commands: Any) -> None:
     completion = _command(
         commands,
         "completion",
-        "print a shell's script for the Tab key",
+        "print the script for shell completion",
         "server.cli.completion:completion",
         'bash: eval "$(wherry completion bash)" in ~/.bashrc; zsh: the same, in ~/.zshrc, after'
         " compinit; fish: wherry completion fish > ~/.config/fish/completions/wherry.fish",
@@ -293,7 +293,7 @@ def _add_completion(commands: Any) -> None:
         "words",
         nargs="*",
         metavar="WORD",
-        help="the words so far: say what the last may become, as the script asks",
+        help="the words so far: print completions of the last one (for the script)",
     )
 
 

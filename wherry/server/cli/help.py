@@ -21,12 +21,12 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
 #: Command lines of each command, with what they do.
 EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
     "": {
-        "wherry init hello": "write a first model into the folder hello",
+        "wherry init hello": "write a starter project into the folder hello",
         "wherry serve app.py": "serve the models in app.py",
         'wherry call sentiment "a good day"': "call one of them",
     },
     "serve": {
-        "wherry serve app.py --reload": "serve it, and again after each save",
+        "wherry serve app.py --reload": "reload after each save",
         "wherry serve models/ --grpc-port 8001": "a Triton model repository",
         "wherry serve llm:ORG/MODEL": "a language model",
     },
@@ -48,17 +48,17 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "wherry chat llm:smollm.gguf": "without a server",
     },
     "models": {"wherry models --url http://gpu-1:8000": "of another machine"},
-    "explain": {"wherry explain sentiment": "of a server that is in use"},
+    "explain": {"wherry explain sentiment": "while the server is in use"},
     "top": {"wherry top": "until q", "wherry top --once": "for a script"},
     "bench": {
         "wherry bench app.py": "start a server, and find its best load",
-        "wherry bench sentiment": "a model of the server that runs",
+        "wherry bench sentiment": "a model of the running server",
         "wherry bench http://gpu-1:8000 --model m": "one that runs",
     },
     "doctor": {
         "wherry doctor": "this machine",
         "wherry doctor app.py": "and the packages that app.py imports",
-        "wherry doctor --gpu": "and its GPUs, closely",
+        "wherry doctor --gpu": "with details of its GPUs",
     },
     "grafana": {"wherry grafana > board.json": "then import it into Grafana"},
     "completion": {'eval "$(wherry completion bash)"': "in ~/.bashrc"},
