@@ -79,6 +79,8 @@ class ModelReader:
         names = STEP_FIGURES if self._kind == "steps" else MODEL_FIGURES
         self.ring = Ring(timeline or Timeline(), names)
         self.totals = Totals()
+        #: The figures of this second; empty if they are to be read.
+        self._latest: list[float] = []
         self._text = b""
         self._explained: Json = {}
         self._explain_at = 0.0
@@ -95,8 +97,9 @@ class ModelReader:
             running = runner.running()
             if not running and not runner.queued_requests:
                 self.ring.put(None)
+                self._latest = []
                 return 0.0, 0.0
-        figures = self._figures(runner.running())
+        figures = self._latest = self._figures(runner.running())
         self.ring.put(figures)
         return figures[0], figures[2]
 
@@ -127,6 +130,7 @@ class ModelReader:
         `keep` has just read the counters."""
         if again:
             self._read()
+            self._latest = []
         loaded, window = self.loaded, self._window
         runner, now = loaded.runner, window.now
         running = runner.running()
@@ -140,7 +144,7 @@ class ModelReader:
         if self._text and self._readings.quiet and seen == self._seen:
             return self._text
         self._seen = seen
-        figures = dict(zip(self.ring.names, self._figures(running), strict=True))
+        figures = dict(zip(self.ring.names, self._latest or self._figures(running), strict=True))
         model = numbers.ModelNumbers(
             loaded.name,
             loaded.version,
