@@ -148,15 +148,17 @@ def _inputs(
 ) -> tuple[tuple[TensorSpec, ...], bool | None]:
     """An input for each parameter, and whether they are single values: of one row, not columns
     (None: arrays can be both)."""
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     inputs: list[TensorSpec] = []
     row_wise: set[bool] = set()
-    for parameter in parameters:
+    for parameter in inspect.signature(function).parameters.values():
         where = f"model {model!r}: parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigError(f"{where}: *args and **kwargs cannot be inputs; name each input")
         if parameter.name not in hints:
-            raise ConfigError(f"{where} has no annotation; write for example list[str]")
+            remedy = "write for example list[str]"
+            if parameter.name == "self":
+                remedy = "for a method, subclass wherry.Model and call it `execute`"
+            raise ConfigError(f"{where} has no annotation; {remedy}")
         optional = parameter.default is not parameter.empty
         spec, by_row = _tensor(hints[parameter.name], parameter.name, where, optional)
         if _is_array_of_strings(spec):

@@ -207,6 +207,8 @@ def _number(text: str, variable: str) -> int:
 log = logging.getLogger("wherry")
 
 LOAD_FAILED = 3
+#: Seconds of max_queue_delay from which milliseconds were probably meant.
+LONG_DELAY = 1.0
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -385,12 +387,17 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
         values, origins = settings.of_model(model.name)
         overrides[model.name] = values
         try:
-            model.config(**values)
+            delay = model.config(**values).max_queue_delay
         except ConfigError as error:
             if not values:
                 raise
             where = ", ".join(sorted(set(origins.values())))
             raise ConfigError(f"{error} (settings from {where})") from None
+        if (delay or 0) >= LONG_DELAY:
+            log.warning(
+                "each request may wait this long for others: max_queue_delay is in seconds",
+                extra={"model": model.name, "max_queue_delay": delay},
+            )
     resources = settings.resources()
     return Runtime(
         *models,

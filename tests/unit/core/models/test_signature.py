@@ -243,13 +243,20 @@ def test_what_yields_streams_and_what_awaits_is_async() -> None:
     }
 
 
-def test_self_is_no_input() -> None:
+def test_a_method_of_an_object_is_read_and_one_of_a_class_is_refused() -> None:
     class Echo(wherry.Model):
         def execute(self, text: list[str]) -> list[str]:
             return text
 
     assert [spec.name for spec in read(Echo().execute).inputs] == ["text"]
-    assert [spec.name for spec in read(Echo.execute).inputs] == ["text"]
+    with pytest.raises(
+        wherry.ConfigError, match=r"'self' has no annotation; for a method, subclass"
+    ):
+
+        class Shout:
+            @wherry.model
+            def shout(self, text: list[str]) -> list[str]:
+                return text
 
 
 def _no_annotation(x) -> list[str]:  # type: ignore[no-untyped-def] # the mistake

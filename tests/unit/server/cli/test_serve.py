@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import wherry
 from tests.repositories import CONFIG, make, save, save_ensemble
 from wherry import Runtime
 from wherry.core.values.errors import ConfigError
@@ -16,6 +17,7 @@ from wherry.server.cli.serve import (
     cannot_listen,
     check_repositories_exist,
     control_of,
+    runtime_of,
     split_targets,
     with_passed_sockets,
 )
@@ -31,6 +33,18 @@ def put(folder: Path, *files: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(MODELS if name.endswith(".py") else "")
     return folder
+
+
+@pytest.mark.parametrize(("delay", "count"), [(50, 1), (1, 1), (0.05, 0), (0, 0), (None, 0)])
+def test_a_delay_in_milliseconds_is_pointed_at(
+    delay: float | None, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    @wherry.model(max_batch_size=8, max_queue_delay=delay)
+    def echo(text: list[str]) -> list[str]:
+        return text
+
+    runtime_of(read_settings({}, {}, folder=Path("/nowhere")), [echo])
+    assert caplog.text.count("max_queue_delay is in seconds") == count
 
 
 def refusal(folder: Path, mode: str = "none") -> str:
