@@ -55,6 +55,9 @@ READ_WAIT_SECONDS = 0.01
 def _loading(source: str) -> ModuleType:
     """What builds wherry's own engine; ConfigError if torch and what it needs are not installed."""
     try:
+        # Its module takes another one's place when it is read: a name that another thread takes
+        # from it meanwhile is not there.
+        import_module("transformers")
         return import_module("wherry.llm.engine.loading")
     except ImportError as error:
         raise ConfigError(

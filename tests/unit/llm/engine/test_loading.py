@@ -1,7 +1,9 @@
 """What does an engine take of a machine, memory for its cache and threads, and what does it log?"""
 
+import importlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -12,11 +14,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.llm_memory import resident_mb
+from tests.fakes import until
 from tests.unit.llm.engine import tiny
 from wherry import ConfigError
 from wherry.llm.engine import loading
 from wherry.llm.engine.checkpoint import Checkpoint, stage
 from wherry.llm.engine.linear import MakeLinear, Packed, halved
+from wherry.llm.engine.llm import _loading
 from wherry.llm.engine.loading import MOST_SECONDS, compile_programs
 from wherry.llm.engine.model import Decoder
 from wherry.llm.engine.weights import Weights
@@ -134,3 +138,39 @@ def test_a_load_that_takes_a_while_says_how_far_it_is(caplog: pytest.LogCaptureF
     assert (second["message"], second["tensors"], second["seconds"]) == (
         "reading weights", "3 of 7", 0,
     )  # fmt: skip
+
+
+def test_two_models_of_one_process_may_read_transformers_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As transformers does: at the end another module stands where the first one was.
+    (tmp_path / "transformers.py").write_text(
+        "import os, sys, types\n"
+        "os.read(int(os.environ['READ_UNTIL']), 1)\n"
+        "lazy = sys.modules[__name__] = types.ModuleType(__name__)\n"
+        "lazy.AutoConfig, lazy.__spec__ = 3, __spec__\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "transformers")
+    read, write = os.pipe()
+    monkeypatch.setenv("READ_UNTIL", str(read))
+    found: list[object] = []
+
+    def load() -> None:
+        _loading("tiny")
+        from transformers import AutoConfig
+
+        found.append(AutoConfig)
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    waits: dict[int | None, object] = importlib._bootstrap._blocking_on  # type: ignore[attr-defined]
+    with os.fdopen(read), os.fdopen(write, "wb", buffering=0) as gate:
+        threads[0].start()
+        until(lambda: "transformers" in sys.modules)
+        threads[1].start()
+        until(lambda: waits.get(threads[1].ident))
+        gate.write(b".")
+        for thread in threads:
+            thread.join()
+    assert found == [3, 3]
