@@ -194,7 +194,7 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
         signed = MessageDelta(type="signature_delta", signature=block.signature)
         return [_delta(part, signed), stop]
 
-    def ended(self, choice: ChatChoice | None) -> list[MessageEvent]:
+    def ended(self, choice: ChatChoice) -> list[MessageEvent]:
         reason, sequence = self._stop = self._stopped(choice)
         delta = MessageDelta(stop_reason=reason, stop_sequence=sequence)
         return [
@@ -216,9 +216,8 @@ class MessageAnswer(PartedAnswer[MessageEvent]):
     def failure(self, error: bytes) -> tuple[str, bytes]:
         return "error", error
 
-    def _stopped(self, choice: ChatChoice | None) -> tuple[str, str | None]:
-        reason = "stop" if choice is None or choice.finish_reason is None else choice.finish_reason
-        stop = None if choice is None else choice.stop_reason
+    def _stopped(self, choice: ChatChoice) -> tuple[str, str | None]:
+        reason, stop = choice.finish_reason or "stop", choice.stop_reason
         if reason == "stop" and isinstance(stop, str):
             return "stop_sequence", stop
         if reason == "length" and 0 < self.usage.completion_tokens < self._most_tokens:

@@ -248,12 +248,7 @@ class ChatAnswer(OpenAIAnswer):
         return chunks
 
     def end(self) -> list[ChunkChoice]:
-        """A plain model says nothing at its end: it has stopped."""
-        left = [choice for choice in self.choices.values() if choice.finish_reason is None]
-        chunks: list[ChunkChoice] = []
-        for choice in left:
-            chunks += self.add(ChoiceDelta(choice.index, "", "stop"))
-        return chunks
+        return self.stopped([*self.choices] or [0])
 
     def whole(self) -> ChatCompletion:
         return ChatCompletion(

@@ -129,10 +129,11 @@ class TextAnswer(OpenAIAnswer):
         echoes: Sequence[str],
         n: int,
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
+        prompt_count: int = 1,
     ) -> None:
         super().__init__(model, request_id, shown)
         self._echoes = echoes
-        self._n = n
+        self._n, self._prompt_count = n, prompt_count
         #: What is told of each prompt, which comes with the first piece of its first answer.
         self._prompts: dict[int, Mapping[str, Any]] = {}
         self._offsets: dict[int, TokenOffsets] = {}
@@ -146,7 +147,7 @@ class TextAnswer(OpenAIAnswer):
             most = max(16, fields.min_tokens or 0)
             call.inputs["parameters"].setdefault("max_tokens", most)
         name, n = fields.model or loaded.reported_name(), fields.n or 1
-        return cls(name, request.id, fields.echoes(), n, fields.shown())
+        return cls(name, request.id, fields.echoes(), n, fields.shown(), len(call.own))
 
     def add(self, piece: ChoiceDelta) -> list[TextChoice]:
         self.usage.add(piece.usage)
@@ -209,12 +210,7 @@ class TextAnswer(OpenAIAnswer):
         return logprobs
 
     def end(self) -> list[TextChoice]:
-        chunks: list[TextChoice] = []
-        for choice in self.choices.values():
-            if choice.finish_reason is None:
-                choice.finish_reason = "stop"
-                chunks.append(TextChoice(index=choice.index, text="", finish_reason="stop"))
-        return chunks
+        return self.stopped(range(self._prompt_count * self._n))
 
     def whole(self) -> TextCompletion:
         choices = [self.choices[index] for index in sorted(self.choices)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -162,6 +162,12 @@ class OpenAIAnswer(ABC):
     @abstractmethod
     def end(self) -> Sequence[msgspec.Struct]:
         """End the answer; return the last choices or events."""
+
+    def stopped(self, indexes: Iterable[int]) -> list[Any]:
+        """End the choices that the model has not: a plain one says nothing at its end, and may
+        say nothing at all."""
+        left = [i for i in indexes if i not in self.choices or not self.choices[i].finish_reason]
+        return [part for i in left for part in self.add(ChoiceDelta(i, "", "stop"))]
 
     @abstractmethod
     def whole(self) -> msgspec.Struct:

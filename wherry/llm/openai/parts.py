@@ -73,8 +73,8 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
         """The events of a part that ends; `cut`: the answer was not at its end."""
 
     @abstractmethod
-    def ended(self, choice: ChatChoice | None) -> list[EventT]:
-        """The last events; None: the model has said nothing."""
+    def ended(self, choice: ChatChoice) -> list[EventT]:
+        """The last events."""
 
     # As it comes
 
@@ -90,8 +90,8 @@ class PartedAnswer(OpenAIAnswer, Generic[EventT]):
             events += self._more(chunk)
         if self._open:
             self._give_tokens(self.parts[-1])  # those whose text does not show
-        choice = self._chat.choices.get(0)
-        cut = choice is not None and choice.finish_reason == "length"
+        choice = self._chat.choices[0]
+        cut = choice.finish_reason == "length"
         return [*events, *self._close(cut=cut), *self.ended(choice)]
 
     def _begin(self, piece: ChoiceDelta | None) -> list[EventT]:

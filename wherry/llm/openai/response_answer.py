@@ -221,8 +221,8 @@ class ResponseAnswer(PartedAnswer[ResponseEvent]):
             ]
         return [*events, self._event("output_item.done", output_index=part.place, item=item)]
 
-    def ended(self, choice: ChatChoice | None) -> list[ResponseEvent]:
-        cut = choice is not None and choice.finish_reason == "length"
+    def ended(self, choice: ChatChoice) -> list[ResponseEvent]:
+        cut = choice.finish_reason == "length"
         events: list[ResponseEvent] = []
         if not self.parts:
             empty = AnswerPart("text", 0)

@@ -282,7 +282,8 @@ def _token_column(tokens: Sequence[list[int]], spec: TensorSpec, model: str) -> 
 def of_length_one(vectors: Numbers) -> Numbers:
     """Vectors, the last dimension each, of length 1; one of zeros stays."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    made: Numbers = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    with np.errstate(invalid="ignore"):  # what is not finite stays so
+        made: Numbers = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms != 0)
     return made
 
 

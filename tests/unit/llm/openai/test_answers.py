@@ -150,6 +150,21 @@ def test_logprobs_are_gathered_token_by_token() -> None:
     assert content[0]["top_logprobs"] == [{"token": "a", "logprob": -1.0, "bytes": [97]}]
 
 
+def test_a_model_that_says_nothing_has_answered_with_an_empty_text() -> None:
+    chat = ChatAnswer("m", "x")
+    (*_, last) = plain(chat.end())
+    assert last["finish_reason"] == "stop"
+    (choice,) = plain(chat.whole())["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
+    text = TextAnswer("m", "x", ["a", "b", "c"], n=1, prompt_count=3)
+    text.add(ChoiceDelta(1, "c"))
+    assert [chunk["text"] for chunk in plain(text.end())] == ["a", "", "c"]
+    choices = plain(text.whole())["choices"]
+    assert [(one["text"], one["finish_reason"]) for one in choices] == [
+        ("a", "stop"), ("bc", "stop"), ("c", "stop"),
+    ]  # fmt: skip
+
+
 def test_completions_echo_their_prompt_once_and_offsets_count_on() -> None:
     answer = TextAnswer("m", "x", ["once", "the "], n=1)
     first = plain(answer.add(ChoiceDelta(0, " upon", logprobs=[token(" upon", -1.0)])))

@@ -256,6 +256,7 @@ def test_numbers_that_json_has_no_word_for_are_the_model_s_fault(client: Client)
     answer = embedded(client, "unsound", ["a"])
     assert answer.status == 500
     assert "a number is not finite" in answer.json["error"]["message"]
+    assert embedded(client, "unsound", "a", dimensions=2).status == 500
     packed = embedded(client, "unsound", "a", encoding_format="base64")
     assert np.isnan(np.frombuffer(base64.b64decode(vectors(packed)[0]), "<f4")).all()
 
@@ -373,9 +374,10 @@ def test_a_refusal_has_openai_s_form_wherever_the_path_is(path: str) -> None:
 
 
 def test_a_score_that_is_no_number_is_the_model_s_fault(client: Client) -> None:
-    answer = client.post("/v1/score", {"model": "broken", "text_1": "a", "text_2": "b"})
-    assert answer.status == 500
-    assert "a score is not a finite number" in answer.json["error"]["message"]
+    for model in ("broken", "unsound"):
+        answer = client.post("/v1/score", {"model": model, "text_1": "a", "text_2": "b"})
+        assert answer.status == 500
+        assert "a score is not a finite number" in answer.json["error"]["message"]
 
 
 def test_a_task_has_the_headers_priority_and_traces_of_any_call(
