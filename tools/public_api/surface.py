@@ -114,13 +114,13 @@ def names(root: Path = ROOT) -> list[str]:
     reference = root / "docs" / "reference"
     metrics = re.findall(r"^\| `((?:wherry|nv)_\w+)`", (reference / "metrics.md").read_text(), re.M)
     routes = re.findall(
-        r"^\| (GET|POST|DELETE|GET, POST) \| `([^`]+)`", (reference / "http.md").read_text(), re.M
+        r"^\| (GET|POST|DELETE) \| (`.+`) \|", (reference / "http.md").read_text(), re.M
     )
     openai = re.findall(r"^\| ((?:`/[^`]+`,? ?)+) \|", (reference / "openai.md").read_text(), re.M)
     found = {
         *(f"command {line}" for line in _commands(parser(), "wherry")),
         *(f"metric {name}" for name in metrics),
-        *(f"route {method} {path}" for method, path in routes),
+        *(f"route {method} {path}" for method, cell in routes for path in cell[1:-1].split("`, `")),
         *(f"route {path}" for cell in openai for path in re.findall(r"`([^`]+)`", cell)),
     }
     return sorted(found)

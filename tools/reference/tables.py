@@ -127,13 +127,16 @@ def _cached(text: str) -> str:
     return text
 
 
-def _metrics(prefix: str) -> str:
+METRIC: Final = "| metric | type | labels | meaning |"
+
+
+def _metrics(prefix: str, head: str = METRIC) -> str:
     with wherry.Runtime(_cached, cache_bytes=10_000) as runtime:
         metrics = [*Metrics(runtime, Admission(), "1").collect()]
-    return _metric_table(one for one in metrics if one.name.startswith(prefix))
+    return _metric_table((one for one in metrics if one.name.startswith(prefix)), head)
 
 
-def _metric_table(metrics: Iterable[Any]) -> str:
+def _metric_table(metrics: Iterable[Any], head: str = METRIC) -> str:
     def row(one: Any) -> tuple[str, ...]:
         suffix = {"counter": "_total", "info": "_info"}.get(one.type, "")
         labels = dict.fromkeys(getattr(one, "_labelnames", ()))
@@ -144,7 +147,8 @@ def _metric_table(metrics: Iterable[Any]) -> str:
         kind = one.type.replace("unknown", "counter")
         return f"`{one.name}{suffix}`", kind, ", ".join(shown), one.documentation
 
-    return _table("| metric | type | labels | meaning |", map(row, metrics))
+    columns = head.count("|") - 1
+    return _table(head, (row(one)[:columns] for one in metrics))
 
 
 def _routes() -> str:
@@ -157,6 +161,7 @@ def _routes() -> str:
     names = {"{model}": "M", "{region}": "N", "{response}": "ID"}
 
     def rows() -> Iterator[tuple[str, ...]]:
+        alike: dict[tuple[str, str], list[str]] = {}
         for path in sorted(path for path in paths if version not in path):
             shown = path
             if path.replace("{model}", f"{{model}}{version}") in paths:
@@ -164,7 +169,9 @@ def _routes() -> str:
             for long, short in names.items():
                 shown = shown.replace(long, short)
             for method, operation in paths[path].items():
-                yield method.upper(), f"`{shown}`", operation["summary"]
+                alike.setdefault((method.upper(), operation["summary"]), []).append(f"`{shown}`")
+        for (method, summary), ways in alike.items():
+            yield method, ", ".join(ways), summary
 
     return _table("| method | path | |", rows())
 
@@ -175,7 +182,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "errors": _errors,
     "routes": _routes,
     "metrics of wherry": partial(_metrics, "wherry"),
-    "metrics of Triton": partial(_metrics, "nv_"),
+    "metrics of Triton": partial(_metrics, "nv_", "| metric | type | labels |"),
     "metrics of fronts": lambda: _metric_table(front_metrics(FiguresOfFronts())),
     "fields of chats and completions": partial(_fields, Request),
     "fields of chats": partial(_fields, ChatRequest),
