@@ -24,7 +24,7 @@ from wherry.core.client.wire import (
 )
 from wherry.core.observability.otel.context import current_headers
 from wherry.core.values.errors import DeadlineExceeded, InvalidRequest, WherryError
-from wherry.core.values.request import Columns
+from wherry.core.values.request import Columns, check_timeout
 
 #: Seconds beyond a request's timeout for the server to report that it has passed.
 GRACE = 5.0
@@ -99,7 +99,7 @@ class Client:
         of these arguments by position.
         """
         model = _versioned(model, version)
-        described = self.describe(model)
+        described = self.describe(model, timeout)
         columns = {name: [value] for name, value in _by_name(described, args, inputs).items()}
         return row_of(described, self._infer(model, described, columns, timeout, priority))
 
@@ -115,7 +115,7 @@ class Client:
     ) -> Columns:
         """Run many rows: columns in, columns out by output name. Blocks."""
         model = _versioned(model, version)
-        return self._infer(model, self.describe(model), columns, timeout, priority)
+        return self._infer(model, self.describe(model, timeout), columns, timeout, priority)
 
     def stream(
         self,
@@ -128,14 +128,15 @@ class Client:
     ) -> Iterator[Any]:
         """Yield the responses of a generator model; closing the iterator cancels the request."""
         model = _versioned(model, version)
-        described = self.describe(model)
+        described = self.describe(model, timeout)
         body: dict[str, Any] = {
             name: in_json(value) for name, value in _by_name(described, args, inputs).items()
         }
         if timeout is not None:
             body["timeout"] = _microseconds(timeout)
+        encoded = msgspec.json.encode(body)
         with self._exchange(
-            "POST", f"{_path(model)}/generate_stream", msgspec.json.encode(body)
+            "POST", f"{_path(model)}/generate_stream", encoded, timeout=timeout
         ) as response:
             answers = events(response)
             while True:
@@ -166,11 +167,11 @@ class Client:
         found: dict[str, Any] = self._json("GET", "/dashboard/numbers")
         return found
 
-    def describe(self, model: str) -> ModelDescription:
+    def describe(self, model: str, timeout: float | None = None) -> ModelDescription:
         """Return what is needed to call the model; requested once, then cached."""
         described = self._described.get(model)
         if described is None:
-            config = self._json("GET", f"{_path(model)}/config")
+            config = self._json("GET", f"{_path(model)}/config", timeout=timeout)
             with no_answer(self.url):
                 described = describe(config)
             self._described[model] = described
@@ -218,8 +219,8 @@ class Client:
             self._described.pop(model, None)
             raise
 
-    def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
-        with self._exchange(method, path, body) as response, no_answer(self.url):
+    def _json(self, method: str, path: str, *, timeout: float | None = None) -> Any:
+        with self._exchange(method, path, timeout=timeout) as response, no_answer(self.url):
             return msgspec.json.decode(response.read())
 
     @contextlib.contextmanager
@@ -273,7 +274,7 @@ class Client:
         timeout: float | None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = self._connections.take()
-        wait = self.timeout if timeout is None else timeout + GRACE
+        wait = self.timeout if timeout is None else _microseconds(timeout) * 1e-6 + GRACE
         if connection is not None:
             try:
                 return connection, self._sent(connection, method, path, body, headers, wait)
@@ -352,4 +353,5 @@ def _streamed(model: ModelDescription, event: Mapping[str, Any]) -> Any:
 
 
 def _microseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1e6))
+    check_timeout(seconds)
+    return max(1, round(min(seconds, 1e9) * 1e6))

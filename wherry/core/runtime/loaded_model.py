@@ -45,6 +45,7 @@ from wherry.core.values.request import (
     Reservation,
     SequenceStep,
     bytes_of,
+    check_timeout,
 )
 from wherry.core.values.tensors import as_declared, is_tensor, own
 from wherry.core.workers.encoding import UNSENDABLE, copied, why_not_sent
@@ -154,10 +155,8 @@ class LoadedModel:
         priority = self._checked_priority(priority) if priority else config.default_priority
         if timeout is None:
             timeout = config.request_timeout
-        elif not _is_duration(timeout):
-            raise InvalidRequest(
-                f"model {self.name!r}: timeout {timeout!r} is not a valid duration"
-            )
+        else:
+            check_timeout(timeout)
         if self.inputs.filled:
             columns = filled(columns, self.inputs.filled, rows)
         now = self._clock()
@@ -434,13 +433,6 @@ class OutputRow:
         if self._class is tuple:
             return tuple(row.values())
         return row if self._class is None else from_fields(self._class, row)
-
-
-def _is_duration(value: Any) -> bool:
-    try:
-        return bool(value + 0.0 >= 0)  # nan is not
-    except (TypeError, OverflowError):
-        return False
 
 
 def _response_bytes(response: InferResponse) -> int:

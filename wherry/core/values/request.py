@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from wherry.core.values.errors import InvalidRequest
 from wherry.core.values.reply import Reply, StreamReply
 from wherry.core.values.tensors import is_tensor, joined
 
@@ -274,6 +275,16 @@ def is_masked(value: Any) -> bool:
     # Only then numpy's module is imported.
     other = type(value) is not np.ndarray and isinstance(value, np.ndarray)
     return other and isinstance(value, np.ma.MaskedArray)
+
+
+def check_timeout(seconds: Any) -> None:
+    """InvalidRequest if a caller's timeout is no length of time."""
+    try:
+        if seconds + 0.0 >= 0:  # nan is not
+            return
+    except (TypeError, OverflowError):
+        pass
+    raise InvalidRequest(f"timeout {seconds!r} is not a valid duration in seconds")
 
 
 def shared(column: Column) -> Column:

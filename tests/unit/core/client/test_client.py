@@ -247,6 +247,21 @@ def test_a_server_that_stalls_or_is_cut_off_is_an_error_of_ours_on_any_connectio
             cut.result(TIMEOUT)
 
 
+def test_a_timeout_holds_for_a_server_that_says_nothing_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wherry.core.client.client.GRACE", 0.01)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        wherry.Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client,
+    ):
+        for call in (client.infer, client.infer_batch, client.stream):
+            with pytest.raises(wherry.DeadlineExceeded):
+                list(call("text", text="a", timeout=0.01))
+            with pytest.raises(wherry.InvalidRequest, match="timeout nan is not"):
+                list(call("text", text="a", timeout=float("nan")))
+
+
 def test_nobody_there_is_an_os_error_and_not_ready() -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
