@@ -31,6 +31,7 @@ from wherry.llm.engine.damaged import brief
 from wherry.llm.engine.delta import AnswerPieces, Delta, Reports
 from wherry.llm.engine.prompt import Prompt, tokens_of
 from wherry.llm.engine.sampling import Sampling, bounded, no_room
+from wherry.llm.engine.sequence import Sampled
 from wherry.llm.engine.text_model import TextModel
 from wherry.llm.engine.tokenizer import Tokenizer
 from wherry.llm.formats.answer_text import END_TOKENS, ModelStyle
@@ -149,6 +150,7 @@ class VLLM(TextModel):
         self.defaults = dict(config.get_diff_sampling_param())
         self.tokenizer = Tokenizer(self._engine.get_tokenizer(), self.context_tokens)
         self.style = ModelStyle(self.tokenizer.chat_template, self.tokenizer.special_tokens())
+        self._reports = Reports(self.tokenizer)
         self._numbers = itertools.count()
         self._gauges: dict[str, float] = {}
         self._read_at = -READ_EVERY
@@ -162,9 +164,7 @@ class VLLM(TextModel):
         tokens = tokens_of(unread.checked(self._name), self.tokenizer)
         if only_count:
             names = sampling.report_prompt_tokens
-            return self._answered(
-                Reports(self.tokenizer).count(tokens, self.context_tokens, names=names)
-            )
+            return self._answered(self._reports.count(tokens, self.context_tokens, names=names))
         if len(tokens) >= self.context_tokens:
             raise no_room(self._name, len(tokens), self.context_tokens)
         sampling = bounded(self._name, sampling, len(tokens))
@@ -291,14 +291,10 @@ class VLLM(TextModel):
     def _logprob(self, chosen: int, found: Mapping[int, Any], most: int) -> dict[str, Any]:
         """One token's entry in `logprobs`. vLLM lists the chosen token among the alternatives even
         if it is not one of the most probable."""
-
-        def entry(token: int) -> dict[str, Any]:
-            text, raw = self.tokenizer.piece(token)
-            logprob = float(found[token].logprob)
-            return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}
-
+        logprobs = {token: float(one.logprob) for token, one in found.items()}
         best = sorted(found, key=lambda token: int(found[token].rank))[:most]
-        return {**entry(chosen), "top": [entry(token) for token in best]}
+        alternatives = tuple((token, logprobs[token]) for token in best)
+        return self._reports.token(Sampled(chosen, logprobs[chosen], alternatives))
 
 
 def _field_of(refusal: Exception) -> str | None:

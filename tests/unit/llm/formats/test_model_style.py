@@ -28,6 +28,7 @@ def test_a_prompt_may_open_the_thoughts(end: str) -> None:
     style = ModelStyle("<think>", {})
     assert style.of_answer(end) == {"tools": "hermes", "thoughts": "think", "opened": True}
     assert not style.of_answer(end + "\n</think>\n\n")["opened"]
+    assert style.thoughts_of(end + "\n</think>\n\n") is None
 
 
 def test_a_label_behind_the_mark_belongs_to_it() -> None:
