@@ -21,7 +21,8 @@ import pytest
 import wherry
 from tests.fakes import until
 from tests.python_models import REPOSITORY, python_model, running, written_model
-from wherry.core.observability.custom_metrics import as_prometheus, merged
+from wherry.core.observability.custom_metrics import merged
+from wherry.core.observability.families import custom_metric
 from wherry.core.values.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -1008,7 +1009,7 @@ def test_metrics_and_the_log_reach_the_server(caplog: pytest.LogCaptureFixture) 
     with running(python_model("counted", instance_group=[{"count": 2}])) as rt:
         counts = [rt.infer("counted", X=[value])["COUNT"][0] for value in (0.5, 5.0, 50.0)]
         model: Any = rt.model("counted").model
-        families = {f.name: as_prometheus(f) for f in merged([model.custom_metrics])}
+        families = {f.name: custom_metric(f) for f in merged([model.custom_metrics])}
 
     assert sorted(counts) == [1.0, 2.0, 3.0]
     (seen,) = families["seen_requests"].samples

@@ -11,11 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from math import isinf
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -121,42 +116,4 @@ def merged(stores: Iterable[CustomMetrics]) -> list[CustomFamily]:
     return list(families.values())
 
 
-def as_prometheus(family: CustomFamily) -> Metric:
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-        Metric,
-    )
-
-    metric: Metric
-    if family.kind is Kind.HISTOGRAM:
-        metric = HistogramMetricFamily(family.name, family.description)
-        for labels, line in family.lines.items():
-            _add_histogram(metric, family, dict(labels), line)
-        return metric
-    if family.kind is Kind.COUNTER and family.name.endswith("_total"):
-        metric = CounterMetricFamily(family.name, family.description)
-    elif family.kind is Kind.COUNTER:
-        # Counters without `_total` keep their names: as untyped.
-        metric = Metric(family.name, family.description, "unknown")
-    else:
-        metric = GaugeMetricFamily(family.name, family.description)
-    for labels, line in family.lines.items():
-        metric.add_sample(family.name, dict(labels), line.value)
-    return metric
-
-
-def _add_histogram(
-    metric: Metric, family: CustomFamily, labels: dict[str, str], line: Line
-) -> None:
-    count = 0
-    for bound, here in zip((*family.bounds, float("inf")), line.counts, strict=True):
-        count += here
-        le = "+Inf" if isinf(bound) else str(bound).removesuffix(".0")
-        metric.add_sample(f"{family.name}_bucket", {**labels, "le": le}, count)
-    metric.add_sample(f"{family.name}_count", labels, count)
-    metric.add_sample(f"{family.name}_sum", labels, line.value)
-
-
-__all__ = ["CustomFamily", "CustomMetrics", "Kind", "Labels", "as_prometheus", "merged"]
+__all__ = ["CustomFamily", "CustomMetrics", "Kind", "Labels", "merged"]

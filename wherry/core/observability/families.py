@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wherry.core.observability.custom_metrics import CustomMetrics
+from wherry.core.observability.custom_metrics import CustomFamily, CustomMetrics, Kind
 from wherry.core.observability.load_meter import MeasuredModel
 from wherry.core.observability.numbers import CUT_REASONS, REASONS, Buckets, reading
 from wherry.core.values.load import Load
@@ -124,3 +124,37 @@ def family(
 
 def gauge(name: str, help: str, value: float | None) -> Metric:
     return family("Gauge", name, help, [((), value)])
+
+
+def bare(name: str, help: str, kind: str) -> Metric:
+    """A metric without samples, which are added under names of their own."""
+    from prometheus_client.core import Metric
+
+    return Metric(name, help, kind)
+
+
+def add_histogram(metric: Metric, labels: dict[str, str], buckets: Buckets) -> None:
+    """Add the samples of a histogram as Triton writes them: whole bounds without a point."""
+    counts, total = cumulative(buckets)
+    for bound, count in counts:
+        le = bound.removesuffix(".0")
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, count)
+    metric.add_sample(f"{metric.name}_count", labels, counts[-1][1])
+    metric.add_sample(f"{metric.name}_sum", labels, total)
+
+
+def custom_metric(custom: CustomFamily) -> Metric:
+    """A metric that models define themselves."""
+    name, kind = custom.name, custom.kind.name.lower()
+    if custom.kind is Kind.COUNTER:
+        # Counters without `_total` keep their names: as untyped.
+        kind = "counter" if name.endswith("_total") else "unknown"
+        name = name.removesuffix("_total")
+    metric = bare(name, custom.description, kind)
+    for labels, line in custom.lines.items():
+        if custom.kind is Kind.HISTOGRAM:
+            buckets = Buckets(tuple(line.counts), line.value, custom.bounds)
+            add_histogram(metric, dict(labels), buckets)
+        else:
+            metric.add_sample(custom.name, dict(labels), line.value)
+    return metric

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from wherry.core.observability.custom_metrics import (
     CustomFamily,
     Kind,
-    as_prometheus,
     merged,
 )
-from wherry.core.observability.families import LABELS, Loaded, ModelValues, family
+from wherry.core.observability.families import LABELS, Loaded, ModelValues, custom_metric, family
 from wherry.core.observability.fronts import FrontsSource, LoopStall, front_metrics, of_all_loops
 from wherry.core.observability.machine import Machine, Use, gpus
 from wherry.core.observability.metrics_config import MetricsConfig
@@ -121,7 +120,7 @@ class Metrics:
             yield from self._of_the_server(use)
             yield from own_metrics(models)
         yield from self._of_triton(models, use)
-        yield from map(as_prometheus, self._custom_families())
+        yield from map(custom_metric, self._custom_families())
 
     def _of_triton(self, models: Sequence[ModelValues], use: Use) -> Iterator[Metric]:
         config = self._config

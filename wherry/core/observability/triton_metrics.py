@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from wherry.core.observability.families import ModelValues, cumulative, family, gauge
+from wherry.core.observability.families import ModelValues, add_histogram, bare, family, gauge
 from wherry.core.observability.machine import GpuUse, Use
+from wherry.core.observability.numbers import Buckets
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -77,12 +78,10 @@ TRITON_GAUGES: Final = (
 def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> Iterator[Metric]:
     """Triton's metrics of all models; without `latencies` those that sum no durations. Those of the
     response cache are told of the models that have it; a metric of none is left out."""
-    from prometheus_client.core import Metric
-
     for name, documentation, value in TRITON:
         if not latencies and "_duration_" in name and name not in TRITON_GAUGES:
             continue
-        family = Metric(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
+        family = bare(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
         for values in models:
             labels = values.triton_labels
             if name == "nv_inference_request_failure":
@@ -96,18 +95,13 @@ def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> 
 
 def first_response_metric(models: Sequence[ModelValues]) -> Metric:
     """Triton's histogram of the time until a request's first response, in the model's buckets."""
-    from prometheus_client.core import Metric
-
     name = "nv_inference_first_response_histogram_ms"
-    family = Metric(name, "Duration from request to first response in milliseconds", "histogram")
+    family = bare(name, "Duration from request to first response in milliseconds", "histogram")
     for values in models:
-        if values.counted.first_response_ms is not None:
-            buckets, total = cumulative(values.counted.first_response_ms)
-            for bound, count in buckets:
-                labels = {**values.triton_labels, "le": bound.removesuffix(".0")}
-                family.add_sample(f"{name}_bucket", labels, count)
-            family.add_sample(f"{name}_count", values.triton_labels, buckets[-1][1])
-            family.add_sample(f"{name}_sum", values.triton_labels, int(total))
+        buckets = values.counted.first_response_ms
+        if buckets is not None:
+            whole = Buckets(buckets.counts, int(buckets.total), buckets.bounds)
+            add_histogram(family, values.triton_labels, whole)
     return family
 
 

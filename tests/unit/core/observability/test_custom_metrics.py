@@ -1,6 +1,7 @@
 """Do a model's own metrics add up, and are they shown as Prometheus wants them?"""
 
-from wherry.core.observability.custom_metrics import CustomMetrics, Kind, as_prometheus, merged
+from wherry.core.observability.custom_metrics import CustomMetrics, Kind, merged
+from wherry.core.observability.families import custom_metric
 
 
 def store(*values: float) -> CustomMetrics:
@@ -48,7 +49,7 @@ def test_names_of_the_servers_own_are_left_out() -> None:
 
 def test_a_histogram_is_shown_with_cumulative_buckets() -> None:
     family = {one.name: one for one in merged([store(0.5, 5.0, 50.0)])}["all"]
-    samples = as_prometheus(family).samples
+    samples = custom_metric(family).samples
 
     assert [(s.name, s.labels.get("le"), s.value) for s in samples] == [
         ("all_bucket", "1", 1),
@@ -64,7 +65,7 @@ def test_a_counter_keeps_its_name() -> None:
     for name in ("requests_total", "requests"):
         metrics.measure(name, "d", Kind.COUNTER, (), None, "add", 1.0)
 
-    assert [s.name for f in merged([metrics]) for s in as_prometheus(f).samples] == [
+    assert [s.name for f in merged([metrics]) for s in custom_metric(f).samples] == [
         "requests_total",
         "requests",
     ]

@@ -143,10 +143,13 @@ def test_a_counter_of_a_models_own_is_one_whatever_its_name(client: Client) -> N
     model: Any = client.runtime.model("shout").model
     model.custom_metrics = CustomMetrics()
     model.custom_metrics.measure("seen", "What was seen.", Kind.COUNTER, (), None, "add", 2.0)
+    model.custom_metrics.measure("all_total", "All.", Kind.COUNTER, (), None, "add", 3.0)
     model.custom_metrics.measure("now", "What is.", Kind.GAUGE, (), None, "set", 1.0)
 
     lines = client.get("/metrics").body.decode().splitlines()
     assert {"# TYPE seen counter", "seen 2", "# TYPE now gauge"} <= set(lines)
+    openmetrics = client.get("/metrics", {"accept": OPENMETRICS}).body.decode().splitlines()
+    assert {"# TYPE all counter", "all_total 3.0"} <= set(openmetrics)
 
 
 def test_histogram_buckets_only_grow(client: Client) -> None:
