@@ -185,7 +185,8 @@ class HttpApp:
                 return
             request.caller = caller
         if route is None:
-            respond(exchange, self._refusal(head.path, 404, "Not Found"), status=404)
+            message = self._sentence("Not Found", "; /docs lists the routes of this server")
+            respond(exchange, self._refusal(head.path, 404, message), status=404)
             return
         if ASKS in head.headers or self._load_reports.always:
             exchange = self._with_load_report(exchange)
@@ -216,7 +217,8 @@ class HttpApp:
         elif method == "OPTIONS":
             respond(exchange, b"", status=204, headers=[_allow(handlers)])
         else:
-            body = self._refusal(exchange.request.path, 405, "Method Not Allowed")
+            message = self._sentence("Method Not Allowed", f"; use {' or '.join(handlers)}")
+            body = self._refusal(exchange.request.path, 405, message)
             respond(exchange, body, status=405, headers=[_allow(handlers)])
 
     def route(self, head: RequestHead) -> Route | None:
@@ -243,6 +245,9 @@ class HttpApp:
         """The routes by their paths as OpenAPI writes them, but for those of models. Any thread."""
         below = {**self._v2.models.routes, **self._v2.others.routes}
         return {**self._protocols.described(), **self._own, **below}
+
+    def _sentence(self, sentence: str, more: str) -> str:
+        return sentence if self._entry.common.triton_errors else sentence + more
 
     def _refusal(self, path: str, status: int, message: str) -> bytes:
         """A refusal as the clients of the path's route read it."""

@@ -130,13 +130,14 @@ class ModelTensors:
             f" {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
         )
 
-    def complete(self, columns: Columns) -> Columns:
-        """Return the columns in the model's order, so that requests alike may share a batch."""
+    def complete(self, columns: Columns, others: Iterable[str] = ()) -> Columns:
+        """Return the columns in the model's order, so that requests alike may share a batch.
+        InvalidRequest if one is missing, with the `others` that the request has by name."""
         if len(columns) != len(self.inputs):
-            self._check_missing(columns)
+            self._check_missing(columns, others)
         return columns if len(columns) < 2 else in_order(self.inputs, columns)
 
-    def _check_missing(self, columns: Columns) -> None:
+    def _check_missing(self, columns: Columns, others: Iterable[str]) -> None:
         required = [name for name, codec in self.inputs.items() if not codec.spec.optional]
         missing = [name for name in required if name not in columns]
         if not missing:
@@ -147,7 +148,10 @@ class ModelTensors:
         raise InvalidRequest(
             f"expected {expected} but got {len(columns)} inputs for model '{self.model}'. Got"
             f" input(s) [{_quoted(columns)}], but missing required input(s) [{_quoted(missing)}]."
-            " Please provide all required input(s)."
+            " Please provide all required input(s).",
+            more="".join(
+                f" '{name[:100]}' is not an input." for name in itertools.islice(others, 3)
+            ),
         )
 
     def output(self, name: str) -> OutputCodec:

@@ -233,7 +233,7 @@ class GenerateCodec:
             else:
                 columns[name] = codec.from_values(elements, count, shape)
         parameters = checked_parameters(members)
-        columns = self._tensors.complete(columns)
+        columns = self._tensors.complete(columns, members)
         return DecodedRequest(columns, rows or 1, request_id, parameters)
 
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:

@@ -833,6 +833,7 @@ def test_generate_with_several_tensors_an_id_and_parameters(client: Client) -> N
         ("echo", {}, 400, "missing required input(s) ['text']"),
         ("echo", {"text": 5}, 400, "data[0]: expected str, got int"),
         ("echo", {"text": None}, 400, "missing required input(s) ['text']"),
+        ("echo", {"texts": "a"}, 400, "input(s). 'texts' is not an input."),
         ("echo", {"text": []}, 400, "0 rows"),
         ("add", {"b": ["x", 1], "a": True}, 400, "data[0]: expected float, got str"),
         ("echo", {"text": {"a": 1}}, 400, "attempt to access JSON non-string as string"),
