@@ -30,11 +30,11 @@ from tests.deploy.manifests import (
     servers,
     settings_of,
 )
+from tests.grafana import rules
 from tests.prometheus import needs_prometheus
 from wherry import Runtime, model
 from wherry.core.observability.metrics import Metrics
 from wherry.server.calls.admission import Admission
-from wherry.server.cli.packaged import rules
 from wherry.server.cli.settings import Settings
 
 each = pytest.mark.parametrize("name", DEPLOYED)

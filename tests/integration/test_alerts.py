@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from tests.grafana import rules
 from tests.http_exchange import served
 from tests.prometheus import needs_prometheus
 from wherry import model
-from wherry.server.cli.packaged import rules
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,9 @@ import yaml
 
 import wherry
 from tests.fakes import until
+from tests.grafana import board, rules
 from tests.prometheus import Prometheus, needs_prometheus
 from wherry.core.observability.statistics import SECONDS_BUCKETS
-from wherry.server.cli.packaged import board, rules
 from wherry.testing import GatedModel, local_server, running_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]

@@ -274,9 +274,6 @@ def _add_around(commands: Any) -> None:
         " it in rule_files of Prometheus.",
     )
     board.add_argument("--alerts", action="store_true", help="print Prometheus alert rules")
-    board.add_argument("--datasource", metavar="UID", help="the preselected Prometheus data source")
-    board.add_argument("--title", help="title of the board [wherry]")
-    board.add_argument("--uid", help="uid of the board, part of its URL [wherry]")
 
 
 def _add_completion(commands: Any) -> None:
