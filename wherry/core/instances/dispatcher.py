@@ -38,7 +38,7 @@ from wherry.core.values.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.core.values.execution import RESCHEDULED, Execution, Failure, Outcome
+from wherry.core.values.execution import RESCHEDULED, Failure, Outcome
 from wherry.core.values.load import Load
 from wherry.core.values.reply import StreamReply
 from wherry.core.values.request import Batch, Columns, InferRequest, InferResponse
@@ -381,7 +381,14 @@ class Outcomes:
 
     def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         try:
-            ran = [(run, *self._with_outcomes(run)) for run in runs]
+            ran: list[tuple[BatchRun, Sequence[InferRequest], Sequence[Outcome]]] = []
+            for run in runs:
+                execution = run.execution
+                special = execution.later or execution.out_of_memory_rows
+                if special or self._inputs is not None:
+                    ran.append((run, *self._with_outcomes(run)))
+                else:  # as nearly always
+                    ran.append((run, run.requests, execution.outcomes))
             self._dispatcher.ended(instance, runs)
             good: list[tuple[InferRequest, InferResponse]] = []
             bad: list[tuple[InferRequest, Failure]] = []
@@ -416,7 +423,7 @@ class Outcomes:
             for request in batch.requests:
                 self._dispatcher.fail(request, WherryError("internal error; see the server's log"))
         now = self.now()
-        runs = [BatchRun(batch, (), Execution(), now) for batch in batches]
+        runs = [BatchRun(batch, (), now) for batch in batches]
         self._dispatcher.ended(instance, runs)
 
     def _count(self, instance: Instance, run: BatchRun, requests: Sequence[InferRequest]) -> None:
@@ -493,7 +500,7 @@ class Outcomes:
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
                 if not self._runs_on(request, outcome):
                     run.settle(index, outcome)
-            self._dispatcher.ended(instance, [BatchRun(run.batch, (), Execution(), run.started)])
+            self._dispatcher.ended(instance, [BatchRun(run.batch, (), run.started)])
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             self._fail(instance, [run.batch])
         self._dispatcher.callers_answered(instance)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from wherry.core.instances import worker_protocol
@@ -20,7 +21,7 @@ from wherry.core.instances.model_worker import ModelWorker
 from wherry.core.instances.stream_run import StreamRun
 from wherry.core.models.config import ModelConfig
 from wherry.core.models.model import Device, Model
-from wherry.core.observability.otel.following import BatchTrace, begun
+from wherry.core.observability.otel.following import begun
 from wherry.core.scheduler.instance_table import BatchRun
 from wherry.core.values.execution import Execution, Failure
 from wherry.core.values.media_codec import is_converted
@@ -118,7 +119,7 @@ class ProcessInstance(Instance):
 
     def _interrupted(self) -> None:
         """Ctrl-C has ended a call in its caller: nothing is done with the answer."""
-        run = _PendingBatch(Batch((), 0, "interrupted"), [], 0.0)
+        run = _PendingBatch(Batch((), 0, "interrupted"), (), 0.0)
         run.message, run.is_abandoned = worker_protocol.Execute({}, [1], False), True
         self._runs.append(run)
 
@@ -167,7 +168,6 @@ class ProcessInstance(Instance):
         self.worker.link.write()
 
     def _finish_empty(self, run: _PendingBatch) -> None:
-        run.execution = Execution()
         self.answers.finished(self, (run,))
 
     def _send(self, run: _PendingBatch, requests: Sequence[InferRequest]) -> None:
@@ -217,7 +217,7 @@ class ProcessInstance(Instance):
 
     def _send_without_unsendable(self, run: _PendingBatch, error: Exception) -> None:
         if run.sent is None:
-            run.sent, run.failures = range(len(run.requests)), {}
+            run.sent = range(len(run.requests))
         reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
         if not any(reasons.values()):  # each of them could be sent, but not all together
             reasons = dict.fromkeys(reasons, str(error))
@@ -352,33 +352,27 @@ class ProcessInstance(Instance):
         self.answers.streamed(stream, run.outcomes(ends))
 
 
-class _PendingBatch(BatchRun):
+class _PendingBatch(BatchRun, eq=False):
     """A batch from when it was given until it was told of."""
 
+    #: `started`, by perf_counter_ns().
+    started_ns: int = msgspec.field(default_factory=perf_counter_ns)
     #: If it streams.
     stream: StreamRun | None = None
     #: What was sent.
     message: worker_protocol.Execute | worker_protocol.Generate | None = None
     #: Encoding it takes long.
-    large = False
+    large: bool = False
     #: Which of the requests were sent, if some could not be, and why those could not.
     sent: Sequence[int] | None = None
-    failures: dict[int, Failure]
+    failures: dict[int, Failure] = msgspec.field(default_factory=dict)
     #: Of a stream: requests, as they were sent, whose callers are gone.
     gone: frozenset[int] = frozenset()
     #: A response that its reader has no room for, and until when it waits for that.
     held: worker_protocol.Respond | None = None
-    abandoned_at = 0.0
+    abandoned_at: float = 0.0
     #: Its caller has left before the answer, which is dropped.
-    is_abandoned = False
-    trace: BatchTrace | None = None
-
-    def __init__(self, batch: Batch, requests: Sequence[InferRequest], started: float) -> None:
-        self.batch = batch
-        self.requests = requests
-        self.started = started
-        #: The same as `started`, by perf_counter_ns().
-        self.started_ns = perf_counter_ns()
+    is_abandoned: bool = False
 
     def outcomes(self, of_sent: Sequence[Any]) -> list[Any]:
         """The outcomes of all requests, by those of the requests that were sent."""

@@ -73,6 +73,8 @@ class Runner(ABC):
         self.residence: Callable[[], Mapping[str, Any]] = dict
         self._clock = clock
         self._delivery = Delivery(config.name, statistics, clock, in_order=config.preserve_ordering)
+        #: Of requests that have killed workers, if it has any.
+        self._poisons = PoisonWatch(config.name, clock)
         self._lock = threading.Lock()
         #: Told of whatever `drain` may wait for.
         self._changed = threading.Condition(self._lock)
@@ -141,7 +143,8 @@ class Runner(ABC):
 
         A request that is refused is settled with the reason.
         """
-        requests = self._without_poison(requests)
+        if self._poisons.active:
+            requests = self._without_poison(requests)
         closed = None
         with self._lock:
             if self.readiness.takes_requests:
@@ -201,7 +204,16 @@ class Runner(ABC):
 
     def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
         """Fail the requests that are known to kill workers. Returns the others."""
-        return requests
+        good: list[InferRequest] = []
+        for request in requests:
+            refusal = self._poisons.refusal(request)
+            if refusal is None:
+                good.append(request)
+                continue
+            with self._lock:
+                self.statistics.poisoned += 1
+            self.fail(request, refusal)
+        return good
 
     @abstractmethod
     def _arrived(self, requests: Sequence[InferRequest], now: float) -> Any:
@@ -251,7 +263,6 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
             timer=timer,
             statistics=statistics,
         )
-        self._poisons = PoisonWatch(config.name, clock)
         #: Instances whose weights are in host memory while the model sleeps.
         self.on_host: list[InstanceT] = []
 
@@ -455,20 +466,6 @@ class InstanceRunner(Runner, LifecycleHooks[InstanceT]):
                 failure.message, failure.traceback, request_id=request.id, instance=instance
             )
         self.fail(request, failure.as_exception())
-
-    def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
-        if not self._poisons.active:
-            return requests
-        good: list[InferRequest] = []
-        for request in requests:
-            refusal = self._poisons.refusal(request)
-            if refusal is None:
-                good.append(request)
-                continue
-            with self._lock:
-                self.statistics.poisoned += 1
-            self.fail(request, refusal)
-        return good
 
     def _worker_died(
         self,

@@ -101,7 +101,7 @@ class ThreadInstance(Instance):
             answers.crashed(self, batch)
             return
         if stream is None:
-            run = BatchRun(batch, requests, execution, started)
+            run = BatchRun(batch, requests, started, execution)
             run.trace = trace
             answers.finished(self, (run,))
         else:

@@ -158,7 +158,16 @@ class Result(WorkerMessage):
         outcomes: list[Outcome] = [self.columns]
         if len(counts) > 1:
             outcomes = SharedOutcome(self.columns, counts).scatter()
-        return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [rows])
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        output_ns = perf_counter_ns() - self.started_at - self.infer_ns
+        input_ns = self.started_at - sent_at
+        return Execution(
+            outcomes,
+            input_ns if input_ns > 0 else 0,
+            self.infer_ns,
+            output_ns if output_ns > 0 else 0,
+            [rows],
+        )
 
 
 class PartResults(WorkerMessage):
@@ -191,13 +200,9 @@ def _execution(
     outcomes: list[Outcome], started_at: int, infer_ns: int, sent_at: int, executed_rows: list[int]
 ) -> Execution:
     """The clock is the same in both processes. Handing over counts as input and as output."""
-    input_ns, output_ns = started_at - sent_at, perf_counter_ns() - started_at - infer_ns
+    output_ns = perf_counter_ns() - started_at - infer_ns
     return Execution(
-        outcomes,
-        input_ns if input_ns > 0 else 0,
-        infer_ns,
-        output_ns if output_ns > 0 else 0,
-        executed_rows,
+        outcomes, max(0, started_at - sent_at), infer_ns, max(0, output_ns), executed_rows
     )
 
 

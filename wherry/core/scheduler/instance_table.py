@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from math import ceil, inf
 from typing import Generic, TypeVar
 
+import msgspec
+
 from wherry.core.models.config import ModelConfig
 from wherry.core.observability.otel.following import BatchTrace
 from wherry.core.values.execution import Execution
@@ -58,26 +60,17 @@ class BatchSlot:
 SlotT = TypeVar("SlotT", bound=BatchSlot)
 
 
-class BatchRun:
-    """A batch that has run to its end."""
+class BatchRun(msgspec.Struct, eq=False):
+    """A batch that runs, or has run to its end."""
 
-    __slots__ = ("batch", "execution", "requests", "started", "trace")
-
-    def __init__(
-        self,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        execution: Execution,
-        started: float,
-    ) -> None:
-        self.batch = batch
-        #: The requests of the batch that ran; the others were settled before.
-        self.requests = requests
-        self.execution = execution
-        #: When it began (seconds of the runtime's clock).
-        self.started = started
-        #: If it has a traced request.
-        self.trace: BatchTrace | None = None
+    batch: Batch
+    #: The requests of the batch that run; the others were settled before.
+    requests: Sequence[InferRequest]
+    #: When it began (seconds of the runtime's clock).
+    started: float
+    execution: Execution = msgspec.field(default_factory=Execution)
+    #: If it has a traced request.
+    trace: BatchTrace | None = None
 
 
 class Ahead:

@@ -99,7 +99,7 @@ class InputCodec:
             return values  # the usual request, as it is
         if self._numbers and len(values) == math.prod(shape):
             try:
-                array: Array = np.array(values, self.spec.datatype.dtype)
+                array: Array = np.fromiter(values, self.spec.datatype.dtype, len(values))
             except OverflowError:
                 return self._column_of_values(values, rows, shape)  # it says so
             if self._scalar_rows:

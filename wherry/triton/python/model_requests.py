@@ -8,6 +8,8 @@ from itertools import count
 from time import perf_counter_ns
 from typing import Any
 
+import msgspec
+
 from wherry.core.api import (
     RESCHEDULED,
     Answers,
@@ -38,51 +40,27 @@ class NothingToSend(Exception):
     """No request of a batch can be sent; each has its outcome."""
 
 
-class RunningBatch(BatchRun):
-    """A batch from when it was given to its end, and the message that has it run.
+class RunningBatch(BatchRun, eq=False, kw_only=True):
+    """A batch from when it was given to its end, and the message that has it run."""
 
-    `numbers` identify its requests to the process.
-    """
-
-    __slots__ = (
-        "codec",
-        "later",
-        "members",
-        "numbers",
-        "outcomes",
-        "parameters",
-        "rows",
-        "started_ns",
-    )
-
-    def __init__(
-        self,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        numbers: Sequence[int],
-        codec: RequestCodec,
-        started: float,
-    ) -> None:
-        self.batch = batch
-        self.requests = requests
-        self.started = started
-        self.trace = None
-        self.numbers = numbers
-        self.codec = codec
-        #: `started`, by perf_counter_ns().
-        self.started_ns = perf_counter_ns()
-        #: The positions of the requests that are sent, and their rows.
-        self.members: list[int] = []
-        self.rows = 0
-        self.outcomes: list[Outcome] = [_NO_OUTCOME] * len(requests)
-        #: Requests without an outcome: they are answered by response senders.
-        self.later: Set[InferRequest] = frozenset()
-        #: What the model says to a request beside its outputs.
-        self.parameters: dict[InferRequest, Mapping[str, Any]] = {}
+    #: What identifies its requests to the process.
+    numbers: Sequence[int]
+    codec: RequestCodec
+    outcomes: list[Outcome] = msgspec.field(default_factory=list)
+    #: `started`, by perf_counter_ns().
+    started_ns: int = msgspec.field(default_factory=perf_counter_ns)
+    #: The positions of the requests that are sent, and their rows.
+    members: list[int] = msgspec.field(default_factory=list)
+    rows: int = 0
+    #: Requests without an outcome: they are answered by response senders.
+    later: Set[InferRequest] = frozenset()
+    #: What the model says to a request beside its outputs.
+    parameters: dict[InferRequest, Mapping[str, Any]] = msgspec.field(default_factory=dict)
 
     def build(self, out: Outgoing) -> list[Any]:
         """What is wrong with a request becomes its outcome. Raises NothingToSend."""
         sent: list[list[Any]] = []
+        self.outcomes = [_NO_OUTCOME] * len(self.requests)
         self.members, self.rows = [], 0
         for index, request in enumerate(self.requests):
             try:
@@ -243,7 +221,7 @@ class ModelRequests:
             numbers = []
             for request in requests:
                 numbers.append(self._open.open(request))  # noqa: PERF401 - takes less
-            run = RunningBatch(batch, requests, numbers, self._codec, answers.now())
+            run = RunningBatch(batch, requests, answers.now(), numbers=numbers, codec=self._codec)
             for request in requests:
                 if request.trace is not None:
                     run.trace = begun(requests, batch, self._instance, run.started)

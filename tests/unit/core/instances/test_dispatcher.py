@@ -501,7 +501,7 @@ class Worker(Instance):
             self.answers.streamed(run, self.stream(requests))
             return
         execution = self.execute(requests)
-        self.answers.finished(self, (BatchRun(batch, requests, execution, started),))
+        self.answers.finished(self, (BatchRun(batch, requests, started, execution),))
 
     def stream(self, requests: Sequence[InferRequest]) -> list[Outcome | None]:
         raise WorkerDied("died in a stream")

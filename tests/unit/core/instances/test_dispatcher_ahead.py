@@ -85,7 +85,7 @@ class Line(Instance):
             requests = self.answers.prepared(batch)
             outputs = [{"output": r.inputs["text"]} for r in requests]
             execution = Execution(list(outputs), 0, ns, 0, [batch.rows] if requests else [])
-            runs.append(BatchRun(batch, requests, execution, self._given_at.popleft()))
+            runs.append(BatchRun(batch, requests, self._given_at.popleft(), execution))
         self.answers.finished(self, runs)
 
     def die(self, how: str = "died", *, reached: bool = True) -> None:

@@ -80,7 +80,7 @@ def given(acts: Acts[Slot]) -> dict[str, list[str]]:
 
 
 def run_of(batch: Batch, started: float = 0.0, ns: int = 1000) -> BatchRun:
-    return BatchRun(batch, batch.requests, Execution([], 0, ns, 0, [batch.rows]), started)
+    return BatchRun(batch, batch.requests, started, Execution([], 0, ns, 0, [batch.rows]))
 
 
 def test_the_next_batch_is_given_when_the_callers_of_the_last_one_were_told() -> None:

@@ -29,7 +29,8 @@ def batch_of(*rows: int) -> RunningBatch:
     requests = [InferRequest({}, count, Reply(lambda _: None)) for count in rows]
     batch = Batch(tuple(requests), sum(rows), "full")
     codec: Any = Codec()
-    return RunningBatch(batch, requests, range(7, 7 + len(rows)), codec, 1.5)
+    numbers = range(7, 7 + len(rows))
+    return RunningBatch(batch, requests, 1.5, numbers=numbers, codec=codec)
 
 
 def test_what_has_no_outcome_after_execute_comes_later() -> None:

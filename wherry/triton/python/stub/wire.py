@@ -268,12 +268,9 @@ class Incoming:
 
     def array(self, where: int, offset: int, size: int, dtype: Any, shape: Any) -> Any:
         """A tensor of numbers. ValueError or TypeError if so many bytes are none."""
-        memory = self._inline if where == INLINE and size else self.get(where, offset, size)
-        if memory is not self._inline:
-            return memory.view(dtype).reshape(shape)
-        if memory is None:
-            raise BadFrame("a tensor outside of its message")
-        array = np.ndarray(shape, dtype, memory, offset)
+        if where != INLINE or self._inline is None:
+            return self.get(where, offset, size).view(dtype).reshape(shape)
+        array = np.ndarray(shape, dtype, self._inline, offset)
         if array.nbytes != size:
             raise ValueError(f"{size} bytes are not {array.dtype}{list(shape)}")
         return array
