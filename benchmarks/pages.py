@@ -106,6 +106,7 @@ def filled(found: re.Match[str]) -> str:
         {pair[-1].strip(): row.get(pair[0].strip(), "") for pair in named}
         for row in _rows(record, part)
     ]
+    rows = [row for row in rows if any([*row.values()][1:])]  # others have no figure here
     return f"{begin}\n{table(rows)}\n\n{where(record)}\n\n{end}"
 
 

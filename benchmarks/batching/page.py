@@ -95,7 +95,7 @@ def held_out(rows: Sequence[Row], policy: str, seed: int) -> str:
 def by_kind(rows: Sequence[Row], policy: str) -> str:
     body = []
     for name, some in groups(rows):
-        if name.startswith(("all", "instances", "lasting")):
+        if name.startswith(("all", "instances", "lasting", "behaviour")):
             continue  # explained() has them
         s, g = summary(some, policy), summary(some, GREEDY)
         body.append(
