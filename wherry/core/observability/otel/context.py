@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -102,12 +102,12 @@ def _checked(baggage: str) -> str:
     return baggage if len(baggage) <= _MOST_BAGGAGE and _BAGGAGE.fullmatch(baggage) else ""
 
 
-class SpanKind(Enum):
-    """What a span is to the spans around it, by OpenTelemetry's names."""
+class SpanKind(IntEnum):
+    """What a span is to the spans around it, by OpenTelemetry's names and OTLP's numbers."""
 
-    SERVER = "SERVER"
-    CLIENT = "CLIENT"
-    INTERNAL = "INTERNAL"
+    INTERNAL = 1
+    SERVER = 2
+    CLIENT = 3
 
 
 class SpanEvent(msgspec.Struct, gc=False):

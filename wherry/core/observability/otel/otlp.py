@@ -22,7 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from wherry.core.observability.otel.context import SpanDraft, SpanKind, TraceContext
+from wherry.core.observability.otel.context import SAMPLED, SpanDraft, SpanKind, TraceContext
 
 _EXPORTERS: Final = tuple(
     f"opentelemetry.exporter.otlp.proto.{protocol}.trace_exporter" for protocol in ("http", "grpc")
@@ -41,7 +41,7 @@ _LINK, _LINK_HERE = b"\x6a\x21", b"\x35\x00\x01\x00\x00"
 
 #: Links of one span, at most, as is the SDK's default.
 MOST_LINKS: Final = 128
-_KINDS: Final = {kind: trace.SpanKind[kind.value] for kind in SpanKind}
+_SAMPLED: Final = TraceFlags(SAMPLED)
 
 
 class DraftedSpan(ReadableSpan):
@@ -83,7 +83,7 @@ class DraftedSpan(ReadableSpan):
                 for one in draft.events
             ],
             links=[Link(span_context(one)) for one in draft.links[:MOST_LINKS]],
-            kind=_KINDS[draft.kind],
+            kind=trace.SpanKind[draft.kind.name],
             status=Status(code, draft.error),
             start_time=self.started,
             end_time=self.ended,
@@ -95,9 +95,8 @@ class DraftedSpan(ReadableSpan):
 
 def span_context(context: TraceContext, *, is_remote: bool = False) -> SpanContext:
     state = TraceState.from_header([context.state]) if context.state else None
-    return SpanContext(
-        context.trace_id, context.span_id, is_remote, TraceFlags(context.flags), state
-    )
+    flags = _SAMPLED if context.is_sampled else TraceFlags(0)
+    return SpanContext(context.trace_id, context.span_id, is_remote, flags, state)
 
 
 def context_with(context: TraceContext, *, is_remote: bool) -> Context:
@@ -124,14 +123,15 @@ def _encoding(encode: Callable[[Sequence[ReadableSpan]], Any]) -> Callable[..., 
             else:
                 about = id(span.resource), id(span.instrumentation_scope)
                 ours.setdefault(about, (span, []))[1].append(encoded)
-        message = encode(others)
+        messages = [encode(others)] if others or not ours else []
         for first, fields in ours.values():
-            around = encode([first])
+            messages.append(around := encode([first]))
             within = around.resource_spans[0].scope_spans[0]
             within.ClearField("spans")
             within.MergeFromString(b"".join(fields))
-            message.MergeFrom(around)
-        return message
+        for more in messages[1:]:  # of the program's own spans, or other resources
+            messages[0].MergeFrom(more)
+        return messages[0]
 
     return with_ours
 
@@ -146,7 +146,7 @@ def _usual(span: ReadableSpan) -> bytes | None:
     flags = _REMOTE if draft.is_entry and parent is not None else _HERE
     about = (*draft.attributes, *values, *map(type, values))
     try:
-        constant = _constant(draft.name, _KINDS[draft.kind].value + 1, about)
+        constant = _constant(draft.name, draft.kind, about)
     except (TypeError, ValueError, KeyError):  # a list, a number or text too wild
         return None
     times = _TIMES(_STARTED, span.started, _ENDED, span.ended)
@@ -163,7 +163,7 @@ def _ids(context: TraceContext) -> bytes:
 
 
 @lru_cache(1024)
-def _constant(name: str, kind: int, about: tuple[Any, ...]) -> bytes:
+def _constant(name: str, kind: SpanKind, about: tuple[Any, ...]) -> bytes:
     """What many spans have in common: `about` are the keys of their attributes, then the values,
     then their types, which keep 1 and True apart."""
     count = len(about) // 3
