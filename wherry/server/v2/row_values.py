@@ -29,7 +29,15 @@ from wherry.core.api import (
     TensorSpec,
     bytes_of,
 )
-from wherry.server.content.urls import MAX_URLS, Fetched, Fetching, InputUrls, decoded, is_url
+from wherry.server.content.urls import (
+    MAX_URLS,
+    Fetched,
+    Fetching,
+    InputUrls,
+    b64decode,
+    decoded,
+    is_url,
+)
 from wherry.server.v2.element_bytes import dims_text
 from wherry.server.v2.json_elements import NON_FINITE, element_type, explain
 
@@ -37,7 +45,14 @@ from wherry.server.v2.json_elements import NON_FINITE, element_type, explain
 class InBase64(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The object that stands for bytes in JSON."""
 
-    b64: bytes
+    b64: msgspec.Raw
+
+    def content(self) -> bytes:
+        """ValueError if it is no base64, or has escapes, which `decoded` reads."""
+        text = memoryview(self.b64)
+        if text[0] != ord('"'):
+            raise ValueError
+        return b64decode(text[1:-1])
 
 
 _Members = dict[str, msgspec.Raw]
@@ -81,8 +96,8 @@ def _file(raw: msgspec.Raw) -> Any:
     except msgspec.ValidationError:
         return _decode_any(raw)  # the input that wants bytes says what is wrong with it
     if type(found) is list:
-        return [one.b64 if type(one) is InBase64 else one for one in found]
-    return found.b64 if type(found) is InBase64 else found
+        return [one.content() if type(one) is InBase64 else one for one in found]
+    return found.content() if type(found) is InBase64 else found
 
 
 #: The only member of the object that stands for bytes in JSON.

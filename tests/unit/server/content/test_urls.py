@@ -1,6 +1,7 @@
 """server/content/urls.py: fetching for strangers, and what is never fetched."""
 
 import base64
+import binascii
 import os
 import socket
 import threading
@@ -10,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wherry.core.values.errors import ConfigError, InvalidRequest, RequestTooLarge
 from wherry.server.calls.offload import SLICE_BYTES
@@ -20,6 +23,7 @@ from wherry.server.content.urls import (
     Fetched,
     Fetching,
     InputUrls,
+    b64decode,
     decoded,
     is_own,
     is_public,
@@ -33,6 +37,19 @@ from wherry.server.content.urls import _can_bind as has_address
 def test_bytes_go_there_and_back(size: int) -> None:
     data = os.urandom(size)
     assert decoded(base64.b64encode(data).decode()) == data
+
+
+@given(st.text("ABab01+/=-_ \n\u00e9", max_size=24))
+def test_what_is_base64_is_what_binascii_says(text: str) -> None:
+    try:
+        expected: bytes | None = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        expected = None
+    try:
+        found: bytes | None = b64decode(text)
+    except ValueError:
+        found = None
+    assert found == expected
 
 
 LONG = base64.b64encode(bytes(10**6)).decode()
