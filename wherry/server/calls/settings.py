@@ -152,16 +152,15 @@ class TraceSettings:
     def _change(self, checked: Mapping[str, Any], model: str | None) -> list[Sampler]:
         """The samplers that are replaced: those of the models with the server's."""
         own = self._own if model is None else self._of_models.setdefault(model, {})
-        for name, value in checked.items():
-            if value is None:
-                own.pop(name, None)
-            else:
-                own[name] = value
+        explicit = {name: value for name, value in checked.items() if value is not None}
+        own.update(explicit)
+        for name in checked.keys() - explicit.keys():
+            own.pop(name, None)
         ended: list[Sampler] = []
         if model is None:
             ended.append(self._sampler)
             left = {"trace_count": str(self._sampler.left)} if "trace_count" in own else {}
-            self._sampler = Sampler({**self._initial, **own, **left, **_explicit(checked)})
+            self._sampler = Sampler({**self._initial, **own, **left, **explicit})
         for name in list(self._of_models) if model is None else [model]:
             before = self._samplers.pop(name, None)
             if before is not None:
@@ -173,9 +172,7 @@ class TraceSettings:
             values = {**self._values(None), **own}
             if before is not None and "trace_count" in own:
                 values["trace_count"] = str(before.left)
-            self._samplers[name] = Sampler(
-                values if model is None else {**values, **_explicit(checked)}
-            )
+            self._samplers[name] = Sampler(values if model is None else {**values, **explicit})
         return ended
 
     def _is_on(self) -> bool:
@@ -188,11 +185,6 @@ class TraceSettings:
         sampler = self._sampler if model is None else self._samplers.get(model, self._sampler)
         left = {"trace_count": str(sampler.left)}
         return {**self._initial, **self._own, **own, **left}
-
-
-def _explicit(checked: Mapping[str, Any]) -> dict[str, Any]:
-    """What is changed, without what goes back to its default."""
-    return {name: value for name, value in checked.items() if value is not None}
 
 
 def _checked_trace_setting(name: str, value: Any) -> Any:

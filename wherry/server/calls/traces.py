@@ -93,16 +93,9 @@ class Traces:
         head = {"id": number, "model_name": trace.model, "model_version": version, **fields}
         stamps = list(_stamps(trace))
         if names:
-            received, begun, sending, done = names
-            ended = trace.ended
-            stamps = [
-                (received, trace.started),
-                (begun, trace.started),
-                *stamps,
-                ("INFER_RESPONSE_COMPLETE", ended),
-                (sending, ended),
-                (done, sent),
-            ]
+            before = [(name, trace.started) for name in names[:2]]
+            after = [(name, trace.ended) for name in ("INFER_RESPONSE_COMPLETE", names[2])]
+            stamps = [*before, *stamps, *after, (names[3], sent)]
         times = [{"name": name, "ns": int(seconds * 1e9)} for name, seconds in stamps]
         yield msgspec.json.encode(head).decode()
         yield msgspec.json.encode({"id": number, "timestamps": times}).decode()
@@ -174,10 +167,8 @@ class TraceFiles:
 
     def _append(self, texts: Sequence[str]) -> None:
         try:
-            before = ","
-            if self._file is None:
-                self._file = open(self._path, "w", encoding="utf-8")  # noqa: SIM115 - outlives this call
-                before = "["
+            before = "," if self._file else "["
+            self._file = self._file or open(self._path, "w", encoding="utf-8")  # noqa: SIM115 - outlives this call
             self._file.write(before + ",".join(texts))
         except OSError as error:
             _not_written(error)

@@ -58,36 +58,24 @@ class InBase64(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 _Members = dict[str, msgspec.Raw]
 _OneOrMore = InBase64 | str | list[InBase64 | str]
 
-_decode_one: Final = msgspec.json.Decoder(_Members).decode
 _decode_some: Final = msgspec.json.Decoder(_Members | list[_Members]).decode
 _decode_files: Final = msgspec.json.Decoder(_OneOrMore).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 
 
-def members_with_files(body: Buffer, files: Collection[str]) -> dict[str, Any] | None:
-    """The members of a JSON object, with bytes in those that are called as `files` are; None if it
-    is not as it should be: another parser finds out why."""
-    try:
-        return _decoded(_decode_one(body), files)
-    except (ValueError, RecursionError):
-        return None
-
-
 def rows_with_files(body: Buffer, files: Collection[str]) -> Any:
-    """Do the same for an object, or a list of objects."""
+    """The members of a JSON object, or of a list of them, with bytes in those that are called as
+    `files` are; None if it is not as it should be: another parser finds out why."""
     try:
         found = _decode_some(body)
-        if isinstance(found, dict):
-            return _decoded(found, files)
-        return [_decoded(one, files) for one in found]
+        several = found if isinstance(found, list) else [found]
+        rows = [
+            {name: _file(raw) if name in files else _decode_any(raw) for name, raw in one.items()}
+            for one in several
+        ]
     except (ValueError, RecursionError):
         return None
-
-
-def _decoded(members: _Members, files: Collection[str]) -> dict[str, Any]:
-    return {
-        name: _file(raw) if name in files else _decode_any(raw) for name, raw in members.items()
-    }
+    return rows if several is found else rows[0]
 
 
 def _file(raw: msgspec.Raw) -> Any:

@@ -38,7 +38,7 @@ from wherry.server.v2.http.form_codec import FormCodec
 from wherry.server.v2.json_elements import parse_object
 from wherry.server.v2.long_arrays import check_values
 from wherry.server.v2.model_tensors import DecodedRequest, ModelTensors
-from wherry.server.v2.row_values import members_with_files
+from wherry.server.v2.row_values import rows_with_files
 
 
 class OutputFormat(msgspec.Struct):
@@ -199,10 +199,8 @@ class GenerateCodec:
         """A JSON object whose members are inputs by name; the others are parameters."""
         inputs = self._tensors.inputs
         check_values(body)
-        members = None
-        if self._file_inputs:
-            members = members_with_files(body, self._file_inputs)
-        if members is None:
+        members = rows_with_files(body, self._file_inputs) if self._file_inputs else None
+        if type(members) is not dict:
             members = parse_object(body)
         if "parameters" in members and "parameters" not in inputs:
             if not isinstance(parameters := members.pop("parameters"), dict):
