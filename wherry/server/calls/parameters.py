@@ -56,7 +56,10 @@ def checked_parameters(parameters: Parameters) -> Parameters:
                 " not be specified",
                 more=f": '{name}'",
             )
-        if type(value) not in (str, int, bool, float):
+        if type(value) is int:
+            if not -(2**63) <= value <= _LARGEST:
+                raise InvalidRequest(f"parameter '{name}' is a number of more than 64 bits")
+        elif type(value) not in (str, bool, float):
             raise InvalidParameter(name)
     priority = parameters.get("priority", 0)
     if type(priority) is not int or not 0 <= priority <= _LARGEST:

@@ -27,6 +27,14 @@ def test_nothing_else_is(value: Any) -> None:
         checked_parameters({"a": value})
 
 
+def test_whole_numbers_have_at_most_64_bits_as_on_every_way_to_the_model() -> None:
+    given = {"a": -(2**63), "b": 2**64 - 1}
+    assert checked_parameters(given) == given
+    for value in (-(2**63) - 1, 2**64):
+        with pytest.raises(InvalidRequest, match="'a' is a number of more than 64 bits"):
+            checked_parameters({"a": value})
+
+
 @pytest.mark.parametrize("name", ["triton_", "triton_final_response"])
 def test_names_of_triton_are_reserved(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"are reserved for Triton.*'{name}'"):
