@@ -567,6 +567,7 @@ def test_adapters_are_loaded_and_unloaded_as_in_vllm(folder: Path, tmp_path: Pat
             (400, "lora_path", {"lora_path": str(broken)}),
             (400, "lora_path", {}),
             (400, "lora_name", {"lora_name": "../it", "lora_path": str(one)}),
+            (400, "lora_name", {"lora_name": "chat", "lora_path": str(one)}),
             (400, "lora_name", {"lora_name": "own", "lora_path": str(one), "load_inplace": True}),
             (400, "base_model_name", {"lora_path": str(one), "base_model_name": "other"}),
             (400, "is_3d_lora_weight", {"lora_path": str(one), "is_3d_lora_weight": True}),

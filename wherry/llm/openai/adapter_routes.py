@@ -71,7 +71,8 @@ def _route(
                 "adapters are loaded and unloaded by clients only in the model control mode"
                 " 'explicit': start the server with --model-control-mode explicit"
             )
-        store = models.store(adapter.base_model_name)
+        added = adapter.lora_name if verb == "Load" else None
+        store = models.store(adapter.base_model_name, added)
 
         def tell(_: None) -> None:
             message = f"Success: LoRA adapter '{adapter.lora_name}' {done} successfully."

@@ -6,6 +6,7 @@ Names decide only between inputs that are alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, get_args
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -298,9 +299,9 @@ class AbleModels:
             able[name, any_of] = loaded
         return loaded
 
-    def store(self, name: str | None) -> VariantStore:
+    def store(self, name: str | None, added: str | None = None) -> VariantStore:
         """Where the variants of the model of this name are, or without one those of the only model
-        that takes any. BadField if it takes none."""
+        that takes any. BadField if it takes none, or requests for `added` mean another already."""
         taking = {m.name: s for m in self._runtime.models() if (s := _store(m))}
         names = [*taking] if name is None else [n for n in taking if n == name]
         if len(names) != 1:
@@ -309,6 +310,10 @@ class AbleModels:
                 "base_model_name",
                 f"must be one of the models that take adapters; there are {there}",
             )
+        with suppress(UnknownModel):
+            other = added and self.named(added)
+            if other and (other.name != names[0] or added in (other.name, *_names_of(other))):
+                raise BadField("lora_name", f"the model {other.name!r} answers by this name")
         return taking[names[0]]
 
     def _only(self, any_of: Sequence[str]) -> str:
@@ -347,16 +352,6 @@ def _has_tokens(loaded: LoadedModel) -> bool:
     return loaded.signature.output("token_ids") is not None and _speaks(loaded, "task")
 
 
-def _compares(loaded: LoadedModel) -> bool:
-    vectors = vector_fit(loaded.signature)
-    return vectors is not None and vectors.text is not None
-
-
-def _translates(loaded: LoadedModel) -> bool:
-    hears = hearing_fit(loaded.signature)
-    return hears is not None and hears.translates
-
-
 #: What says whether a model has an ability.
 ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
     "chat": lambda loaded: _generates(loaded, "messages"),
@@ -364,9 +359,9 @@ ABLE: Final[dict[str, Callable[[LoadedModel], bool]]] = {
     "tokens": _has_tokens,
     "embeddings": lambda loaded: vector_fit(loaded.signature) is not None,
     "scores": lambda loaded: score_fit(loaded.signature) is not None,
-    "cosines": _compares,
+    "cosines": lambda m: (fit := vector_fit(m.signature)) is not None and fit.text is not None,
     "transcriptions": lambda loaded: hearing_fit(loaded.signature) is not None,
-    "translations": _translates,
+    "translations": lambda m: (fit := hearing_fit(m.signature)) is not None and fit.translates,
     "adapters": lambda loaded: _store(loaded) is not None,
 }
 
